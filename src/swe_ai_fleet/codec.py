@@ -1,0 +1,35 @@
+"""Domain values to JSON and back: the only place that serialises them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+T = TypeVar("T")
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_json(value: object) -> bytes:
+    """A domain value as UTF-8 JSON."""
+    return _adapter(type(value)).dump_json(value)
+
+
+def from_json(kind: type[T], data: bytes | str) -> T:
+    """The value that `to_json` made. Raises ValueError (pydantic's) naming what does not fit."""
+    return _adapter(kind).validate_json(data)
+
+
+def to_plain(value: object) -> Any:
+    """A domain value as dicts, lists, strings and numbers."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def from_plain(kind: type[T], value: object) -> T:
+    """The value that `to_plain` made. Raises ValueError naming what does not fit."""
+    return _adapter(kind).validate_python(value)

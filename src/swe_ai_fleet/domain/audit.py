@@ -1,0 +1,86 @@
+"""The audit trail: one entry a tool operation, each sealed with the hash of the one before it.
+
+Tamper evidence as in a hash-chained log (Schneier and Kelsey, "Secure audit logs to support computer forensics",
+1999): an entry cannot be changed, dropped or moved without every later hash being wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from swe_ai_fleet.domain.tool import Decision, Outcome
+
+GENESIS = "0" * 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One tool operation. `arguments` are masked; `arguments_digest` is a keyed digest (HMAC-SHA256) of the full ones.
+
+    `seq` counts from 1 within an agent run; `at` is UTC in ISO 8601; `bytes_out` and `output_digest` (SHA-256) speak of
+    the masked output before truncation; `workspace_revision` counts the mutating operations so far.
+    """
+
+    seq: int
+    at: str
+    execution_id: str
+    agent_id: str
+    call_id: str
+    tool: str
+    operation: str
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
+    arguments_digest: str = ""
+    decision: Decision = Decision.ALLOWED
+    reason: str = ""
+    outcome: Outcome = Outcome.SUCCESS
+    exit_code: int | None = None
+    duration_ms: int = 0
+    output_digest: str = ""
+    bytes_out: int = 0
+    workspace_revision: int = 0
+    prev_hash: str = GENESIS
+    hash: str = ""
+
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON form (sorted keys, no spaces, UTF-8) of everything but `hash`."""
+        fields = asdict(self)
+        del fields["hash"]
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def sealed(self, prev_hash: str) -> AuditEntry:
+        """This entry as the successor of the one that has `prev_hash`."""
+        linked = replace(self, prev_hash=prev_hash)
+        return replace(linked, hash=linked.digest())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFault:
+    """The first entry of a chain that does not fit, and why."""
+
+    seq: int
+    reason: str
+
+
+def verify(entries: Iterable[AuditEntry], *, head: str | None = None) -> AuditFault | None:
+    """Recompute a chain from its first entry; None means intact.
+
+    Args:
+        entries: One agent run's entries in order.
+        head: The hash the last entry must have, where a result or a signature recorded it.
+    """
+    previous, count = GENESIS, 0
+    for count, entry in enumerate(entries, start=1):
+        if entry.seq != count:
+            return AuditFault(seq=entry.seq, reason=f"entry {count} is missing or out of order")
+        if entry.prev_hash != previous:
+            return AuditFault(seq=entry.seq, reason="it does not follow the entry before it")
+        if entry.digest() != entry.hash:
+            return AuditFault(seq=entry.seq, reason="its content does not match its hash")
+        previous = entry.hash
+    if head is not None and previous != head:
+        return AuditFault(seq=count, reason="the chain ends before (or after) the recorded head")
+    return None

@@ -1,0 +1,42 @@
+"""What a run may spend, and what it has spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was spent. Tokens as the server counts them; `cached_tokens` are the part of the prompt it had cached."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    duration_ms: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            model_calls=self.model_calls + other.model_calls,
+            tool_calls=self.tool_calls + other.tool_calls,
+            duration_ms=self.duration_ms + other.duration_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one agent run may spend. `max_tokens` counts prompt and completion; 0 means no such limit."""
+
+    max_iterations: int = 100
+    max_tool_calls: int = 300
+    max_tokens: int = 0
+    timeout_seconds: float = 1800.0
+    command_timeout_seconds: float = 300.0

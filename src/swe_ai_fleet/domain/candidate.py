@@ -1,0 +1,175 @@
+"""What agents leave and how it is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
+from swe_ai_fleet.domain.trajectory import StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRef:
+    """Something too large for an event, by reference. `name` is `<tenant>/<execution>/<sha256>`; `size` in bytes."""
+
+    name: str
+    digest: str
+    size: int
+    media_type: str = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """A patch against a commit, as `git apply --index` takes it (binary-safe), and its size in lines."""
+
+    patch: bytes
+    files: tuple[str, ...] = ()
+    insertions: int = 0
+    deletions: int = 0
+
+    @property
+    def lines(self) -> int:
+        return self.insertions + self.deletions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestSummary:
+    """A test run in numbers; `failing` names the tests that failed or could not run."""
+
+    passed: int = 0
+    failed: int = 0
+    errors: int = 0
+    skipped: int = 0
+    duration_ms: int = 0
+    failing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifacts:
+    """What a run left in its workspace. `commit_sha` and `branch` are those of the workspace's HEAD."""
+
+    commit_sha: str = ""
+    branch: str = ""
+    patch: BlobRef | None = None
+    files_changed: tuple[str, ...] = ()
+    insertions: int = 0
+    deletions: int = 0
+    tests: TestSummary | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perspective:
+    """What makes one candidate's run differ from its siblings'; it comes after the prompt that they share."""
+
+    temperature: float | None = None
+    seed: int | None = None
+    instructions: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One agent run to carry out. `generation` grows with every take-over of the run."""
+
+    execution_id: str
+    agent_id: str
+    task: Task
+    repository: PinnedRepository
+    perspective: Perspective = field(default_factory=Perspective)
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """What one agent run hands in. `summary` is the agent's own final answer: untrusted text."""
+
+    candidate_id: str
+    agent_id: str
+    role: Role
+    summary: str
+    stop_reason: StopReason
+    artifacts: Artifacts
+    usage: Usage
+    audit_head: str
+    submitted_at: str
+    model: str = ""
+    error: str = ""
+
+
+class CheckKind(StrEnum):
+    APPLY = "apply"
+    POLICY = "policy"
+    LINT = "lint"
+    DRY_RUN = "dry_run"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One piece of evidence. A skipped check (`skipped_reason` set) neither speaks for nor against a candidate.
+
+    `score` lies between 0 and 1; `problems` are what counts against it (new findings, violations, failing tests).
+    """
+
+    kind: CheckKind
+    name: str
+    passed: bool
+    required: bool = True
+    score: float = 0.0
+    message: str = ""
+    output: str = ""
+    exit_code: int | None = None
+    problems: tuple[str, ...] = ()
+    warnings: int = 0
+    tests: TestSummary | None = None
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
+    duration_ms: int = 0
+    skipped_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """All evidence about one candidate, gathered on a clean clone with its patch applied."""
+
+    candidate_id: str
+    results: tuple[CheckResult, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every required check passed or was skipped, and at least one of them really ran."""
+        required = [result for result in self.results if result.required and not result.skipped_reason]
+        return bool(required) and all(result.passed for result in required)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAssignment:
+    """Checks to run. Without a patch the repository's own commit is checked (a delivered branch)."""
+
+    execution_id: str
+    candidate_id: str
+    task: Task
+    repository: PinnedRepository
+    patch: BlobRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedCandidate:
+    """A candidate's place. `duplicates` are the candidates with the same diff that it stands for."""
+
+    candidate_id: str
+    rank: int
+    score: float
+    accepted: bool
+    duplicates: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """Where a winner stands in the target repository."""
+
+    commit_sha: str
+    branch: str
+    pushed: bool = False

@@ -1,0 +1,63 @@
+"""A process to run in a workspace, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DEFAULT_OUTPUT_LIMIT = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """An argv to run in the sandbox of a workspace, standard input closed.
+
+    `cwd` is relative to the workspace. `timeout_seconds` counts from the moment a CPU slot is granted;
+    `idle_timeout_seconds` is the longest silence allowed on both pipes. Of each pipe at most `output_limit` bytes from
+    the head and as many from the tail are kept. `light` commands (a git plumbing call) take no CPU slot.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str = "."
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeout_seconds: float = 300.0
+    idle_timeout_seconds: float | None = None
+    output_limit: int = DEFAULT_OUTPUT_LIMIT
+    merge_stderr: bool = False
+    light: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One pipe's bytes: the head, the tail, and how many there were in all."""
+
+    head: bytes = b""
+    tail: bytes = b""
+    total: int = 0
+
+    @property
+    def elided(self) -> int:
+        return self.total - len(self.head) - len(self.tail)
+
+    def text(self) -> str:
+        """The output as text, with the elided count in its place; bytes that are no UTF-8 become U+FFFD."""
+        if not self.elided:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        gap = f"\n[... {self.elided} bytes left out ...]\n"
+        return self.head.decode("utf-8", "replace") + gap + self.tail.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How a command ended. `exit_code` is 128 + the signal's number where a signal ended it, as a shell says it."""
+
+    exit_code: int
+    stdout: Output
+    stderr: Output
+    duration_ms: int
+    timed_out: bool = False
+    idle: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and not self.timed_out

@@ -1,0 +1,79 @@
+"""Faults that a caller or an operator can do something about.
+
+Expected outcomes are values (an observation, a stop reason, a check result); these exceptions are for the
+rest. Each takes one positional message and keyword extras with defaults, so that it survives a process boundary.
+"""
+
+from __future__ import annotations
+
+
+class FleetError(Exception):
+    """Base of every fault the fleet names itself."""
+
+    def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.field, self.hint)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def _rebuild(kind: type[FleetError], message: str, field: str, hint: str) -> FleetError:
+    return kind(message, field=field, hint=hint)
+
+
+class InvalidRequest(FleetError):
+    """A request that can never succeed as it stands; `field` names what to change."""
+
+
+class NotFound(FleetError):
+    """The named task, execution, artifact or agent does not exist."""
+
+
+class AlreadyExists(FleetError):
+    """The id is taken by something with other content."""
+
+
+class PreconditionFailed(FleetError):
+    """Valid, but not in this state: uncommitted changes, a branch that is checked out, an execution that ended."""
+
+
+class ResourceExhausted(FleetError):
+    """A queue, a quota, a budget or the storage is full; try again later or with less."""
+
+
+class Unavailable(FleetError):
+    """A dependency (NATS, Ray, the model server, a git remote) does not answer; worth another try."""
+
+
+class Fenced(FleetError):
+    """Another writer took this subject over: stop at once, write nothing more."""
+
+
+class AgentLost(FleetError):
+    """The process that ran an agent died; its candidate is gone, its events are not."""
+
+
+class ModelError(FleetError):
+    """The model server refused or failed a call."""
+
+
+class ModelUnavailable(ModelError):
+    """Connection, overload or a server fault: retried with jitter before it is raised."""
+
+
+class ModelRejected(ModelError):
+    """The server says that this call is wrong (unknown model, bad key, bad request): no retry can help."""
+
+
+class ContextTooLong(ModelError):
+    """The prompt does not fit the model's context window."""
+
+
+class PatchRejected(FleetError):
+    """A patch does not apply to the commit it claims to be based on."""

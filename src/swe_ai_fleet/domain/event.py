@@ -1,0 +1,245 @@
+"""What happens in an execution. The log of these is the progress stream, the audit and the trajectory.
+
+Wire types: they only ever gain optional fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.message import Message, ModelReply
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+
+EXECUTION_SUBJECT = "_"
+"""Stands in an event's `agent_id` where the execution itself speaks, not one of its agents."""
+
+
+class ExecutionStatus(StrEnum):
+    """Where an execution stands. `no_winner` is an honest end: every candidate was judged and none passed."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    NO_WINNER = "no_winner"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    AWAITING_APPROVAL = "awaiting_approval"
+    REJECTED = "rejected"
+
+    @property
+    def terminal(self) -> bool:
+        return self not in (
+            ExecutionStatus.PENDING,
+            ExecutionStatus.IN_PROGRESS,
+            ExecutionStatus.AWAITING_APPROVAL,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionStarted:
+    """Acceptance. `fingerprint` tells a repeated request from another one under the same id."""
+
+    task: Task
+    repository: PinnedRepository
+    fingerprint: str
+    type: Literal["execution_started"] = "execution_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionClaimed:
+    """An orchestrator drives this execution from here on; a higher generation fences the lower ones."""
+
+    generation: int
+    owner: str
+    type: Literal["execution_claimed"] = "execution_claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """An agent has its workspace and its first messages; `tools` are the names offered to the model."""
+
+    role: str
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[str, ...]
+    temperature: float | None = None
+    seed: int | None = None
+    environment: str = ""
+    type: Literal["run_started"] = "run_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunClaimed:
+    """A host takes a run's subject over; writers of a lower generation are fenced from here on."""
+
+    generation: int
+    host: str
+    type: Literal["run_claimed"] = "run_claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReplied:
+    step: int
+    reply: ModelReply
+    duration_ms: int
+    type: Literal["model_replied"] = "model_replied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAdded:
+    """The fleet itself said something to the model (a reminder, a correction)."""
+
+    step: int
+    message: Message
+    type: Literal["message_added"] = "message_added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    """Written before a side effect; without a matching `ToolFinished` the effect may or may not have happened."""
+
+    entry: AuditEntry
+    type: Literal["tool_started"] = "tool_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFinished:
+    entry: AuditEntry
+    result: ToolResult
+    type: Literal["tool_finished"] = "tool_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    stop_reason: StopReason
+    artifacts: Artifacts
+    usage: Usage
+    audit_head: str
+    answer: str = ""
+    error: str = ""
+    type: Literal["run_finished"] = "run_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLost:
+    """An agent's process died; the execution goes on with the others."""
+
+    lost_agent_id: str
+    reason: str
+    type: Literal["run_lost"] = "run_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSubmitted:
+    candidate: Candidate
+    type: Literal["candidate_submitted"] = "candidate_submitted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksFinished:
+    report: CheckReport
+    type: Literal["checks_finished"] = "checks_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatesRanked:
+    ranking: tuple[RankedCandidate, ...]
+    winner_id: str = ""
+    type: Literal["candidates_ranked"] = "candidates_ranked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinnerDelivered:
+    """The winner stands in the target repository; `report` is what the checks said there."""
+
+    delivered: Delivered
+    report: CheckReport
+    type: Literal["winner_delivered"] = "winner_delivered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelRequested:
+    reason: str = ""
+    type: Literal["cancel_requested"] = "cancel_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionFinished:
+    status: ExecutionStatus
+    winner_id: str = ""
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+    duration_ms: int = 0
+    type: Literal["execution_finished"] = "execution_finished"
+
+
+EventBody = (
+    ExecutionStarted
+    | ExecutionClaimed
+    | RunStarted
+    | RunClaimed
+    | ModelReplied
+    | MessageAdded
+    | ToolStarted
+    | ToolFinished
+    | RunFinished
+    | RunLost
+    | CandidateSubmitted
+    | ChecksFinished
+    | CandidatesRanked
+    | WinnerDelivered
+    | CancelRequested
+    | ExecutionFinished
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Who writes: one agent run of one execution, or the execution itself. Each has a subject of its own."""
+
+    tenant: str
+    execution_id: str
+    task_id: str
+    agent_id: str = EXECUTION_SUBJECT
+    generation: int = 1
+
+    def event(self, body: EventBody, *, ordinal: int, at: str) -> Event:
+        """The event with which this writer says `body`, as its `ordinal`-th (from 1) of this generation."""
+        return Event(
+            id=f"{self.execution_id}/{self.agent_id}/{self.generation}/{ordinal}",
+            tenant=self.tenant,
+            execution_id=self.execution_id,
+            task_id=self.task_id,
+            agent_id=self.agent_id,
+            at=at,
+            body=body,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened. `id` is deterministic: `execution/agent/generation/ordinal`; `at` is UTC, ISO 8601."""
+
+    id: str
+    tenant: str
+    execution_id: str
+    task_id: str
+    agent_id: str
+    at: str
+    body: EventBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """An event at its place in the log; `sequence` grows over all executions and starts at 1."""
+
+    sequence: int
+    event: Event

@@ -1,0 +1,85 @@
+"""The conversation with a model: four kinds of message, in the OpenAI sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from swe_ai_fleet.domain.budget import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call a model asked for. `arguments` is the text it wrote, not yet validated.
+
+    `call_id` is ours and unique within the run; `model_call_id` is the model's own, kept for the wire only
+    (models repeat ids, within one reply too).
+    """
+
+    call_id: str
+    model_call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemMessage:
+    content: str
+    role: Literal["system"] = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserMessage:
+    content: str
+    role: Literal["user"] = "user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssistantMessage:
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    role: Literal["assistant"] = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolMessage:
+    """The observation that answers one call."""
+
+    call_id: str
+    content: str
+    role: Literal["tool"] = "tool"
+
+
+Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReply:
+    """What a model answered to one request."""
+
+    message: AssistantMessage
+    finish_reason: FinishReason
+    usage: Usage
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to sample. A `None` leaves the server's default; `max_tokens` bounds the completion."""
+
+    temperature: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCapabilities:
+    """What a probe of the server found out. `max_model_len` is in tokens, 0 when the server does not say."""
+
+    model: str
+    max_model_len: int = 0
+    native_tools: bool = True
+    strict_schemas: bool = False
+    server: str = ""

@@ -1,0 +1,221 @@
+"""A task: what a caller hands over, and the identity that makes it idempotent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import InvalidRequest
+
+DEFAULT_TENANT = "default"
+DEFAULT_AGENTS = 3
+MAX_DESCRIPTION_BYTES = 64 * 1024
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_EXECUTION_NAMESPACE = uuid.UUID("8d5d1b5e-6a0f-5f0e-9c39-7d6f9a0f3b11")
+
+
+class Role(StrEnum):
+    """What an agent is for; it decides the prompt and the tools."""
+
+    DEV = "DEV"
+    QA = "QA"
+    ARCHITECT = "ARCHITECT"
+    DEVOPS = "DEVOPS"
+    DATA = "DATA"
+
+    @classmethod
+    def parse(cls, text: str) -> Role:
+        """The role a caller named, in any case; empty and `DEVELOPER` mean DEV. Raises InvalidRequest."""
+        name = text.strip().upper() or "DEV"
+        name = "DEV" if name == "DEVELOPER" else name
+        if name not in cls.__members__:
+            raise InvalidRequest(f"unknown role {text[:64]!r}", field="role", hint=f"one of {', '.join(cls)}")
+        return cls(name)
+
+
+class TaskKind(StrEnum):
+    """`deliberate` ranks candidates and applies nothing; `orchestrate` also delivers the winner."""
+
+    DELIBERATE = "deliberate"
+    ORCHESTRATE = "orchestrate"
+
+
+class UncommittedChanges(StrEnum):
+    """What to do when a local repository has changes that no commit holds."""
+
+    REFUSE = "refuse"
+    INCLUDE = "include"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoRef:
+    """A repository as a caller names it. `location` is a URL or, on loopback, a path on the server.
+
+    `ref` is a branch, tag or anything `git rev-parse` knows (empty = the repository's HEAD); `commit` wins over it.
+    """
+
+    location: str
+    ref: str = ""
+    commit: str = ""
+    subdirectory: str = ""
+    credential: str = ""
+    uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedRepository:
+    """A repository at one commit: what every candidate of an execution starts from.
+
+    `commit` is the full object id; `snapshot_of` is set when it is a snapshot of uncommitted changes on that commit.
+    """
+
+    tenant: str
+    location: str
+    commit: str
+    branch: str = ""
+    subdirectory: str = ""
+    credential: str = ""
+    snapshot_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSpec:
+    """What the repository's own commands need. `setup` lines run once in the sandbox, in order, in a shell.
+
+    `path` lists directories (relative to the repository or absolute) put first on PATH. With `detect`, an empty
+    specification is filled in from the repository's own files.
+    """
+
+    setup: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: tuple[str, ...] = ()
+    image: str = ""
+    detect: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec:
+    """A command that decides about a candidate: it must end with `expected_exit_code` within the time limit."""
+
+    name: str
+    command: str
+    timeout_seconds: float = 600.0
+    required: bool = True
+    expected_exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What a candidate must respect. Paths are globs relative to the repository; empty means no restriction."""
+
+    rubric: str = ""
+    requirements: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    limits: Limits = field(default_factory=Limits)
+    allowed_tools: tuple[str, ...] = ()
+    denied_tools: tuple[str, ...] = ()
+    allowed_paths: tuple[str, ...] = ()
+    checks: tuple[CheckSpec, ...] = ()
+    abort_on_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """How a winner reaches the target repository. Empty branch = `fleet/<task_id>`."""
+
+    branch: str = ""
+    push: bool = False
+    author_name: str = "SWE AI Fleet"
+    author_email: str = "fleet@localhost"
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content."""
+
+    task_id: str
+    kind: TaskKind
+    description: str
+    repo: RepoRef
+    tenant: str = DEFAULT_TENANT
+    role: Role = Role.DEV
+    context: str = ""
+    constraints: Constraints = field(default_factory=Constraints)
+    environment: EnvironmentSpec = field(default_factory=EnvironmentSpec)
+    delivery: Delivery = field(default_factory=Delivery)
+    num_agents: int = DEFAULT_AGENTS
+    rounds: int = 1
+    enable_tools: bool = True
+    tools: tuple[str, ...] = ()
+    model_profile: str = ""
+    attempt: int = 1
+    case_id: str = ""
+    story_id: str = ""
+    plan_id: str = ""
+
+    @property
+    def execution_id(self) -> str:
+        return execution_id(tenant=self.tenant, kind=self.kind, task_id=self.task_id, attempt=self.attempt)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the whole content: equal for a repeated request, different for another one with the same id."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def validated(self, *, max_agents: int) -> Task:
+        """This task, if it can be accepted. Raises InvalidRequest naming the field and the way out."""
+        check_identifier(self.task_id, field="task_id")
+        if not self.description.strip():
+            raise InvalidRequest("the task description is empty", field="task_description")
+        size = len(self.description.encode())
+        if size > MAX_DESCRIPTION_BYTES:
+            raise InvalidRequest(
+                f"the task description has {size} bytes",
+                field="task_description",
+                hint=f"at most {MAX_DESCRIPTION_BYTES}; put long material into a file of the repository",
+            )
+        if not self.repo.location.strip():
+            raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
+        _check_range(self.num_agents, field="num_agents", low=1, high=max_agents)
+        _check_range(self.rounds, field="rounds", low=0, high=16)
+        _check_range(self.attempt, field="attempt", low=1, high=10_000)
+        limits = self.constraints.limits
+        _check_range(limits.max_iterations, field="constraints.max_iterations", low=1, high=10_000)
+        _check_range(limits.max_tool_calls, field="constraints.max_tool_calls", low=1, high=100_000)
+        _check_range(limits.max_tokens, field="constraints.max_tokens", low=0, high=10**12)
+        _check_range(limits.timeout_seconds, field="constraints.timeout_seconds", low=1, high=7 * 86_400)
+        for number, check in enumerate(self.constraints.checks):
+            if not check.command.strip():
+                raise InvalidRequest("a check has no command", field=f"constraints.checks[{number}].command")
+            _check_range(
+                check.timeout_seconds, field=f"constraints.checks[{number}].timeout_seconds", low=1, high=86_400
+            )
+        return self
+
+
+def execution_id(*, tenant: str, kind: TaskKind, task_id: str, attempt: int) -> str:
+    """The id that one attempt at one task always has, on whichever replica it is computed."""
+    return str(uuid.uuid5(_EXECUTION_NAMESPACE, "\x1f".join((tenant, kind, task_id, str(attempt)))))
+
+
+def check_identifier(text: str, *, field: str) -> str:
+    """The identifier itself, if it may stand in subjects, branch names and file names. Raises InvalidRequest."""
+    if not _IDENTIFIER.fullmatch(text) or ".." in text or text.endswith((".", ".lock")):
+        raise InvalidRequest(
+            f"{text[:64]!r} is not a valid id",
+            field=field,
+            hint="1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit, no '..', no '.' or '.lock' at the end",
+        )
+    return text
+
+
+def _check_range(value: float, *, field: str, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(f"{field} is {value:g}", field=field, hint=f"between {low:g} and {high:g}")

@@ -1,0 +1,82 @@
+"""Tools as the model sees them, and what calling one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from swe_ai_fleet.domain.task import Role
+
+
+class Risk(StrEnum):
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class Decision(StrEnum):
+    """What policy said about one call."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+
+
+class Outcome(StrEnum):
+    """How one call ended. `started` stands in the audit entry written before a side effect."""
+
+    STARTED = "started"
+    SUCCESS = "success"
+    ERROR = "error"
+    INVALID = "invalid"
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationSpec:
+    """One function a model can call, with the traits that policy and scheduling go by.
+
+    `name` is `<tool>_<operation>`; `parameters` is a JSON schema of type object; `locks` are the resources that two
+    concurrent calls must not share; `time_limit_seconds` is the default limit of one call.
+    """
+
+    name: str
+    tool: str
+    operation: str
+    description: str
+    parameters: Mapping[str, object]
+    read_only: bool = False
+    risk: Risk = Risk.LOW
+    network: bool = False
+    executes: bool = False
+    locks: frozenset[str] = frozenset()
+    time_limit_seconds: float = 300.0
+    roles: frozenset[Role] = frozenset(Role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What one operation gave. `content` is plain text for a reader; `metadata` is JSON for a program.
+
+    `duration` is in seconds. `artifact` is the digest of the whole output where `truncated` says it was cut.
+    """
+
+    success: bool
+    operation: str
+    content: str = ""
+    error: str = ""
+    exit_code: int | None = None
+    metadata: Mapping[str, object] = field(default_factory=dict[str, object])
+    outcome: Outcome = Outcome.SUCCESS
+    duration: float = 0.0
+    truncated: bool = False
+    artifact: str = ""
+
+    def observation(self) -> str:
+        """The text a model reads about this call: the content, or an error that says what is valid."""
+        if self.success:
+            return self.content or f"{self.operation} succeeded and printed nothing."
+        return "\n".join(part for part in (f"Error: {self.error or self.outcome}", self.content) if part)

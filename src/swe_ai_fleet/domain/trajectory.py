@@ -1,0 +1,83 @@
+"""What one agent run did, step by step, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.message import AssistantMessage
+from swe_ai_fleet.domain.tool import ToolResult
+
+
+class StopReason(StrEnum):
+    """Why a run ended. Only `final_answer` is the agent's own decision."""
+
+    FINAL_ANSWER = "final_answer"
+    NO_TOOL_CALLS = "no_tool_calls"
+    MAX_ITERATIONS = "max_iterations"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_TOKENS = "max_tokens"
+    TIMEOUT = "timeout"
+    CONTEXT_TOO_LONG = "context_too_long"
+    TOOL_ERROR = "tool_error"
+    MODEL_ERROR = "model_error"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one tool call gave."""
+
+    call_id: str
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One turn: what the model said and what its calls gave, in the order of the calls."""
+
+    number: int
+    reply: AssistantMessage
+    observations: tuple[Observation, ...]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """A whole run. `answer` is what `final_answer` was called with, else the last text of the model."""
+
+    steps: tuple[Step, ...]
+    stop_reason: StopReason
+    answer: str
+    usage: Usage
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """What `execute_task` returns. `artifacts` has commit_sha, branch, patch, files_changed and tests."""
+
+    success: bool
+    operations: tuple[Mapping[str, object], ...]
+    artifacts: Mapping[str, object]
+    audit_trail: tuple[AuditEntry, ...]
+    error: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: StopReason = StopReason.FINAL_ANSWER
+
+    def to_dict(self) -> dict[str, object]:
+        """The result as JSON-compatible values."""
+        return {
+            "success": self.success,
+            "operations": [dict(operation) for operation in self.operations],
+            "artifacts": dict(self.artifacts),
+            "audit_trail": [asdict(entry) for entry in self.audit_trail],
+            "audit_head": self.audit_trail[-1].hash if self.audit_trail else "",
+            "error": self.error,
+            "usage": asdict(self.usage),
+            "stop_reason": str(self.stop_reason),
+        }

@@ -1,0 +1,190 @@
+"""Every boundary of the fleet, as Protocols. What stands behind them is in `adapters` and `sandbox`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    BlobRef,
+    Candidate,
+    CheckAssignment,
+    CheckReport,
+    Delivered,
+    Diff,
+)
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.tool import OperationSpec
+
+
+class ChatModel(Protocol):
+    """A chat model behind an OpenAI-compatible server."""
+
+    async def probe(self) -> ModelCapabilities:
+        """What the server can do, asked once and remembered. Raises ModelError."""
+        ...
+
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
+    ) -> ModelReply:
+        """One completion. Raises ContextTooLong, ModelRejected, ModelUnavailable (after its retries)."""
+        ...
+
+
+class Workspace(Protocol):
+    """A directory that commands run in, inside the sandbox."""
+
+    @property
+    def root(self) -> Path:
+        """Where the directory lies on this host. Untrusted content: go through `tools.paths` to touch it."""
+        ...
+
+    @property
+    def mount(self) -> str:
+        """Where commands see it (`/workspace`)."""
+        ...
+
+    @property
+    def environment(self) -> Environment: ...
+
+    async def run(self, command: Command) -> CommandResult:
+        """Run a command to its end. Every process it started is dead when this returns or is cancelled."""
+        ...
+
+
+class Clone(Workspace, Protocol):
+    """A workspace that holds a git clone at a known commit."""
+
+    @property
+    def base_commit(self) -> str: ...
+
+    async def diff(self) -> Diff:
+        """Everything that differs from the base commit, committed or not, untracked files included."""
+        ...
+
+    async def apply(self, patch: bytes) -> None:
+        """Apply a patch to the tree and the index. Raises PatchRejected; then nothing has changed."""
+        ...
+
+    async def head(self) -> tuple[str, str]:
+        """(commit, branch) of HEAD as the agent left it; the branch is empty when detached."""
+        ...
+
+
+class WorkspaceProvider(Protocol):
+    """Repositories of one node: caches, seeds, clones, environments."""
+
+    async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
+        """Resolve a repository to a commit. Raises InvalidRequest, PreconditionFailed, Unavailable with `field`."""
+        ...
+
+    async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
+        """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
+        ...
+
+    def open(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AbstractAsyncContextManager[Clone]:
+        """A clean clone of its own, removed at the end of the context."""
+        ...
+
+    async def deliver(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
+    ) -> Delivered:
+        """Commit the patch on a branch of the target repository. Doing it again changes nothing.
+
+        The user's working tree, index and current branch are not touched. Raises PatchRejected, PreconditionFailed,
+        Unavailable.
+        """
+        ...
+
+    async def release(self, execution_id: str) -> None:
+        """Forget what was kept for an execution (pins, seeds, leftover clones)."""
+        ...
+
+
+class Journal(Protocol):
+    """The one writer of one subject: appends in order, one publish in flight."""
+
+    async def append(self, body: EventBody) -> Event:
+        """Write an event and everything posted before it; durable on return. Raises Fenced, Unavailable."""
+        ...
+
+    def post(self, body: EventBody) -> Event:
+        """Queue an event behind the others. It is durable once a later `append` or `flush` returns."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything posted is durable. Raises as `append` does."""
+        ...
+
+
+class EventLog(Protocol):
+    """The append-only log of all executions."""
+
+    def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
+        """The journal of a writer's subject; leaving the context flushes it.
+
+        With `fresh` the subject must be empty: the first append raises AlreadyExists where it is not. Otherwise the
+        journal continues behind the subject's last event and thereby fences whoever wrote it before.
+        """
+        ...
+
+    def read(
+        self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
+    ) -> AsyncIterator[StoredEvent]:
+        """An execution's events from a sequence number on; with `follow`, new ones as they come, without an end."""
+        ...
+
+    def heads(self, *, follow: bool = False) -> AsyncIterator[StoredEvent | None]:
+        """What executions themselves say (not their agents), of all tenants, oldest first.
+
+        With `follow` a None marks the moment when everything stored before the call has been yielded.
+        """
+        ...
+
+
+class BlobStore(Protocol):
+    """Large content by digest."""
+
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef: ...
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """The content. Raises NotFound."""
+        ...
+
+
+class ResultBus(Protocol):
+    """Where subscribers hear of results."""
+
+    async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
+        """Publish a result on `agent.results.<task_id>` (with an agent id: `.<agent_id>` behind it), once.
+
+        False when this execution's own result stands there already.
+        """
+        ...
+
+
+class Fleet(Protocol):
+    """Where agents and checks run."""
+
+    async def run(self, assignment: Assignment) -> Candidate:
+        """Carry out one agent run. Cancelling it ends the agent and its processes. Raises AgentLost, FleetError."""
+        ...
+
+    async def check(self, assignment: CheckAssignment) -> CheckReport:
+        """Gather the evidence about a candidate on a node with a free slot. Raises AgentLost, FleetError."""
+        ...
+
+
+class SecretMask(Protocol):
+    """Replaces secrets in text that leaves the process."""
+
+    def __call__(self, text: str) -> str: ...
