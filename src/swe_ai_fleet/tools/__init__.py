@@ -1,0 +1,1 @@
+"""Tools: what agents can do, each operation validated, checked, audited and bounded in one way."""

@@ -1,0 +1,145 @@
+"""The audit trail of one agent run, and where it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.ports import Journal
+
+
+class AuditTrail:
+    """Seals one entry after the other and hands each to the run's journal, if it has one.
+
+    Args:
+        execution_id: The execution the run belongs to.
+        agent_id: Whose operations these are.
+        journal: Receives `ToolStarted` (durable before the side effect) and `ToolFinished`.
+        key: The HMAC key of the digests of full arguments; without one, a random key that nobody keeps.
+    """
+
+    def __init__(
+        self, *, execution_id: str = "", agent_id: str = "", journal: Journal | None = None, key: bytes = b""
+    ) -> None:
+        self.execution_id = execution_id
+        self.agent_id = agent_id
+        self.entries: list[AuditEntry] = []
+        self.revision = 0
+        self._journal = journal
+        self._key = key or secrets.token_bytes(32)
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry; of an empty trail, sixty-four zeros."""
+        return self.entries[-1].hash if self.entries else GENESIS
+
+    def open(
+        self, spec: OperationSpec, *, arguments: Mapping[str, object], secret: Mapping[str, object], call_id: str
+    ) -> AuditRecord:
+        """Begin the record of one call. `arguments` are masked already; of `secret` only a keyed digest is kept."""
+        canonical = json.dumps(secret, sort_keys=True, default=repr, separators=(",", ":")).encode()
+        digest = hmac.new(self._key, canonical, hashlib.sha256).hexdigest()
+        return AuditRecord(self, spec, arguments=arguments, arguments_digest=digest, call_id=call_id or secrets_id())
+
+    def seal(self, entry: AuditEntry) -> AuditEntry:
+        """Append an entry to the chain."""
+        sealed = entry.sealed(self.head)
+        self.entries.append(sealed)
+        return sealed
+
+    async def publish_started(self, entry: AuditEntry) -> None:
+        if self._journal is not None:
+            await self._journal.append(ToolStarted(entry=entry))
+
+    def publish_finished(self, entry: AuditEntry, result: ToolResult) -> None:
+        if self._journal is not None:
+            self._journal.post(ToolFinished(entry=entry, result=result))
+
+
+class AuditRecord:
+    """One call being recorded: `start` before a side effect, `close` in every case."""
+
+    def __init__(
+        self,
+        trail: AuditTrail,
+        spec: OperationSpec,
+        *,
+        arguments: Mapping[str, object],
+        arguments_digest: str,
+        call_id: str,
+    ) -> None:
+        self._trail = trail
+        self._spec = spec
+        self._arguments = arguments
+        self._digest = arguments_digest
+        self._call_id = call_id
+
+    async def start(self) -> None:
+        """Record that the effect is about to happen; durable when this returns."""
+        self._trail.revision += 1
+        await self._trail.publish_started(self._trail.seal(self._entry(Outcome.STARTED)))
+
+    def close(
+        self, result: ToolResult, decision: Decision = Decision.ALLOWED, reason: str = "", whole: str = ""
+    ) -> ToolResult:
+        """Record how the call ended. `whole` is the masked output before truncation."""
+        output = (whole or result.content or result.error).encode("utf-8", "replace")
+        entry = self._entry(
+            result.outcome,
+            decision=decision,
+            reason=reason,
+            exit_code=result.exit_code,
+            duration_ms=round(result.duration * 1000),
+            output_digest=hashlib.sha256(output).hexdigest(),
+            bytes_out=len(output),
+        )
+        self._trail.publish_finished(self._trail.seal(entry), result)
+        return result
+
+    def _entry(
+        self,
+        outcome: Outcome,
+        *,
+        decision: Decision = Decision.ALLOWED,
+        reason: str = "",
+        exit_code: int | None = None,
+        duration_ms: int = 0,
+        output_digest: str = "",
+        bytes_out: int = 0,
+    ) -> AuditEntry:
+        return AuditEntry(
+            seq=len(self._trail.entries) + 1,
+            at=now(),
+            execution_id=self._trail.execution_id,
+            agent_id=self._trail.agent_id,
+            call_id=self._call_id,
+            tool=self._spec.tool,
+            operation=self._spec.operation,
+            arguments=self._arguments,
+            arguments_digest=self._digest,
+            decision=decision,
+            reason=reason,
+            outcome=outcome,
+            exit_code=exit_code,
+            duration_ms=duration_ms,
+            output_digest=output_digest,
+            bytes_out=bytes_out,
+            workspace_revision=self._trail.revision,
+        )
+
+
+def secrets_id() -> str:
+    """A call id for calls that no model made."""
+    return secrets.token_hex(6)
+
+
+def now() -> str:
+    """The present moment as events and audit entries write it: UTC, ISO 8601, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,80 @@
+"""Which operation a run may call, and with which paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import Decision, OperationSpec
+
+PATH_ARGUMENTS = frozenset({"path", "paths", "destination", "source", "directory"})
+"""Arguments of these names are paths of the workspace in every operation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What policy says about one call; `reason` is for the model and for the audit."""
+
+    decision: Decision
+    reason: str = ""
+
+    @property
+    def refused(self) -> bool:
+        return self.decision is Decision.REFUSED
+
+
+ALLOWED = Verdict(decision=Decision.ALLOWED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rules of one run.
+
+    `allowed` and `denied` hold operation names or tool names (`files`, `shell_run_command`), denied wins; empty
+    `allowed` means all. `allowed_paths` are globs: operations that write are refused outside them.
+    """
+
+    role: Role = Role.DEV
+    read_only: bool = False
+    allowed: frozenset[str] = frozenset()
+    denied: frozenset[str] = frozenset()
+    allowed_paths: tuple[str, ...] = ()
+
+    def offers(self, spec: OperationSpec) -> bool:
+        """Whether the operation is to be shown to the model at all."""
+        return not self._refusal(spec)
+
+    def decide(self, spec: OperationSpec, arguments: Mapping[str, object]) -> Verdict:
+        """Allow or refuse one call with validated arguments."""
+        reason = self._refusal(spec) or self._path_refusal(spec, arguments)
+        return Verdict(decision=Decision.REFUSED, reason=reason) if reason else ALLOWED
+
+    def _refusal(self, spec: OperationSpec) -> str:
+        if {spec.name, spec.tool} & self.denied:
+            return f"{spec.name} is denied for this task"
+        if self.allowed and not {spec.name, spec.tool} & self.allowed:
+            return f"{spec.name} is not among the tools allowed for this task"
+        if self.role not in spec.roles:
+            return f"{spec.name} is not for the role {self.role}"
+        if self.read_only and (not spec.read_only or spec.executes or spec.network):
+            return f"{spec.name} is not available: this run may only read"
+        return ""
+
+    def _path_refusal(self, spec: OperationSpec, arguments: Mapping[str, object]) -> str:
+        if spec.read_only or not self.allowed_paths:
+            return ""
+        for name in PATH_ARGUMENTS & arguments.keys():
+            value = arguments[name]
+            for path in value if isinstance(value, list | tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
+                if not path_allowed(str(path), self.allowed_paths):  # pyright: ignore[reportUnknownArgumentType]
+                    return f"{name} {str(path)!r} lies outside the paths allowed for this task: {', '.join(self.allowed_paths)}"  # pyright: ignore[reportUnknownArgumentType]  # noqa: E501
+        return ""
+
+
+def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
+    """Whether a path relative to the repository is matched by one of the globs; a directory covers what it holds."""
+    normal = str(PurePosixPath(path))
+    return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)

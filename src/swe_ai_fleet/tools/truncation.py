@@ -1,0 +1,25 @@
+"""Cutting text to size for a reader: head and tail, at line ends, with the count left out."""
+
+from __future__ import annotations
+
+HEAD_SHARE = 0.5
+
+
+def truncate(text: str, limit: int) -> str:
+    """The text itself if it has at most `limit` characters, else its head and tail around a note of what is missing.
+
+    Cuts fall on line ends where one lies in the kept part's outer quarter; the result never exceeds `limit` by more
+    than the note.
+    """
+    if len(text) <= limit:
+        return text
+    head_end = round(limit * HEAD_SHARE)
+    tail_start = len(text) - (limit - head_end)
+    line_end = text.rfind("\n", head_end * 3 // 4, head_end)
+    head_end = head_end if line_end < 0 else line_end + 1
+    line_start = text.find("\n", tail_start, tail_start + (len(text) - tail_start) // 4)
+    tail_start = tail_start if line_start < 0 else line_start + 1
+    left_out = text[head_end:tail_start]
+    note = f"[... {len(left_out)} characters, {left_out.count(chr(10))} lines left out ...]"
+    head, tail = text[:head_end], text[tail_start:]
+    return f"{head}{'' if head.endswith(chr(10)) or not head else chr(10)}{note}\n{tail}"
