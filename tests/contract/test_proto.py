@@ -326,6 +326,7 @@ STATUSES = {
     "CANCELLED": 6,
     "AWAITING_APPROVAL": 7,
     "REJECTED": 8,
+    "NO_WINNER": 20,
 }
 
 NAMED_FIELDS = {

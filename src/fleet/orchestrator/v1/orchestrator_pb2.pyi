@@ -22,6 +22,7 @@ class DeliberationStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DELIBERATION_STATUS_CANCELLED: _ClassVar[DeliberationStatus]
     DELIBERATION_STATUS_AWAITING_APPROVAL: _ClassVar[DeliberationStatus]
     DELIBERATION_STATUS_REJECTED: _ClassVar[DeliberationStatus]
+    DELIBERATION_STATUS_NO_WINNER: _ClassVar[DeliberationStatus]
 
 class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -112,6 +113,7 @@ DELIBERATION_STATUS_TIMEOUT: DeliberationStatus
 DELIBERATION_STATUS_CANCELLED: DeliberationStatus
 DELIBERATION_STATUS_AWAITING_APPROVAL: DeliberationStatus
 DELIBERATION_STATUS_REJECTED: DeliberationStatus
+DELIBERATION_STATUS_NO_WINNER: DeliberationStatus
 ROLE_UNSPECIFIED: Role
 ROLE_DEV: Role
 ROLE_QA: Role
@@ -924,7 +926,7 @@ class PendingApproval(_message.Message):
     def __init__(self, approval_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., policy: _Optional[_Union[ApprovalPolicy, str]] = ..., proposal: _Optional[str] = ..., operation: _Optional[_Union[ToolOperation, _Mapping]] = ..., requested_at_ms: _Optional[int] = ...) -> None: ...
 
 class ExecutionEvent(_message.Message):
-    __slots__ = ("sequence", "event_id", "execution_id", "task_id", "agent_id", "type", "at_ms", "payload")
+    __slots__ = ("sequence", "event_id", "execution_id", "task_id", "agent_id", "type", "at_ms", "payload_json")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EVENT_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -932,7 +934,7 @@ class ExecutionEvent(_message.Message):
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_JSON_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     event_id: str
     execution_id: str
@@ -940,8 +942,8 @@ class ExecutionEvent(_message.Message):
     agent_id: str
     type: str
     at_ms: int
-    payload: _struct_pb2.Struct
-    def __init__(self, sequence: _Optional[int] = ..., event_id: _Optional[str] = ..., execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., type: _Optional[str] = ..., at_ms: _Optional[int] = ..., payload: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    payload_json: str
+    def __init__(self, sequence: _Optional[int] = ..., event_id: _Optional[str] = ..., execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., type: _Optional[str] = ..., at_ms: _Optional[int] = ..., payload_json: _Optional[str] = ...) -> None: ...
 
 class GetExecutionRequest(_message.Message):
     __slots__ = ("execution_id",)
