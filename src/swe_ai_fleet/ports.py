@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -139,11 +139,11 @@ class EventLog(Protocol):
 
     def read(
         self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
-    ) -> AsyncIterator[StoredEvent]:
+    ) -> AsyncGenerator[StoredEvent, None]:
         """An execution's events from a sequence number on; with `follow`, new ones as they come, without an end."""
         ...
 
-    def heads(self, *, follow: bool = False) -> AsyncIterator[StoredEvent | None]:
+    def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
         """What executions themselves say (not their agents), of all tenants, oldest first.
 
         With `follow` a None marks the moment when everything stored before the call has been yielded.

@@ -181,6 +181,13 @@ class ExecutionFinished:
     type: Literal["execution_finished"] = "execution_finished"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPublished:
+    """Subscribers have been told; until this stands, a restart tells them again (the result bus keeps it to once)."""
+
+    type: Literal["result_published"] = "result_published"
+
+
 EventBody = (
     ExecutionStarted
     | ExecutionClaimed
@@ -198,6 +205,7 @@ EventBody = (
     | WinnerDelivered
     | CancelRequested
     | ExecutionFinished
+    | ResultPublished
 )
 
 

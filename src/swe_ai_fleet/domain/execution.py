@@ -17,6 +17,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionStarted,
     ExecutionStatus,
     ModelReplied,
+    ResultPublished,
     RunFinished,
     RunLost,
     RunStarted,
@@ -68,6 +69,7 @@ class ExecutionState:
     error: str = ""
     usage: Usage = field(default_factory=Usage)
     duration_ms: int = 0
+    result_published: bool = False
     last_sequence: int = 0
 
 
@@ -123,6 +125,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
                 duration_ms=body.duration_ms,
                 finished_at=event.at,
             )
+        case ResultPublished():
+            return replace(state, result_published=True)
         case _:
             return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
 

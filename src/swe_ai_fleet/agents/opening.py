@@ -1,0 +1,73 @@
+"""The first messages of a run: who the agent is, where it stands, what it is to do.
+
+Everything that the candidates of one task share comes first and is byte-identical between them, so that a model
+server's prefix cache serves it; what makes a candidate differ comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+
+from swe_ai_fleet.domain.candidate import Perspective
+from swe_ai_fleet.domain.message import Message, SystemMessage, UserMessage
+from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.pipeline import ToolLimits
+
+INSTRUCTION_FILES = ("AGENTS.md", "CONTRIBUTING.md", "CLAUDE.md", ".github/copilot-instructions.md")
+_ROLES = {
+    Role.DEV: "a software developer",
+    Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
+    Role.ARCHITECT: "a software architect: you care for structure, boundaries and what the change costs later",
+    Role.DEVOPS: "a platform engineer: you care for builds, deployment and operation",
+    Role.DATA: "a data engineer: you care for schemas, migrations and the truth of numbers",
+}
+
+
+def opening_messages(
+    task: Task, *, workspace: Workspace, limits: ToolLimits, perspective: Perspective, instruction_files: Sequence[str]
+) -> tuple[Message, ...]:
+    """The system and the first user message of one candidate's run."""
+    constraints = task.constraints
+    system = (
+        _templates()
+        .get_template("system.md.j2")
+        .render(
+            role_article=_ROLES[task.role],
+            mount=workspace.mount,
+            command_seconds=f"{limits.command_timeout_seconds:g}",
+            observation_chars=limits.observation_chars,
+            notes=workspace.environment.notes,
+            instruction_files=instruction_files,
+            read_only=not task.enable_tools,
+        )
+    )
+    user = (
+        _templates()
+        .get_template("task.md.j2")
+        .render(
+            description=task.description.strip(),
+            context=task.context.strip(),
+            requirements=constraints.requirements,
+            rubric=constraints.rubric.strip(),
+            checks=constraints.checks,
+            allowed_paths=constraints.allowed_paths,
+            perspective=perspective.instructions,
+        )
+    )
+    return SystemMessage(content=system.strip()), UserMessage(content=user.strip())
+
+
+@cache
+def _templates() -> Templates:
+    return Templates(
+        loader=PackageLoader("swe_ai_fleet.agents", "prompts"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
+    )

@@ -1,0 +1,112 @@
+"""A deliberation: several agents solve one task, each candidate is checked as it comes in, evidence ranks them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport, RankedCandidate
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ChecksFinished, RunLost
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.councils import assignments
+from swe_ai_fleet.orchestrator.selection import diff_key, rank
+from swe_ai_fleet.ports import Fleet, Journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a deliberation came to. `losses` are the reasons of runs that left no candidate."""
+
+    candidates: tuple[Candidate, ...]
+    ranking: tuple[RankedCandidate, ...]
+    losses: tuple[str, ...]
+    usage: Usage
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The best candidate, if the evidence accepts it."""
+        if not self.ranking or not self.ranking[0].accepted:
+            return None
+        return next(c for c in self.candidates if c.candidate_id == self.ranking[0].candidate_id)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether every run that left something was stopped by the clock."""
+        return bool(self.candidates) and all(c.stop_reason is StopReason.TIMEOUT for c in self.candidates)
+
+
+@dataclass(kw_only=True)
+class Deliberation:
+    """One deliberation under way.
+
+    Args:
+        task: What is to be solved.
+        repository: Where every candidate starts.
+        fleet: Where agents and checks run.
+        journal: The execution's own journal.
+        generation: The generation of the execution's driver, and so of its runs.
+    """
+
+    task: Task
+    repository: PinnedRepository
+    fleet: Fleet
+    journal: Journal
+    generation: int
+    _candidates: list[Candidate] = field(default_factory=list[Candidate])
+    _losses: list[str] = field(default_factory=list[str])
+    _checks: dict[str, asyncio.Task[CheckReport]] = field(default_factory=dict[str, "asyncio.Task[CheckReport]"])
+
+    async def run(self) -> Verdict:
+        """Let every agent solve the task, judge what comes in, rank it. A lost agent costs its own candidate only."""
+        reports: dict[str, CheckReport] = {}
+        async with asyncio.TaskGroup() as group:
+            for assignment in assignments(self.task, self.repository, generation=self.generation):
+                group.create_task(self._candidate(assignment, group, reports))
+        ranking = rank(self._candidates, reports)
+        verdict = Verdict(
+            candidates=tuple(self._candidates),
+            ranking=ranking,
+            losses=tuple(self._losses),
+            usage=sum((candidate.usage for candidate in self._candidates), Usage()),
+        )
+        winner_id = verdict.winner.candidate_id if verdict.winner else ""
+        await self.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
+        return verdict
+
+    async def _candidate(
+        self, assignment: Assignment, group: asyncio.TaskGroup, reports: dict[str, CheckReport]
+    ) -> None:
+        try:
+            candidate = await self.fleet.run(assignment)
+        except Fenced:
+            raise
+        except FleetError as error:
+            self._losses.append(str(error))
+            await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+            return
+        self._candidates.append(candidate)
+        await self.journal.append(CandidateSubmitted(candidate=candidate))
+        key = diff_key(candidate)
+        if key not in self._checks:
+            self._checks[key] = group.create_task(self._check(candidate))
+        report = replace(await self._checks[key], candidate_id=candidate.candidate_id)
+        reports[candidate.candidate_id] = report
+        await self.journal.append(ChecksFinished(report=report))
+
+    async def _check(self, candidate: Candidate) -> CheckReport:
+        """The evidence about one diff; where none can be gathered, an empty report, which accepts nothing."""
+        assignment = CheckAssignment(
+            execution_id=self.task.execution_id,
+            candidate_id=candidate.candidate_id,
+            task=self.task,
+            repository=self.repository,
+            patch=candidate.artifacts.patch,
+        )
+        try:
+            return await self.fleet.check(assignment)
+        except FleetError as error:
+            self._losses.append(f"no evidence about {candidate.candidate_id}: {error}")
+            return CheckReport(candidate_id=candidate.candidate_id)

@@ -1,0 +1,155 @@
+"""Executions: accepted once, driven to an end, and told of by their events alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ResultPublished, StoredEvent, Writer
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
+from swe_ai_fleet.orchestrator.projection import Projection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The answer to a task handed in. `existed` says that the same request had been accepted before."""
+
+    execution_id: str
+    existed: bool
+
+
+class Executions:
+    """Accepts tasks and drives their executions. An async context: leaving it stops driving, and loses nothing.
+
+    Args:
+        surroundings: What executions work with.
+        max_agents: The most agents one task may ask for.
+        max_executions: The most executions driven at once; more are refused with ResourceExhausted.
+        recover: Whether to take over unfinished executions at the start. Only safe for the single process of a log.
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, *, max_agents: int = 300, max_executions: int = 200, recover: bool = False
+    ) -> None:
+        self.projection = Projection(surroundings.log)
+        self._with = surroundings
+        self._log = surroundings.log
+        self._max_agents = max_agents
+        self._max_executions = max_executions
+        self._recover = recover
+        self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
+
+    async def __aenter__(self) -> Executions:
+        await self.projection.start()
+        if self._recover:
+            for state in self.projection.unfinished():
+                self._start(Drive(self._with, state.task, state.repository, state), state.execution_id)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        running = [work for _, work in self._drives.values()]
+        for work in running:
+            work.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self.projection.stop()
+
+    async def submit(self, task: Task) -> Submission:
+        """Accept a task: validated, its repository pinned, its first event durable when this returns.
+
+        The same task again gives the execution that runs or has finished. Raises InvalidRequest, PreconditionFailed,
+        Unavailable (naming the field), AlreadyExists for other content under the same id, ResourceExhausted.
+        """
+        task.validated(max_agents=self._max_agents)
+        known = self.projection.get(task.tenant, task.execution_id)
+        if known is not None:
+            return _same(known, task)
+        if len(self._drives) >= self._max_executions:
+            raise ResourceExhausted(f"{self._max_executions} executions are running", hint="try again later")
+        repository = await self._with.workspaces.pin(task.tenant, task.repo)
+        return await self._accept(task, repository)
+
+    async def _accept(self, task: Task, repository: PinnedRepository) -> Submission:
+        """The one publish that accepts; whoever comes second finds the first one's event."""
+        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+        started = ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint())
+        try:
+            async with self._log.journal(writer, fresh=True) as journal:
+                await journal.append(started)
+        except AlreadyExists:
+            return _same(await self.get(task.tenant, task.execution_id), task)
+        self._start(Drive(self._with, task, repository), task.execution_id)
+        return Submission(execution_id=task.execution_id, existed=False)
+
+    async def get(self, tenant: str, execution_id: str) -> ExecutionState:
+        """An execution as its events tell it now. Raises NotFound."""
+        state: ExecutionState | None = None
+        async with aclosing(self._log.read(tenant, execution_id)) as events:
+            async for stored in events:
+                state = advance(state, stored)
+        if state is None:
+            raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
+        return state
+
+    async def latest(self, tenant: str, task_id: str, kind: TaskKind | None = None) -> ExecutionState:
+        """The whole state of the execution of a task's highest attempt. Raises NotFound."""
+        known = self.projection.latest(tenant, task_id, kind)
+        if known is None:
+            raise NotFound(f"no execution of task {task_id[:64]!r}", field="task_id")
+        return await self.get(tenant, known.execution_id)
+
+    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
+        """Wait for the end and return the whole state. Giving up waiting does nothing to the execution."""
+        await self.projection.finished(tenant, execution_id)
+        return await self.get(tenant, execution_id)
+
+    async def watch(self, tenant: str, execution_id: str, from_sequence: int = 0) -> AsyncGenerator[StoredEvent, None]:
+        """Its events from a sequence number on, up to and with `ExecutionFinished`. Raises NotFound."""
+        if self.projection.get(tenant, execution_id) is None:
+            await self.get(tenant, execution_id)
+        ended = self.projection.end_sequence(tenant, execution_id)
+        if ended and from_sequence > ended:
+            return
+        events = self._log.read(tenant, execution_id, from_sequence=from_sequence, follow=True)
+        async with aclosing(events) as following:
+            async for stored in following:
+                if isinstance(stored.event.body, ResultPublished):
+                    return
+                yield stored
+                if isinstance(stored.event.body, ExecutionFinished):
+                    return
+
+    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
+        """Stop the agents and their processes and wait until they are. What was done stays in the log.
+
+        An execution that has ended is returned as it is. Raises NotFound; PreconditionFailed when another process
+        drives it.
+        """
+        state = await self.get(tenant, execution_id)
+        if state.status.terminal:
+            return state
+        if execution_id not in self._drives:
+            raise PreconditionFailed("another orchestrator drives this execution", field="execution_id")
+        drive, work = self._drives[execution_id]
+        drive.cancel(reason)
+        await asyncio.wait([work])
+        return await self.get(tenant, execution_id)
+
+    def _start(self, drive: Drive, execution_id: str) -> None:
+        work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
+        self._drives[execution_id] = (drive, work)
+        work.add_done_callback(lambda _: self._drives.pop(execution_id, None))
+
+
+def _same(known: ExecutionState, task: Task) -> Submission:
+    if known.fingerprint != task.fingerprint():
+        raise AlreadyExists(
+            f"task {task.task_id!r} exists with other content",
+            field="task_id",
+            hint="choose another task_id, or a higher attempt to run it again",
+        )
+    return Submission(execution_id=task.execution_id, existed=True)

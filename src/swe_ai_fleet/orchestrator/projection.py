@@ -1,0 +1,105 @@
+"""What this process knows of all executions: a cache folded from the log, rebuilt whenever it starts."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.task import Role, TaskKind
+from swe_ai_fleet.ports import EventLog
+
+
+class Projection:
+    """Follows what executions say of themselves. Steps of their agents are not in it: read the log for those."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._states: dict[tuple[str, str], ExecutionState] = {}
+        self._ends: dict[tuple[str, str], int] = {}
+        self._changed = asyncio.Condition()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read what is stored, then follow in the background."""
+        caught_up = asyncio.Event()
+        self._follower = asyncio.create_task(self._follow(caught_up), name="projection")
+        waiting = asyncio.create_task(caught_up.wait())
+        await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._follower.done():
+            await self._follower
+
+    async def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+
+    def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
+        return self._states.get((tenant, execution_id))
+
+    def end_sequence(self, tenant: str, execution_id: str) -> int:
+        """The sequence of its `ExecutionFinished`, 0 while it goes on."""
+        return self._ends.get((tenant, execution_id), 0)
+
+    def unfinished(self) -> list[ExecutionState]:
+        """Executions that have not ended, or whose result subscribers may not have heard of."""
+        return [s for s in self._states.values() if not s.status.terminal or not s.result_published]
+
+    def latest(self, tenant: str, task_id: str, kind: TaskKind | None) -> ExecutionState | None:
+        """The execution of the task's highest attempt; of several kinds the one that started last."""
+        found = [
+            state
+            for state in self._states.values()
+            if state.task.tenant == tenant and state.task.task_id == task_id and kind in (None, state.task.kind)
+        ]
+        return max(found, key=lambda state: (state.task.attempt, state.started_at), default=None)
+
+    def select(
+        self,
+        tenant: str,
+        *,
+        task_id: str = "",
+        role: Role | None = None,
+        statuses: frozenset[ExecutionStatus] = frozenset(),
+        created_after: str = "",
+        created_before: str = "",
+    ) -> list[ExecutionState]:
+        """The executions that fit, newest first. Times are ISO 8601, UTC; empty means any."""
+        found = [
+            state
+            for state in self._states.values()
+            if state.task.tenant == tenant
+            and (not task_id or state.task.task_id == task_id)
+            and (role is None or state.task.role is role)
+            and (not statuses or state.status in statuses)
+            and (not created_after or state.started_at >= created_after)
+            and (not created_before or state.started_at < created_before)
+        ]
+        return sorted(found, key=lambda state: (state.started_at, state.execution_id), reverse=True)
+
+    def all(self, tenant: str) -> list[ExecutionState]:
+        return [state for state in self._states.values() if state.task.tenant == tenant]
+
+    async def finished(self, tenant: str, execution_id: str) -> ExecutionState:
+        """Wait until an execution has ended; its state as far as its own events go."""
+        key = (tenant, execution_id)
+        async with self._changed:
+            await self._changed.wait_for(lambda: key in self._ends)
+        return self._states[key]
+
+    async def _follow(self, caught_up: asyncio.Event) -> None:
+        async with aclosing(self._log.heads(follow=True)) as heads:
+            async for stored in heads:
+                if stored is None:
+                    caught_up.set()
+                    continue
+                key = (stored.event.tenant, stored.event.execution_id)
+                state = advance(self._states.get(key), stored)
+                if state is not None:
+                    self._states[key] = state
+                if isinstance(stored.event.body, ExecutionFinished):
+                    async with self._changed:
+                        self._ends[key] = stored.sequence
+                        self._changed.notify_all()

@@ -1,0 +1,109 @@
+"""What subscribers are told at the end of an execution."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import asdict
+
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.ports import BlobStore, EventLog
+
+MAX_RESULT_BYTES = 512 * 1024
+MAX_INLINE_PATCH_BYTES = 128 * 1024
+
+
+async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes:
+    """The final result of an execution as JSON of at most 512 KiB; what is too long stands there by reference."""
+    state: ExecutionState | None = None
+    entries: dict[str, list[AuditEntry]] = {}
+    async with aclosing(log.read(task.tenant, task.execution_id)) as events:
+        async for stored in events:
+            state = advance(state, stored)
+            entry = audit_entry(stored)
+            if entry is not None:
+                entries.setdefault(entry.agent_id, []).append(entry)
+    if state is None:
+        raise RuntimeError("an execution without events has no result")
+    winner = state.candidates.get(state.winner_id)
+    told = entries.get(winner.agent_id, []) if winner else [e for chain in entries.values() for e in chain]
+    payload: dict[str, object] = {
+        "kind": "execution",
+        "event_id": f"{state.execution_id}/result",
+        "task_id": task.task_id,
+        "execution_id": state.execution_id,
+        "agent_id": winner.agent_id if winner else "",
+        "status": str(state.status),
+        "success": state.status is ExecutionStatus.COMPLETED,
+        "operations": [operation(entry) for entry in told if entry.outcome is not Outcome.STARTED],
+        "artifacts": await _artifacts(state, winner, blobs),
+        "audit_trail": [to_plain(entry) for entry in told],
+        "audit_head": winner.audit_head if winner else "",
+        "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
+        "winner": state.winner_id,
+        "candidates": [to_plain(ranked) for ranked in state.ranking],
+        "usage": asdict(state.usage),
+        "error": state.error or None,
+        "duration_ms": state.duration_ms,
+        "timestamp": state.finished_at,
+    }
+    return await _bounded(payload, task, blobs)
+
+
+def audit_entry(stored: StoredEvent) -> AuditEntry | None:
+    """The audit entry an event carries, if it is one of a tool."""
+    body = stored.event.body
+    return body.entry if isinstance(body, ToolStarted | ToolFinished) else None
+
+
+def operation(entry: AuditEntry) -> dict[str, object]:
+    """A tool operation as results list it."""
+    return {
+        "tool": entry.tool,
+        "operation": entry.operation,
+        "params": dict(entry.arguments),
+        "success": entry.outcome is Outcome.SUCCESS,
+        "outcome": str(entry.outcome),
+        "exit_code": entry.exit_code,
+        "duration_ms": entry.duration_ms,
+        "audit_seq": entry.seq,
+        "at": entry.at,
+    }
+
+
+async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:
+    if winner is None:
+        return {"commit_sha": "", "branch": "", "patch": "", "files_changed": [], "tests": None}
+    left, delivered = winner.artifacts, state.delivered
+    patch: object = ""
+    if left.patch is not None:
+        inline = left.patch.size <= MAX_INLINE_PATCH_BYTES
+        patch = (await blobs.get(left.patch)).decode("utf-8", "replace") if inline else to_plain(left.patch)
+    return {
+        "commit_sha": delivered.commit_sha if delivered else left.commit_sha,
+        "branch": delivered.branch if delivered else left.branch,
+        "patch": patch,
+        "files_changed": list(left.files_changed),
+        "tests": to_plain(left.tests) if left.tests else None,
+    }
+
+
+async def _bounded(payload: Mapping[str, object], task: Task, blobs: BlobStore) -> bytes:
+    """The payload as JSON, its longest lists moved to the blob store one by one until it fits."""
+    bounded = dict(payload)
+    data = json.dumps(bounded).encode()
+    for name in ("audit_trail", "operations", "artifacts"):
+        if len(data) <= MAX_RESULT_BYTES:
+            return data
+        part = json.dumps(bounded[name]).encode()
+        ref = await blobs.put(task.tenant, task.execution_id, part, "application/json")
+        bounded[name] = to_plain(ref)
+        data = json.dumps(bounded).encode()
+    return data
