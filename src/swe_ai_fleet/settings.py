@@ -73,6 +73,9 @@ class Settings(BaseSettings):
     setup_hosts: str = Field(
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
     )
+    audit_key: str = Field(
+        default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
+    )
     log_level: str = Field(default="info", description="debug, info, warning or error.")
 
     @classmethod
@@ -95,7 +98,7 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values to mask wherever text leaves the process."""
-        return tuple(value for value in (self.model_api_key, self.nats_token) if value)
+        return tuple(value for value in (self.model_api_key, self.nats_token, self.audit_key) if value)
 
 
 def default_home() -> Path:

@@ -1,20 +1,24 @@
-"""One assignment carried out: a clone, a prompt, the loop, and what it leaves as a candidate."""
+"""One coding task solved in one clone: the prompt, the tools, the loop, and what it leaves as a candidate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 from swe_ai_fleet.agents.agent_run import AgentRun
-from swe_ai_fleet.agents.opening import INSTRUCTION_FILES, opening_messages
+from swe_ai_fleet.agents.opening import instruction_files, opening_messages
+from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate, Diff, TestSummary
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate, Diff, Perspective, TestSummary
 from swe_ai_fleet.domain.event import RunClaimed, RunFinished, RunStarted, Writer
 from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import Trajectory
-from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal, SecretMask
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal, ResultBus, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import coding_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
@@ -22,11 +26,91 @@ from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import Secrets
 
 PATCH_MEDIA_TYPE = "text/x-diff"
+_LAST_WORDS_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """What a run did and what its clone holds at the end."""
+
+    trajectory: Trajectory
+    diff: Diff
+    commit: str
+    branch: str
+    model: str
+
+    def artifacts(self, patch: BlobRef | None) -> Artifacts:
+        """What the run left, its patch by reference."""
+        return Artifacts(
+            commit_sha=self.commit,
+            branch=self.branch,
+            patch=patch,
+            files_changed=self.diff.files,
+            insertions=self.diff.insertions,
+            deletions=self.diff.deletions,
+            tests=last_tests(self.trajectory),
+        )
+
+
+async def solve(
+    task: Task,
+    clone: Clone,
+    *,
+    model: ChatModel,
+    trail: AuditTrail,
+    journal: Journal | None = None,
+    mask: SecretMask | None = None,
+    store: Callable[[bytes], Awaitable[BlobRef]] | None = None,
+    perspective: Perspective | None = None,
+) -> Solution:
+    """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons."""
+    constraints, perspective = task.constraints, perspective or Perspective()
+    limits = ToolLimits(command_timeout_seconds=constraints.limits.command_timeout_seconds)
+    policy = Policy(
+        role=task.role,
+        read_only=not task.enable_tools,
+        allowed=frozenset(task.tools) | frozenset(constraints.allowed_tools),
+        denied=frozenset(constraints.denied_tools),
+        allowed_paths=constraints.allowed_paths,
+    )
+    pipeline = Pipeline(trail=trail, policy=policy, mask=mask, store=store, limits=limits)
+    toolbox = Toolbox(coding_toolkits(clone, pipeline), pipeline)
+    opening = opening_messages(
+        task,
+        workspace=clone,
+        limits=limits,
+        perspective=perspective,
+        instruction_files=instruction_files(clone.root),
+    )
+    capabilities = await model.probe()
+    if journal is not None:
+        started = RunStarted(
+            role=task.role,
+            model=capabilities.model,
+            messages=opening,
+            tools=tuple(spec.name for spec in toolbox.specs),
+            temperature=perspective.temperature,
+            seed=perspective.seed,
+            environment=clone.environment.key,
+        )
+        journal.post(started)
+    run = AgentRun(
+        model=model,
+        toolbox=toolbox,
+        journal=journal,
+        limits=constraints.limits,
+        sampling=Sampling(temperature=perspective.temperature, seed=perspective.seed),
+        abort_on_error=constraints.abort_on_error,
+    )
+    trajectory = await run.drive(opening)
+    diff = await clone.diff()
+    commit, branch = await clone.head()
+    return Solution(trajectory=trajectory, diff=diff, commit=commit, branch=branch, model=capabilities.model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodingRun:
-    """What every run of a process shares: the model, the log, the blob store, the secrets.
+    """Carries out assignments; what every run of a process shares.
 
     `host` names the process in the log; `audit_key` keys the digests of full arguments.
     """
@@ -34,12 +118,16 @@ class CodingRun:
     model: ChatModel
     log: EventLog
     blobs: BlobStore
+    results: ResultBus
     mask: SecretMask = field(default_factory=Secrets)
     audit_key: bytes = b""
     host: str = ""
 
     async def carry_out(self, assignment: Assignment, clone: Clone) -> Candidate:
-        """Run the agent in the clone and hand in what it leaves. Raises Fenced, Unavailable; a cancellation passes."""
+        """Run the agent in the clone, record each step, publish and hand in what it leaves.
+
+        Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
+        """
         task = assignment.task
         writer = Writer(
             tenant=task.tenant,
@@ -56,109 +144,71 @@ class CodingRun:
                 journal=journal,
                 key=self.audit_key,
             )
-            return await self._solve(assignment, clone, journal, trail)
+            try:
+                return await self._hand_in(assignment, clone, journal, trail)
+            except asyncio.CancelledError:
+                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                    await journal.append(_cancelled(trail))
+                raise
 
-    async def _solve(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
-        task, perspective = assignment.task, assignment.perspective
-        constraints = task.constraints
-        limits = ToolLimits(command_timeout_seconds=constraints.limits.command_timeout_seconds)
-        pipeline = Pipeline(
+    async def _hand_in(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
+        task = assignment.task
+        solution = await solve(
+            task,
+            clone,
+            model=self.model,
             trail=trail,
-            policy=Policy(
-                role=task.role,
-                read_only=not task.enable_tools,
-                allowed=frozenset(task.tools) | frozenset(constraints.allowed_tools),
-                denied=frozenset(constraints.denied_tools),
-                allowed_paths=constraints.allowed_paths,
-            ),
+            journal=journal,
             mask=self.mask,
             store=lambda data: self.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
-            limits=limits,
+            perspective=assignment.perspective,
         )
-        toolbox = Toolbox(coding_toolkits(clone, pipeline), pipeline)
-        opening = opening_messages(
-            task,
-            workspace=clone,
-            limits=limits,
-            perspective=perspective,
-            instruction_files=[name for name in INSTRUCTION_FILES if (clone.root / name).is_file()],
+        trajectory = solution.trajectory
+        patch = await self.blobs.put(task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE)
+        finished = RunFinished(
+            stop_reason=trajectory.stop_reason,
+            artifacts=solution.artifacts(patch),
+            usage=trajectory.usage,
+            audit_head=trail.head,
+            answer=self.mask(trajectory.answer),
+            error=trajectory.error,
         )
-        model_name = (await self.model.probe()).model
-        journal.post(
-            RunStarted(
-                role=task.role,
-                model=model_name,
-                messages=opening,
-                tools=tuple(spec.name for spec in toolbox.specs),
-                temperature=perspective.temperature,
-                seed=perspective.seed,
-                environment=clone.environment.key,
-            )
-        )
-        run = AgentRun(
-            model=self.model,
-            toolbox=toolbox,
-            journal=journal,
-            limits=constraints.limits,
-            sampling=Sampling(temperature=perspective.temperature, seed=perspective.seed),
-            abort_on_error=constraints.abort_on_error,
-        )
-        trajectory = await run.drive(opening)
-        diff = await clone.diff()
-        patch = await self.blobs.put(task.tenant, assignment.execution_id, diff.patch, PATCH_MEDIA_TYPE)
-        commit, branch = await clone.head()
-        artifacts = gather_artifacts(trajectory, diff, patch=patch, commit=commit, branch=branch)
-        finished = await journal.append(
-            RunFinished(
-                stop_reason=trajectory.stop_reason,
-                artifacts=artifacts,
-                usage=trajectory.usage,
-                audit_head=trail.head,
-                answer=self.mask(trajectory.answer),
-                error=trajectory.error,
-            )
-        )
-        return Candidate(
+        event = await journal.append(finished)
+        candidate = Candidate(
             candidate_id=assignment.agent_id,
             agent_id=assignment.agent_id,
             role=task.role,
-            summary=self.mask(trajectory.answer),
-            stop_reason=trajectory.stop_reason,
-            artifacts=artifacts,
-            usage=trajectory.usage,
-            audit_head=trail.head,
-            submitted_at=finished.at,
-            model=model_name,
-            error=trajectory.error,
+            summary=finished.answer,
+            stop_reason=finished.stop_reason,
+            artifacts=finished.artifacts,
+            usage=finished.usage,
+            audit_head=finished.audit_head,
+            submitted_at=event.at,
+            model=solution.model,
+            error=finished.error,
         )
-
-
-def gather_artifacts(
-    trajectory: Trajectory, diff: Diff, *, patch: BlobRef | None, commit: str, branch: str
-) -> Artifacts:
-    """What a run left, from its diff and its last test run."""
-    return Artifacts(
-        commit_sha=commit,
-        branch=branch,
-        patch=patch,
-        files_changed=diff.files,
-        insertions=diff.insertions,
-        deletions=diff.deletions,
-        tests=last_tests(trajectory),
-    )
+        await self.results.publish(
+            tenant=task.tenant,
+            task_id=task.task_id,
+            execution_id=assignment.execution_id,
+            agent_id=assignment.agent_id,
+            payload=agent_result(candidate, task, trail.entries, solution.diff.patch),
+        )
+        return candidate
 
 
 def last_tests(trajectory: Trajectory) -> TestSummary | None:
     """The summary of the run's last test operation, None if there was none."""
     for step in reversed(trajectory.steps):
         for seen in reversed(step.observations):
-            summary = _test_summary(seen.result)
+            summary = test_summary(seen.result)
             if summary is not None:
                 return summary
     return None
 
 
-def _test_summary(result: ToolResult) -> TestSummary | None:
+def test_summary(result: ToolResult) -> TestSummary | None:
+    """The test run a tool result speaks of, None if it speaks of none."""
     tests = result.metadata.get("tests")
     if not isinstance(tests, dict):
         return None
@@ -177,3 +227,13 @@ def _test_summary(result: ToolResult) -> TestSummary | None:
 def _count(counts: Mapping[str, object], name: str) -> int:
     value = counts.get(name, 0)
     return value if isinstance(value, int) else 0
+
+
+def _cancelled(trail: AuditTrail) -> RunFinished:
+    return RunFinished(
+        stop_reason=StopReason.CANCELLED,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head=trail.head,
+        error="the run was cancelled",
+    )

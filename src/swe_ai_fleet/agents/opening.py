@@ -6,8 +6,10 @@ server's prefix cache serves it; what makes a candidate differ comes last.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
@@ -26,6 +28,18 @@ _ROLES = {
     Role.DEVOPS: "a platform engineer: you care for builds, deployment and operation",
     Role.DATA: "a data engineer: you care for schemas, migrations and the truth of numbers",
 }
+
+
+def instruction_files(root: Path) -> tuple[str, ...]:
+    """Which of the usual instruction files for contributors a repository carries."""
+    return tuple(name for name in INSTRUCTION_FILES if stat.S_ISREG(_mode(root / name)))
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
 
 
 def opening_messages(

@@ -148,7 +148,8 @@ def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
                 usage=agent.usage + Usage(tool_calls=1),
             )
         case RunFinished(stop_reason=stop_reason, usage=usage, audit_head=audit_head):
-            return replace(agent, status="finished", stop_reason=stop_reason, usage=usage, audit_head=audit_head)
+            spent = usage if usage.model_calls else agent.usage
+            return replace(agent, status="finished", stop_reason=stop_reason, usage=spent, audit_head=audit_head)
         case _:
             return agent
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 
+from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_RESULT_BYTES, operation
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Candidate
@@ -15,9 +16,6 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.ports import BlobStore, EventLog
-
-MAX_RESULT_BYTES = 512 * 1024
-MAX_INLINE_PATCH_BYTES = 128 * 1024
 
 
 async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes:
@@ -61,21 +59,6 @@ def audit_entry(stored: StoredEvent) -> AuditEntry | None:
     """The audit entry an event carries, if it is one of a tool."""
     body = stored.event.body
     return body.entry if isinstance(body, ToolStarted | ToolFinished) else None
-
-
-def operation(entry: AuditEntry) -> dict[str, object]:
-    """A tool operation as results list it."""
-    return {
-        "tool": entry.tool,
-        "operation": entry.operation,
-        "params": dict(entry.arguments),
-        "success": entry.outcome is Outcome.SUCCESS,
-        "outcome": str(entry.outcome),
-        "exit_code": entry.exit_code,
-        "duration_ms": entry.duration_ms,
-        "audit_seq": entry.seq,
-        "at": entry.at,
-    }
 
 
 async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:

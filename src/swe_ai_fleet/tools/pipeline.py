@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import FleetError
@@ -102,6 +102,7 @@ class Pipeline:
             result,
             content=cut,
             error=truncate(self._mask(result.error), MAX_ERROR_CHARS),
+            metadata={name: self._mask_json(value) for name, value in result.metadata.items()},
             truncated=result.truncated or cut is not whole,
             artifact=artifact,
             operation=result.operation,
@@ -117,6 +118,15 @@ class Pipeline:
         if isinstance(value, bool | int | float) or value is None:
             return value
         return truncate(self._mask(repr(value)), MAX_ERROR_CHARS)
+
+    def _mask_json(self, value: object) -> object:
+        if isinstance(value, str):
+            return self._mask(value)
+        if isinstance(value, Mapping):
+            return {str(name): self._mask_json(part) for name, part in cast("Mapping[object, object]", value).items()}
+        if isinstance(value, list | tuple):
+            return [self._mask_json(part) for part in cast("list[object]", value)]
+        return value
 
 
 def _failed(spec: OperationSpec, outcome: Outcome, error: str) -> ToolResult:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec
@@ -76,5 +76,5 @@ class Policy:
 
 def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
     """Whether a path relative to the repository is matched by one of the globs; a directory covers what it holds."""
-    normal = str(PurePosixPath(path))
+    normal = posixpath.normpath(path)  # `src/../x` is not in src
     return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)

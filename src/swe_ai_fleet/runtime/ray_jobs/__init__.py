@@ -1,0 +1,1 @@
+"""Ray actors: the pooled `AgentHost`, and `VLLMAgentJob`, one actor for one agent."""

@@ -1,0 +1,243 @@
+"""Clones: a work tree for one agent or one check, its history read-only from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import shutil
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.locks import try_lock
+from swe_ai_fleet.adapters.git_workspace.seeds import history_of
+from swe_ai_fleet.adapters.git_workspace.skeleton import BY_PRODUCTS, WORK_BRANCH, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
+from swe_ai_fleet.domain.candidate import Diff
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import Sandbox
+
+MAX_PATCH_BYTES = 32 * 1024 * 1024
+_CHECKOUT_TIMEOUT_SECONDS = 600.0
+_HEAD_TIMEOUT_SECONDS = 30.0
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_PATCH_FORM = (
+    *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3"),
+    *("--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=none"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """The directories of one clone: the agent's tree, and beside it what the agent never sees.
+
+    `git_dir` is a git directory of our own with its own index: whatever is written into the tree's `.git` (config,
+    hooks, filters) is nothing to the git that we run.
+    """
+
+    directory: Path
+    lock: Path
+
+    @property
+    def tree(self) -> Path:
+        return self.directory / "tree"
+
+    @property
+    def git_dir(self) -> Path:
+        return self.directory / "git"
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(git_dir=self.git_dir, work_tree=self.tree, index=self.git_dir / "index")
+
+
+class GitClone:
+    """A workspace that holds a clone; `ports.Clone`."""
+
+    def __init__(self, git: Git, workspace: Workspace, premises: Premises, history: History, base_commit: str) -> None:
+        self._git = git
+        self._workspace = workspace
+        self._premises = premises
+        self._history = history
+        self._base_commit = base_commit
+        self._submodules: frozenset[bytes] | None = None
+        self._used = False
+        self._index = asyncio.Lock()
+
+    @property
+    def root(self) -> Path:
+        return self._workspace.root
+
+    @property
+    def mount(self) -> str:
+        return self._workspace.mount
+
+    @property
+    def environment(self) -> Environment:
+        return self._workspace.environment
+
+    @property
+    def base_commit(self) -> str:
+        return self._base_commit
+
+    async def run(self, command: Command) -> CommandResult:
+        """Run a command in the sandbox."""
+        self._used = True
+        return await self._workspace.run(command)
+
+    async def diff(self) -> Diff:
+        """Everything that differs from the base commit, committed or not, untracked files included.
+
+        Left out: what .gitignore names, by-products of tools (caches, `node_modules`), the content of submodules.
+        Raises ResourceExhausted (more than 32 MiB), PreconditionFailed (a file that cannot be read).
+        """
+        layout = self._premises.layout
+        async with self._index:
+            if self._submodules is None:
+                self._submodules = await gitlinks(self._git, layout)
+            await stage(self._git, layout, self._premises.tree, self._submodules)
+            against = ("diff", "--cached", self._base_commit)
+            try:
+                patch = await self._git.run(*against, *_PATCH_FORM, layout=layout, output_limit=MAX_PATCH_BYTES)
+                counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
+            except ResourceExhausted as error:
+                raise ResourceExhausted(
+                    f"the changes make a patch of more than {MAX_PATCH_BYTES >> 20} MiB",
+                    hint="let .gitignore name generated files",
+                ) from error
+        return _diff(patch.stdout, counts.stdout)
+
+    async def apply(self, patch: bytes) -> None:
+        """Apply a patch to the tree and the index of a clone in which nothing has run yet.
+
+        Raises PatchRejected with git's reason (nothing has changed then), PreconditionFailed (a command has run: the
+        clone's `.git` may no longer be ours).
+        """
+        if self._used:
+            raise PreconditionFailed("a patch can only be applied before anything has run in the clone")
+        if not patch.strip():
+            return
+        dot_git = self._premises.tree / ".git"
+        layout = Layout(git_dir=dot_git, work_tree=self._premises.tree, alternates=(self._history.objects,))
+        async with self._index:
+            await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._premises.tree)
+
+    async def head(self) -> tuple[str, str]:
+        """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""
+        asked = await self.run(
+            Command(
+                argv=("git", "rev-parse", "--verify", "HEAD", "--symbolic-full-name", "HEAD"),
+                timeout_seconds=_HEAD_TIMEOUT_SECONDS,
+                output_limit=4096,
+                light=True,
+            )
+        )
+        lines = asked.stdout.text().split("\n")
+        if not asked.ok or not _COMMIT_ID.fullmatch(lines[0]):
+            return "", ""
+        name = lines[1] if len(lines) > 1 else ""
+        return lines[0], name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
+
+
+class Clones:
+    """Makes clones below `home`: `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
+
+    def __init__(self, home: Path, git: Git, sandbox: Sandbox) -> None:
+        self._home = home
+        self._git = git
+        self._sandbox = sandbox
+
+    @asynccontextmanager
+    async def open(
+        self, execution_id: str, name: str, seed: Path, environment: Environment
+    ) -> AsyncGenerator[GitClone]:
+        """A clean clone of the seed's commit in a sandbox; gone at the end of the context, however that comes."""
+        history = history_of(seed)
+        async with self.checkout(execution_id, name, seed) as premises:
+            mounts = (*environment.mounts, Mount(source=str(history.objects), target=str(history.objects)))
+            async with self._sandbox.workspace(
+                premises.tree, environment=replace(environment, mounts=mounts)
+            ) as workspace:
+                yield GitClone(self._git, workspace, premises, history, seed.name)
+
+    @asynccontextmanager
+    async def checkout(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
+        """The directories of a clone with the seed's commit checked out, without a sandbox."""
+        directory = self._home / execution_id / f"{name}-{secrets.token_hex(4)}"
+        premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"))
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        held = try_lock(premises.lock)
+        if held is None:
+            raise PreconditionFailed(f"{directory.name} is in use")
+        try:
+            history = history_of(seed)
+            await asyncio.to_thread(_write_premises, premises, history, seed.name)
+            dot_git = premises.tree / ".git"
+            await self._git.run(
+                *("read-tree", "-m", "--reset", "-u", "HEAD"),
+                layout=Layout(git_dir=dot_git, work_tree=premises.tree),
+                cwd=premises.tree,
+                timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
+            )
+            # With its time, which tells git which of its entries it may trust.
+            shutil.copy2(dot_git / "index", premises.git_dir / "index")
+            yield premises
+        finally:
+            await finished(asyncio.to_thread(_remove_premises, premises, held))
+
+
+async def apply_patch(
+    git: Git, patch: bytes, where: str, *, layout: Layout, cwd: Path, variables: Mapping[str, str] | None = None
+) -> None:
+    """Apply a patch all or nothing; `where` is `--index` or `--cached`. Raises PatchRejected with git's reason."""
+    try:
+        await git.run(
+            *("apply", where, "--whitespace=nowarn", "-p1", "-"),
+            layout=layout,
+            cwd=cwd,
+            stdin=patch,
+            variables=variables,
+        )
+    except GitFailed as error:
+        raise PatchRejected(error.message[:2000]) from error
+
+
+def _write_premises(premises: Premises, history: History, commit: str) -> None:
+    premises.tree.mkdir(parents=True)
+    dot_git = premises.tree / ".git"
+    write_git_dir(dot_git, head=f"ref: refs/heads/{WORK_BRANCH}", history=history, excludes=BY_PRODUCTS, work_tree=True)
+    branch = dot_git / "refs/heads" / WORK_BRANCH
+    branch.parent.mkdir(parents=True)
+    branch.write_text(f"{commit}\n")
+    write_git_dir(premises.git_dir, head=commit, history=history, excludes=BY_PRODUCTS, work_tree=True)
+
+
+def _remove_premises(premises: Premises, held: int) -> None:
+    try:
+        remove_tree(premises.directory)
+        premises.lock.unlink(missing_ok=True)
+    finally:
+        os.close(held)
+    try:
+        premises.directory.parent.rmdir()
+    except OSError:
+        return  # siblings are still at work
+
+
+def _diff(patch: bytes, counts: bytes) -> Diff:
+    files: list[str] = []
+    insertions = deletions = 0
+    for entry in filter(None, counts.split(b"\0")):
+        added, removed, name = entry.split(b"\t", 2)
+        files.append(name.decode("utf-8", "backslashreplace"))
+        insertions += int(added) if added != b"-" else 0
+        deletions += int(removed) if removed != b"-" else 0
+    return Diff(patch=patch, files=tuple(files), insertions=insertions, deletions=deletions)

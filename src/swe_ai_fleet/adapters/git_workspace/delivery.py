@@ -1,0 +1,167 @@
+"""Delivery: a patch becomes a commit on a branch of the target, without a look at its work tree or its hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.clones import apply_patch
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
+from swe_ai_fleet.adapters.git_workspace.locations import Remote
+from swe_ai_fleet.adapters.git_workspace.locks import locked
+from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
+from swe_ai_fleet.adapters.git_workspace.seeds import history_of
+from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
+from swe_ai_fleet.domain.candidate import Delivered
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository
+
+
+class Deliveries:
+    """Commits patches. `scratch` holds what lies between a patch and its commit."""
+
+    def __init__(self, git: Git, remotes: RemoteRepositories, *, scratch: Path) -> None:
+        self._git = git
+        self._remotes = remotes
+        self._scratch = scratch
+
+    async def to_local(
+        self, target: LocalRepository, repository: PinnedRepository, seed: Path, patch: bytes, delivery: Delivery
+    ) -> Delivered:
+        """The commit on its branch in a local repository. For a snapshot, the snapshot is the commit's parent.
+
+        Raises PatchRejected, InvalidRequest and PreconditionFailed (`delivery.branch`).
+        """
+        await self._check_branch_name(delivery.branch)
+        ref = f"refs/heads/{delivery.branch}"
+        their_layout = Layout(git_dir=target.git_dir)
+        async with self._tree(seed, patch) as (layout, tree):
+            worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=their_layout)
+            if f"branch {ref}" in worktrees.stdout.decode("utf-8", "surrogateescape").split("\0"):
+                raise _taken(delivery.branch, "it is checked out")
+            standing = await self._standing(their_layout, ref, repository.commit, tree)
+            if standing:
+                return Delivered(commit_sha=standing, branch=delivery.branch)
+            commit = await self._commit(layout, tree, repository.commit, delivery)
+            await self._hand_over(layout, target, commit, repository.snapshot_of or repository.commit)
+            try:
+                await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=their_layout)
+            except GitFailed as error:
+                # Somebody was faster: fine if it was this same delivery.
+                standing = await self._standing(their_layout, ref, repository.commit, tree)
+                if not standing:
+                    raise _taken(delivery.branch, error.message) from error
+                commit = standing
+        return Delivered(commit_sha=commit, branch=delivery.branch)
+
+    async def to_remote(
+        self,
+        remote: Remote,
+        repository: PinnedRepository,
+        seed: Path,
+        patch: bytes,
+        delivery: Delivery,
+        *,
+        cache: Path,
+        pin: str,
+    ) -> Delivered:
+        """The commit on a remote branch, if `delivery.push` says so; in any case in the cache, under the ref `pin`.
+
+        Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
+        """
+        await self._check_branch_name(delivery.branch)
+        cache_layout = Layout(git_dir=cache, alternates=(seed / "objects",))
+        async with self._tree(seed, patch, objects=cache / "objects") as (layout, tree):
+            async with locked(cache.with_suffix(".lock")):
+                commit = await self._standing(cache_layout, pin, repository.commit, tree)
+                if not commit:
+                    commit = await self._commit(layout, tree, repository.commit, delivery)
+                    await self._git.run("update-ref", pin, commit, layout=cache_layout)
+                if not delivery.push:
+                    return Delivered(commit_sha=commit, branch=delivery.branch)
+                party = (repository.tenant, repository.credential, remote)
+                there = await self._remotes.branch(*party, cache, delivery.branch)
+                if there:
+                    commit = await self._standing(cache_layout, there, repository.commit, tree)
+                    if not commit:
+                        raise _taken(delivery.branch, "it exists at the remote with other content")
+                else:
+                    await self._remotes.push(*party, cache_layout, commit, delivery.branch)
+        return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
+
+    async def _check_branch_name(self, branch: str) -> None:
+        checked = await self._git.run(
+            "check-ref-format", f"refs/heads/{branch}", cwd=self._scratch, expect=(0, 1, 128, 129)
+        )
+        if checked.code or not branch or branch.startswith("-") or branch == "HEAD":
+            raise InvalidRequest(f"{branch[:128]!r} is not a branch name", field="delivery.branch")
+
+    @asynccontextmanager
+    async def _tree(self, seed: Path, patch: bytes, objects: Path | None = None) -> AsyncGenerator[tuple[Layout, str]]:
+        private = self._scratch / secrets.token_hex(8)
+        try:
+            await asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed))
+            layout = Layout(git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects",))
+            await self._git.run("read-tree", seed.name, layout=layout)
+            if patch.strip():
+                await apply_patch(self._git, patch, "--cached", layout=layout, cwd=private)
+            tree = (await self._git.run("write-tree", layout=layout)).text()
+            yield layout, tree
+        finally:
+            await finished(asyncio.to_thread(remove_tree, private))
+
+    async def _standing(self, layout: Layout, name: str, parent: str, tree: str) -> str:
+        """The commit that a name stands for, if it is what we are about to make; empty where there is no such name.
+
+        Raises PreconditionFailed where it stands for something else.
+        """
+        questions = (f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^1")
+        answers = await self._git.run(
+            *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
+            layout=layout,
+            stdin="".join(f"{question}\n" for question in questions).encode(),
+        )
+        found = [line.rsplit(" ", 1) for line in answers.lines()]
+        if found[0][1] != "commit":
+            return ""
+        if found[1] != [tree, "tree"] or found[2] != [parent, "commit"]:
+            raise _taken(name.removeprefix("refs/heads/"), "it exists with other content")
+        return found[0][0]
+
+    async def _commit(self, layout: Layout, tree: str, parent: str, delivery: Delivery) -> str:
+        message = delivery.message.strip() or "Apply the winning candidate"
+        committed = await self._git.run(
+            *("commit-tree", tree, "-p", parent),
+            layout=layout,
+            stdin=f"{message}\n".encode(),
+            variables=identity(delivery.author_name, delivery.author_email),
+        )
+        return committed.text()
+
+    async def _hand_over(self, layout: Layout, target: LocalRepository, commit: str, known: str) -> None:
+        """Put the commit's objects into the target's store as one small pack; no git of theirs takes part."""
+        ours = layout.git_dir / "objects"
+        theirs = Layout(git_dir=layout.git_dir, objects=target.objects, alternates=(ours,))
+        present = await self._git.run(
+            "cat-file", "-e", known, layout=Layout(git_dir=target.git_dir), expect=(0, 1, 128)
+        )
+        if present.code:
+            raise PreconditionFailed(
+                f"commit {known[:12]} is no longer in the repository", field="repo", hint="start from a commit it has"
+            )
+        await self._git.run(
+            *("pack-objects", "--quiet", "--revs", "--delta-base-offset", str(target.objects / "pack/pack")),
+            layout=theirs,
+            stdin=f"{commit}\n^{known}\n".encode(),
+        )
+
+
+def _taken(branch: str, reason: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"branch {branch} cannot be used: {reason[:500]}", field="delivery.branch", hint="choose another branch"
+    )

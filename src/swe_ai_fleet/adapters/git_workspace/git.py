@@ -1,0 +1,226 @@
+"""Our own git: the one place that starts it, hardened against the repositories it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.domain.errors import FleetError, ResourceExhausted, Unavailable
+
+DEFAULT_TIMEOUT_SECONDS = 120.0
+DEFAULT_OUTPUT_LIMIT = 64 * 1024 * 1024
+_STDERR_LIMIT = 64 * 1024
+
+# Command-scope configuration: it wins over whatever a repository's own config file says.
+_CONFIG = {
+    "safe.directory": "*",
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.splitIndex": "false",
+    "core.attributesFile": "/dev/null",
+    "core.excludesFile": "/dev/null",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "core.alternateRefsCommand": "false",
+    "core.sshCommand": "false",
+    "credential.helper": "",
+    "commit.gpgSign": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+    "push.recurseSubmodules": "no",
+    "protocol.allow": "never",
+    "http.followRedirects": "initial",
+}
+# What a call over the network may take over from the surroundings: proxies and certificates, nothing else.
+_TRANSPORT_VARIABLES = (
+    *("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE"),
+    *("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"),
+    *("HOME", "SSH_AUTH_SOCK"),
+)
+
+
+class GitFailed(FleetError):
+    """A git command ended badly; the message is git's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitResult:
+    """What a git command said. `code` is its exit status."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+    def lines(self) -> list[str]:
+        return self.stdout.decode("utf-8", "surrogateescape").splitlines()
+
+    def text(self) -> str:
+        return self.stdout.decode("utf-8", "surrogateescape").strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where one call finds its repository, when it is not discovered: each part can lie somewhere else."""
+
+    git_dir: Path
+    work_tree: Path | None = None
+    index: Path | None = None
+    objects: Path | None = None
+    alternates: tuple[Path, ...] = ()
+
+    def variables(self) -> dict[str, str]:
+        found = {"GIT_DIR": str(self.git_dir)}
+        if self.work_tree is not None:
+            found["GIT_WORK_TREE"] = str(self.work_tree)
+        if self.index is not None:
+            found["GIT_INDEX_FILE"] = str(self.index)
+        if self.objects is not None:
+            found["GIT_OBJECT_DIRECTORY"] = str(self.objects)
+        if self.alternates:
+            found["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(map(_quoted, self.alternates))
+        return found
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+class Git:
+    """Runs git with an environment made from scratch: no system or user configuration, hooks, prompts or pagers.
+
+    `surroundings` is the environment of this process, from which proxies and certificates are taken for network calls.
+    """
+
+    def __init__(self, surroundings: Mapping[str, str]) -> None:
+        config = {
+            f"GIT_CONFIG_{part}_{number}": text
+            for number, entry in enumerate(_CONFIG.items())
+            for part, text in zip(("KEY", "VALUE"), entry, strict=True)
+        }
+        self._base = {
+            "PATH": surroundings.get("PATH", os.defpath),
+            "HOME": "/nonexistent",
+            "LC_ALL": "C.UTF-8",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "/bin/false",
+            "GIT_EDITOR": "/bin/false",
+            "GIT_PAGER": "cat",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+            # An allow-list with one name that no transport has: nothing is ever fetched behind our back.
+            "GIT_ALLOW_PROTOCOL": "none",
+            "GIT_CONFIG_COUNT": str(len(_CONFIG)),
+            **config,
+        }
+        self._transport = {name: surroundings[name] for name in _TRANSPORT_VARIABLES if surroundings.get(name)}
+
+    async def run(
+        self,
+        *args: str,
+        layout: Layout | None = None,
+        cwd: Path | None = None,
+        stdin: bytes = b"",
+        variables: Mapping[str, str] | None = None,
+        protocols: Sequence[str] = (),
+        expect: Sequence[int] = (0,),
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        output_limit: int = DEFAULT_OUTPUT_LIMIT,
+    ) -> GitResult:
+        """Run git to its end; with `protocols` it may use the network.
+
+        Raises GitFailed (exit status not in `expect`), Unavailable (time is up), ResourceExhausted (more than
+        `output_limit` bytes on standard output).
+        """
+        environment = dict(self._base)
+        if protocols:
+            environment |= self._transport | {
+                "GIT_ALLOW_PROTOCOL": ":".join(protocols),
+                "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes",
+            }
+        if layout is not None:
+            environment |= layout.variables()
+        if variables:
+            environment |= variables
+        process = await asyncio.create_subprocess_exec(
+            "git",
+            *args,
+            cwd=cwd or (layout.git_dir if layout is not None else None),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                _, stdout, stderr, code = await asyncio.gather(
+                    _feed(process.stdin, stdin),
+                    _read(process.stdout, output_limit),
+                    _read_tail(process.stderr),
+                    process.wait(),
+                )
+        except TimeoutError:
+            raise Unavailable(f"git {args[0]} took more than {timeout_seconds:g} s") from None
+        finally:
+            await _end(process)
+        result = GitResult(code=code, stdout=stdout, stderr=stderr.decode("utf-8", "replace").strip())
+        if code not in expect:
+            raise GitFailed(result.stderr or f"git {args[0]} ended with status {code}")
+        return result
+
+
+async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
+    if pipe is None:
+        return
+    try:
+        pipe.write(data)
+        await pipe.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        return  # it ended early: its exit status says why
+    finally:
+        pipe.close()
+
+
+async def _read(pipe: asyncio.StreamReader | None, limit: int) -> bytes:
+    if pipe is None:
+        return b""
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := await pipe.read(1 << 18):
+        size += len(chunk)
+        if size > limit:
+            raise ResourceExhausted(f"git answered more than {limit} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+async def _read_tail(pipe: asyncio.StreamReader | None) -> bytes:
+    if pipe is None:
+        return b""
+    tail = b""
+    while chunk := await pipe.read(1 << 16):
+        tail = (tail + chunk)[-_STDERR_LIMIT:]
+    return tail
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    # Not awaited under cancellation for long: a killed process is gone within a scheduler tick.
+    await asyncio.shield(process.wait())

@@ -1,0 +1,239 @@
+"""Repositories on this machine: found, read and snapshotted without a trace in them and without trust in their config."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
+from swe_ai_fleet.adapters.git_workspace.skeleton import IDENTITY_EMAIL, IDENTITY_NAME, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+
+_SHOWN_CHANGES = 5
+_UNMERGED = {"DD", "AU", "UD", "UA", "DU", "AA", "UU"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRepository:
+    """Where the parts of a local repository lie. `top` is its work tree (for a bare one, the git directory)."""
+
+    top: Path
+    git_dir: Path
+    common_dir: Path
+    objects: Path
+    index: Path
+    bare: bool
+    object_format: str
+    shallow: bytes = b""
+
+    @property
+    def history(self) -> History:
+        return History(objects=self.objects, object_format=self.object_format, shallow=self.shallow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a reference means: a full commit, the branch it names if it is one, and whose uncommitted changes it holds."""
+
+    commit: str
+    branch: str = ""
+    snapshot_of: str = ""
+
+
+class LocalRepositories:
+    """Reads local repositories. `excludes` is the user's own global ignore file, if there is one."""
+
+    def __init__(self, git: Git, policy: LocationPolicy, *, scratch: Path, excludes: Path | None) -> None:
+        self._git = git
+        self._policy = policy
+        self._scratch = scratch
+        self._excludes = excludes
+
+    async def find(self, path: Path) -> LocalRepository:
+        """The repository around a path. Raises PreconditionFailed, InvalidRequest (a part lies outside the roots)."""
+        try:
+            found = await self._git.run(
+                *("rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", "--git-path", "objects"),
+                *("--git-path", "index", "--is-bare-repository", "--show-object-format", "--git-path", "shallow"),
+                *("--show-cdup",),
+                cwd=path,
+            )
+        except GitFailed as error:
+            raise PreconditionFailed(f"{path} is not a git repository", field="repo.path") from error
+        git_dir, common, objects, index, bare, object_format, shallow, *up = found.lines()
+        is_bare = bare == "true"
+        top = Path(git_dir) if is_bare or not up else (path / up[0]).resolve()
+        if not is_bare and top.is_relative_to(Path(git_dir)):
+            raise PreconditionFailed(f"{path} lies inside a git directory", field="repo.path")
+        repository = LocalRepository(
+            top=top,
+            git_dir=Path(git_dir),
+            common_dir=Path(common),
+            objects=Path(objects),
+            index=Path(index),
+            bare=is_bare,
+            object_format=object_format,
+            shallow=Path(shallow).read_bytes() if Path(shallow).is_file() else b"",
+        )
+        for part in (repository.top, repository.git_dir, repository.common_dir, *_object_stores(repository.objects)):
+            if not self._policy.contains(part.resolve()):
+                raise InvalidRequest(
+                    f"{path} keeps a part of its repository outside the allowed roots", field="repo.path"
+                )
+        return repository
+
+    async def resolve(self, repository: LocalRepository, repo: RepoRef, objects: Path) -> Resolved:
+        """The commit that a reference means; uncommitted changes, where wanted, become a commit in `objects`.
+
+        Raises InvalidRequest, PreconditionFailed with `field`.
+        """
+        asked = repo.commit or repo.ref or "HEAD"
+        field = "repo.commit" if repo.commit else "repo.ref"
+        questions = ["HEAD^{commit}", f"{asked}^{{commit}}"]
+        answers = await self._ask(repository, questions)
+        head, commit = answers
+        if commit is None:
+            if head is None and asked == "HEAD":
+                raise PreconditionFailed(
+                    "the repository has no commit yet", field="repo", hint="commit something first"
+                )
+            raise InvalidRequest(f"{asked[:128]!r} is not a commit of the repository", field=field)
+        branch = "" if repo.commit else await self._branch(repository, asked)
+        if repository.bare or repo.uncommitted is UncommittedChanges.IGNORE:
+            return Resolved(commit=commit, branch=branch)
+        if commit != head:
+            if repo.uncommitted is UncommittedChanges.INCLUDE:
+                raise PreconditionFailed(
+                    f"the uncommitted changes belong to HEAD, not to {asked[:128]!r}",
+                    field=field,
+                    hint="leave the ref empty or use --ignore-dirty",
+                )
+            return Resolved(commit=commit, branch=branch)
+        return await self._with_changes(repository, repo, Resolved(commit=commit, branch=branch), objects)
+
+    async def _ask(self, repository: LocalRepository, questions: list[str]) -> list[str | None]:
+        if any("\n" in question for question in questions):
+            raise InvalidRequest("a reference must not hold a line break", field="repo.ref")
+        answers = await self._git.run(
+            *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
+            layout=Layout(git_dir=repository.git_dir),
+            stdin="".join(f"{question}\n" for question in questions).encode("utf-8", "surrogateescape"),
+        )
+        found = [line.rsplit(" ", 1) for line in answers.lines()]
+        return [name if kind in ("commit", "tree") else None for name, kind in found]
+
+    async def _branch(self, repository: LocalRepository, ref: str) -> str:
+        named = await self._git.run(
+            *("rev-parse", "--quiet", "--verify", "--symbolic-full-name", "--end-of-options", ref),
+            layout=Layout(git_dir=repository.git_dir),
+            expect=(0, 1, 128),
+        )
+        name = next((line for line in named.lines() if line.startswith("refs/heads/")), "")
+        return name.removeprefix("refs/heads/")
+
+    async def _with_changes(
+        self, repository: LocalRepository, repo: RepoRef, resolved: Resolved, objects: Path
+    ) -> Resolved:
+        async with self._private(repository, resolved.commit, objects) as layout:
+            changes = await self._changes(layout, repository.top)
+            if not changes:
+                return resolved
+            if repo.uncommitted is UncommittedChanges.REFUSE:
+                shown = ", ".join(name for _, name in changes[:_SHOWN_CHANGES])
+                more = f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else ""
+                raise PreconditionFailed(
+                    f"the repository has uncommitted changes: {shown}{more}",
+                    field="repo.path",
+                    hint="commit them, or choose --include-dirty or --ignore-dirty",
+                )
+            if any(state in _UNMERGED for state, _ in changes):
+                raise PreconditionFailed(
+                    "a merge with conflicts is under way", field="repo.path", hint="finish it or use --ignore-dirty"
+                )
+            await stage(self._git, layout, repository.top, await gitlinks(self._git, layout))
+            commit = await self._commit(layout, resolved.commit)
+        return Resolved(commit=commit, branch=resolved.branch, snapshot_of=resolved.commit)
+
+    @asynccontextmanager
+    async def _private(self, repository: LocalRepository, head: str, objects: Path) -> AsyncGenerator[Layout]:
+        # A git directory of our own: neither filters nor a file system monitor of theirs can be configured there, and
+        # their index is read from a copy.
+        private = self._scratch / secrets.token_hex(8)
+        try:
+            await asyncio.to_thread(_write_private, private, repository, head, self._excludes)
+            layout = Layout(
+                git_dir=private,
+                work_tree=repository.top,
+                index=private / "index",
+                objects=objects,
+                alternates=(repository.objects,),
+            )
+            if not (private / "index").exists():
+                await self._git.run("read-tree", head, layout=layout)
+            yield layout
+        finally:
+            await finished(asyncio.to_thread(remove_tree, private))
+
+    async def _changes(self, layout: Layout, tree: Path) -> list[tuple[str, str]]:
+        listing = await self._git.run(
+            *("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=dirty"),
+            layout=layout,
+            cwd=tree,
+        )
+        lines = listing.stdout.decode("utf-8", "surrogateescape").split("\0")
+        return [(line[:2], line[3:]) for line in lines if line]
+
+    async def _commit(self, layout: Layout, parent: str) -> str:
+        tree = (await self._git.run("write-tree", layout=layout)).text()
+        date = (await self._git.run("log", "-1", "--format=%ct", parent, layout=layout)).text()
+        # The parent's date makes the snapshot a function of its content: the same changes give the same commit.
+        stamp = f"@{date} +0000"
+        return (
+            await self._git.run(
+                *("commit-tree", tree, "-p", parent),
+                layout=layout,
+                stdin=b"Snapshot of uncommitted changes\n",
+                variables=identity(IDENTITY_NAME, IDENTITY_EMAIL)
+                | {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp},
+            )
+        ).text()
+
+
+def identity(name: str, email: str) -> dict[str, str]:
+    """The variables that make git commit under a name."""
+    return {
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_COMMITTER_NAME": name,
+        "GIT_COMMITTER_EMAIL": email,
+    }
+
+
+def _write_private(private: Path, repository: LocalRepository, head: str, own_excludes: Path | None) -> None:
+    write_git_dir(private, head=head, history=repository.history, work_tree=True)
+    # The user's global ignore file first: the repository's own lines come later and win, as they do for the user.
+    sources = [path for path in (own_excludes, repository.common_dir / "info/exclude") if path and path.is_file()]
+    (private / "info/exclude").write_bytes(b"\n".join(path.read_bytes() for path in sources))
+    if repository.index.is_file():
+        # With its time: git trusts an entry only if the file is older than the index.
+        shutil.copy2(repository.index, private / "index")
+
+
+def _object_stores(objects: Path, depth: int = 5) -> list[Path]:
+    stores = [objects]
+    alternates = objects / "info/alternates"
+    if depth and alternates.is_file():
+        for line in alternates.read_text("utf-8", "surrogateescape").splitlines():
+            if line and not line.startswith("#"):
+                stores += _object_stores(objects / os.fsdecode(line), depth - 1)
+    return stores

@@ -1,0 +1,110 @@
+"""What a caller may name as a repository: the text taken apart and judged before git sees it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
+_SCP_LIKE = re.compile(r"(?:([A-Za-z0-9_.-]+)@)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:].*)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """A repository behind a URL; `protocol` is the transport that git will need."""
+
+    url: str
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocationPolicy:
+    """Which locations are taken. Local paths must lie below one of the roots.
+
+    `hosts` are globs for the hosts of URLs; loopback and link-local addresses need a glob other than `*`.
+    """
+
+    allowed_roots: tuple[Path, ...] = ()
+    allow_local_paths: bool = False
+    protocols: tuple[str, ...] = ("https", "ssh")
+    hosts: tuple[str, ...] = ("*",)
+
+    def parse(self, location: str) -> Path | Remote:
+        """A path, existing and resolved, or a URL. Raises InvalidRequest, PreconditionFailed with `field`."""
+        if not location or _CONTROL.search(location) or location.startswith("-"):
+            raise InvalidRequest(f"{location[:64]!r} is not a repository", field="repo", hint="a path or an https URL")
+        if _HELPER.match(location):
+            raise InvalidRequest(f"{location[:64]!r}: transport helpers are not allowed", field="repo.url")
+        scheme = _SCHEME.match(location)
+        if scheme is not None:
+            return self._path(location[7:]) if scheme[1].lower() == "file" else self._url(location, scheme[1].lower())
+        scp_like = _SCP_LIKE.fullmatch(location) if ":" in location.split("/", 1)[0] else None
+        if scp_like is not None:
+            user, host, path = scp_like.groups()
+            return self._remote(location, "ssh", host=host.strip("[]"), user=user or "", path=path)
+        return self._path(location)
+
+    def contains(self, path: Path) -> bool:
+        """Whether a resolved path lies below an allowed root."""
+        return any(path.is_relative_to(root.resolve()) for root in self.allowed_roots)
+
+    def _path(self, text: str) -> Path:
+        if not self.allow_local_paths:
+            raise InvalidRequest(
+                "paths on the server are not accepted here", field="repo.path", hint="give a URL or upload a bundle"
+            )
+        path = Path(text)
+        if not path.is_absolute():
+            raise InvalidRequest(f"{text[:128]!r} is not an absolute path", field="repo.path")
+        resolved = path.resolve()
+        # The same answer for a forbidden and a missing path would hide a typing error, and the roots are no secret.
+        if not self.contains(resolved):
+            roots = ", ".join(map(str, self.allowed_roots)) or "none"
+            raise InvalidRequest(
+                f"{text[:256]} is outside the allowed roots", field="repo.path", hint=f"allowed: {roots}"
+            )
+        if not resolved.is_dir():
+            raise PreconditionFailed(f"{text[:256]} is no directory", field="repo.path")
+        return resolved
+
+    def _url(self, url: str, scheme: str) -> Remote:
+        try:
+            parts = urlsplit(url)
+            host, password = parts.hostname or "", parts.password
+            _ = parts.port
+        except ValueError:
+            raise InvalidRequest("not a valid URL", field="repo.url") from None
+        if password is not None:
+            raise InvalidRequest("a URL must not carry a password", field="repo.url", hint="name a credential instead")
+        return self._remote(url, scheme, host=host, user=parts.username or "", path=parts.path)
+
+    def _remote(self, url: str, protocol: str, *, host: str, user: str, path: str) -> Remote:
+        if protocol not in self.protocols:
+            allowed = ", ".join(self.protocols)
+            raise InvalidRequest(f"{protocol} URLs are not accepted", field="repo.url", hint=f"accepted: {allowed}")
+        if not host or host.startswith("-") or user.startswith("-") or path.lstrip("/").startswith("-"):
+            raise InvalidRequest("the URL has a part that git would take for an option", field="repo.url")
+        patterns = [pattern for pattern in self.hosts if pattern != "*" or not _is_inward(host)]
+        if not any(fnmatchcase(host.lower(), pattern.lower()) for pattern in patterns):
+            raise InvalidRequest(f"repositories on {host[:128]} are not accepted", field="repo.url")
+        return Remote(url=url, protocol=protocol)
+
+
+def _is_inward(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        # 127.1, 0x7f000001, 2130706433: no DNS name ends in a number, but resolvers take these for addresses.
+        last = host.rstrip(".").rsplit(".", 1)[-1]
+        return last.isdigit() or last.lower().startswith("0x")
+    return address.is_loopback or address.is_link_local or address.is_unspecified

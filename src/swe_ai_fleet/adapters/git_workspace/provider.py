@@ -1,0 +1,243 @@
+"""The repositories of one node: `ports.WorkspaceProvider` on git and the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+
+from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
+from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
+from swe_ai_fleet.adapters.git_workspace.directories import finished
+from swe_ai_fleet.adapters.git_workspace.environments import Environments, SetupPolicy
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
+from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
+from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
+from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
+from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
+from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
+from swe_ai_fleet.domain.candidate import Delivered
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, check_identifier
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
+
+
+class GitWorkspaceProvider:
+    """Pins repositories, opens clones of them in the sandbox, builds their environments, delivers patches.
+
+    Everything lies below `home`, which several processes may share. Local paths are taken only with
+    `allow_local_paths` and below `allowed_roots`; URLs only with one of `protocols` and a host that fits `hosts`
+    (globs; loopback must be named). `credentials` finds a credential by (tenant, reference). `setup` says what set-up
+    commands may reach; by default every public host. `mask` hides secrets in what error messages quote.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        sandbox: Sandbox,
+        *,
+        allowed_roots: tuple[Path, ...] = (),
+        allow_local_paths: bool = False,
+        protocols: tuple[str, ...] = ("https", "ssh"),
+        hosts: tuple[str, ...] = ("*",),
+        credentials: CredentialLookup | None = None,
+        setup: SetupPolicy | None = None,
+        mask: SecretMask = str,
+        ages: Ages | None = None,
+        surroundings: Mapping[str, str] | None = None,
+    ) -> None:
+        surroundings = os.environ if surroundings is None else surroundings
+        home.mkdir(parents=True, exist_ok=True)
+        self._home = home.resolve()
+        scratch = self._home / "scratch"
+        scratch.mkdir(exist_ok=True)
+        self._ages = ages or Ages()
+        self._policy = LocationPolicy(
+            allowed_roots=allowed_roots, allow_local_paths=allow_local_paths, protocols=protocols, hosts=hosts
+        )
+        self._git = Git(surroundings)
+        self._local = LocalRepositories(self._git, self._policy, scratch=scratch, excludes=_user_excludes(surroundings))
+        self._remotes = RemoteRepositories(
+            self._git, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
+        )
+        self._seeds = Seeds(self._home / "seeds", self._git)
+        self._clones = Clones(self._home / "workspaces", self._git, sandbox)
+        self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
+        self._environments = Environments(
+            self._home / "environments",
+            self._git,
+            sandbox,
+            self._clones,
+            PythonTools(self._home / "tools"),
+            policy=setup or SetupPolicy(network=NetworkGrant(hosts=("*",)), variables={}),
+            mask=mask,
+        )
+
+    async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
+        """Resolve a repository to a commit and keep that commit with its ancestry in a seed.
+
+        A local path means HEAD and its uncommitted changes, which `repo.uncommitted` decides about; they are asked for
+        only where the reference is HEAD's own commit. With INCLUDE they become a snapshot commit in our cache, never
+        in the user's repository. Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
+        """
+        for name, text in (("repo.ref", repo.ref), ("repo.commit", repo.commit)):
+            if text.startswith("-") or any(ord(character) < 32 for character in text):
+                raise InvalidRequest(f"{text[:64]!r} is not a reference", field=name)
+        subdirectory = _subdirectory(repo.subdirectory)
+        location = self._policy.parse(repo.location)
+        if isinstance(location, Remote):
+            key = _key(tenant, repo.credential, location.url)
+            cache = self._cache(key)
+            resolved = await self._remotes.resolve(tenant, repo, location, cache)
+            seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit))
+            named = location.url
+        else:
+            local = await self._local.find(location)
+            named = str(local.top)
+            key = _key(tenant, repo.credential, named)
+            await self._local_cache(key, local)
+            resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
+            seed = await self._seeds.plant(key, resolved.commit, self._source(key, local, resolved))
+            if not subdirectory and not local.bare and location != local.top:
+                subdirectory = location.relative_to(local.top).as_posix()
+        await self._check_subdirectory(seed, subdirectory)
+        return PinnedRepository(
+            tenant=tenant,
+            location=named,
+            commit=resolved.commit,
+            branch=resolved.branch,
+            subdirectory=subdirectory,
+            credential=repo.credential,
+            snapshot_of=resolved.snapshot_of,
+        )
+
+    async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
+        """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
+        return await self._environments.environment(repository, await self._seed(repository), spec)
+
+    @asynccontextmanager
+    async def open(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AsyncGenerator[GitClone]:
+        """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
+        check_identifier(execution_id, field="execution_id")
+        check_identifier(name, field="name")
+        seed = await self._seed(repository, execution_id=execution_id)
+        async with self._clones.open(execution_id, name, seed, environment) as clone:
+            yield clone
+
+    async def deliver(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
+    ) -> Delivered:
+        """Commit the patch on `delivery.branch` of the target repository. Doing it again changes nothing.
+
+        In a local repository only objects and that branch are added (`push` is without meaning there); a snapshot of
+        uncommitted changes becomes the commit's parent. For a URL the branch is pushed if `delivery.push`, otherwise
+        the commit stays in our cache. Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
+        """
+        check_identifier(execution_id, field="execution_id")
+        seed = await self._seed(repository, execution_id=execution_id)
+        location = self._policy.parse(repository.location)
+        if isinstance(location, Remote):
+            cache = self._cache(_key_of(repository))
+            if not (cache / "HEAD").exists():
+                await asyncio.to_thread(
+                    write_git_dir, cache, head="ref: refs/heads/none", object_format=_format(repository.commit)
+                )
+            pin = f"refs/fleet/delivered/{execution_id}"
+            return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
+        target = await self._local.find(location)
+        return await self._deliveries.to_local(target, repository, seed, patch, delivery)
+
+    async def release(self, execution_id: str) -> None:
+        """Forget what was kept for an execution: its pins, and clones that no live process holds."""
+        check_identifier(execution_id, field="execution_id")
+        await finished(asyncio.to_thread(release, self._home, execution_id))
+
+    async def reap(self) -> Reaped:
+        """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
+        return await asyncio.to_thread(reap, self._home, self._ages)
+
+    async def _seed(self, repository: PinnedRepository, *, execution_id: str = "") -> Path:
+        """The seed of a pinned repository, planted anew where it is missing (another node, or reaped)."""
+        key = _key_of(repository)
+        if execution_id:
+            pin = self._home / "pins" / execution_id / f"{key}-{repository.commit}"
+            if not pin.exists():
+                pin.parent.mkdir(parents=True, exist_ok=True)
+                pin.touch()
+        seed = self._seeds.find(key, repository.commit)
+        if seed is not None:
+            return seed
+        location = self._policy.parse(repository.location)
+        if isinstance(location, Remote):
+            repo = RepoRef(location=repository.location, commit=repository.commit, credential=repository.credential)
+            await self._remotes.resolve(repository.tenant, repo, location, self._cache(key))
+            return await self._seeds.plant(key, repository.commit, _cached(self._cache(key), repository.commit))
+        local = await self._local.find(location)
+        await self._local_cache(key, local)
+        resolved = Resolved(commit=repository.commit, snapshot_of=repository.snapshot_of)
+        return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved))
+
+    def _cache(self, key: str) -> Path:
+        return self._home / "repositories" / key
+
+    def _source(self, key: str, local: LocalRepository, resolved: Resolved) -> History:
+        if not resolved.snapshot_of:
+            return local.history
+        return History(objects=self._cache(key) / "objects", object_format=local.object_format, shallow=local.shallow)
+
+    async def _local_cache(self, key: str, local: LocalRepository) -> None:
+        """Where snapshots of a local repository go: objects of our own, on top of the user's."""
+        cache = self._cache(key)
+        if not (cache / "HEAD").exists():
+            await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", history=local.history)
+
+    async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
+        if not subdirectory:
+            return
+        answer = await self._git.run(
+            *("cat-file", "--batch-check=%(objecttype)"),
+            layout=Layout(git_dir=seed),
+            stdin=f"{seed.name}:{subdirectory}\n".encode("utf-8", "surrogateescape"),
+        )
+        if answer.text() != "tree":
+            raise PreconditionFailed(f"{subdirectory[:256]!r} is no directory of the commit", field="repo.subdirectory")
+
+
+def _subdirectory(text: str) -> str:
+    path = PurePosixPath(text.strip().removeprefix("./"))
+    if path.is_absolute() or ".." in path.parts or any(ord(character) < 32 for character in text):
+        raise InvalidRequest(f"{text[:128]!r} is not a directory of the repository", field="repo.subdirectory")
+    return "" if str(path) == "." else str(path)
+
+
+def _key(tenant: str, credential: str, location: str) -> str:
+    identity = "\0".join((tenant, credential, location)).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(identity).hexdigest()[:32]
+
+
+def _key_of(repository: PinnedRepository) -> str:
+    return _key(repository.tenant, repository.credential, repository.location)
+
+
+def _format(commit: str) -> str:
+    return "sha256" if len(commit) == 64 else "sha1"
+
+
+def _cached(cache: Path, commit: str) -> History:
+    return History(objects=cache / "objects", object_format=_format(commit))
+
+
+def _user_excludes(surroundings: Mapping[str, str]) -> Path | None:
+    """The user's global ignore file at its default place: what git hides from them is hidden from agents too."""
+    home = surroundings.get("HOME", "")
+    base = surroundings.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    return Path(base, "git/ignore") if base else None

@@ -1,0 +1,64 @@
+"""pytest and ruff for repositories that bring none: the fleet's own, copied where a sandbox can see them."""
+
+from __future__ import annotations
+
+import compileall
+import hashlib
+import importlib.metadata
+import shutil
+import sys
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import appearing
+from swe_ai_fleet.domain.environment import Mount
+
+TOOLS_MOUNT = "/fleet/tools"
+_DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
+_PROGRAMS = ("ruff",)
+
+
+class PythonTools:
+    """The copies, below `home`, one directory for each set of versions."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._ready: Mount | None = None
+
+    async def mount(self) -> Mount:
+        """The directory to show read-only: `python/` for PYTHONPATH, `bin/` for PATH."""
+        if self._ready is not None:
+            return self._ready
+        found = [distribution for name in (*_DISTRIBUTIONS, *_PROGRAMS) for distribution in _installed(name)]
+        versions = "\n".join(f"{item.name} {item.version}" for item in found) + sys.version
+        target = self._home / f"python-{hashlib.sha256(versions.encode()).hexdigest()[:16]}"
+        if not target.is_dir():
+            async with appearing(target) as draft:
+                _copy(found, draft)
+        self._ready = Mount(source=str(target), target=TOOLS_MOUNT)
+        return self._ready
+
+
+def _installed(name: str) -> list[importlib.metadata.Distribution]:
+    try:
+        return [importlib.metadata.distribution(name)]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> None:
+    packages, programs = draft / "python", draft / "bin"
+    packages.mkdir()
+    programs.mkdir()
+    for distribution in distributions:
+        for file in distribution.files or ():
+            source = Path(str(file.locate()))
+            if not source.is_file() or "__pycache__" in file.parts:
+                continue
+            if ".." not in file.parts and distribution.name not in _PROGRAMS:
+                target = packages.joinpath(*file.parts)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+            elif source.name in _PROGRAMS:
+                shutil.copy2(source, programs / source.name)
+    # A sandbox cannot write there; without this every test run would compile pytest again.
+    compileall.compile_dir(packages, quiet=2, invalidation_mode=None)

@@ -1,0 +1,132 @@
+"""The reaper: takes away what processes that are gone have left, and what nobody has used for long."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
+from swe_ai_fleet.adapters.git_workspace.locks import try_lock
+
+_DRAFT_AGE_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ages:
+    """How long things stay unused before they go, in seconds. A pin holds its seed for at most `pin`."""
+
+    seed: float = 2 * 86_400.0
+    pin: float = 30 * 86_400.0
+    environment: float = 14 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    """What was taken away, by number."""
+
+    workspaces: int = 0
+    seeds: int = 0
+    environments: int = 0
+
+
+def reap(home: Path, ages: Ages) -> Reaped:
+    """One round over a node's home. Blocking; safe beside any number of processes at work there."""
+    workspaces = _reap_workspaces(home / "workspaces")
+    pinned = _pins(home / "pins", ages.pin)
+    seeds = 0
+    for seed in _directories(home / "seeds", depth=2):
+        if f"{seed.parent.name}-{seed.name}" not in pinned and _age(seed) > ages.seed:
+            seeds += _removed(seed)
+    environments = 0
+    for environment in _directories(home / "environments", depth=1):
+        if environment.name != "probe" and _age(environment) > ages.environment:
+            environments += _removed(environment)
+    for place in (home / "scratch", home / "trash"):
+        for leftover in _entries(place):
+            if leftover.is_dir() and _age(leftover) > _DRAFT_AGE_SECONDS:
+                remove_tree(leftover)
+    for depth, place in ((2, home / "seeds"), (1, home / "environments"), (1, home / "tools")):
+        for draft in _directories(place, depth=depth, drafts=True):
+            if _age(draft) > _DRAFT_AGE_SECONDS:
+                remove_tree(draft)
+    return Reaped(workspaces=workspaces, seeds=seeds, environments=environments)
+
+
+def release(home: Path, execution_id: str) -> None:
+    """Drop an execution's pins and the workspaces of its that no live process holds. Blocking."""
+    remove_tree(home / "pins" / execution_id)
+    _reap_workspaces(home / "workspaces", only=execution_id)
+
+
+def _reap_workspaces(home: Path, only: str = "") -> int:
+    reaped = 0
+    for execution in [home / only] if only else _directories(home, depth=1):
+        for lock in [entry for entry in _entries(execution) if entry.suffix == ".lock"]:
+            held = try_lock(lock)
+            if held is None:
+                continue  # its process lives
+            try:
+                remove_tree(lock.with_suffix(""))
+                lock.unlink(missing_ok=True)
+                reaped += 1
+            finally:
+                os.close(held)
+        try:
+            execution.rmdir()
+        except OSError:
+            continue  # not empty, or gone already
+    return reaped
+
+
+def _pins(home: Path, age: float) -> set[str]:
+    found: set[str] = set()
+    for execution in _directories(home, depth=1):
+        for pin in _entries(execution):
+            if _age(pin) > age:
+                pin.unlink(missing_ok=True)
+            else:
+                found.add(pin.name)
+    return found
+
+
+def _removed(directory: Path) -> int:
+    # Out of sight first: nobody can begin to use a thing half removed.
+    trash = (
+        directory.parents[1] / "trash" if directory.parent.name == "environments" else directory.parents[2] / "trash"
+    )
+    trash.mkdir(exist_ok=True)
+    try:
+        hidden = directory.rename(trash / f"{directory.name}-{time.monotonic_ns()}")
+    except FileNotFoundError:
+        return 0
+    remove_tree(hidden)
+    return 1
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat(follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _directories(directory: Path, *, depth: int, drafts: bool = False) -> list[Path]:
+    found = [directory]
+    for level in range(depth):
+        last = level == depth - 1
+        found = [
+            entry
+            for parent in found
+            for entry in _entries(parent)
+            if entry.is_dir() and (not last or entry.name.startswith(".new-") == drafts)
+        ]
+    return found

@@ -1,0 +1,76 @@
+"""Git directories written by hand: the same as `git init` makes, without a process and without templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+IDENTITY_NAME = "SWE AI Fleet"
+IDENTITY_EMAIL = "fleet@localhost"
+WORK_BRANCH = "fleet/work"
+
+# What tools leave behind when they run. A repository's own .gitignore can take any of it back in.
+BY_PRODUCTS = (
+    *("__pycache__/", "*.pyc", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/", ".hypothesis/", ".coverage"),
+    *("*.egg-info/", "node_modules/", ".venv/"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Where the objects of a commit are found. `shallow` holds the cut-off commits of a shallow repository."""
+
+    objects: Path
+    object_format: str = "sha1"
+    shallow: bytes = b""
+
+
+def write_git_dir(
+    path: Path,
+    *,
+    head: str,
+    history: History | None = None,
+    object_format: str = "sha1",
+    excludes: Iterable[str] = (),
+    work_tree: bool = False,
+) -> None:
+    """Make `path` a git directory whose HEAD is `head` (a commit, or `ref: …`), reading the objects of `history`.
+
+    With `work_tree` it is the `.git` of a clone: not bare, with an identity to commit under.
+    """
+    if history is not None:
+        object_format = history.object_format
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+    (path / "HEAD").write_text(f"{head}\n")
+    (path / "config").write_text(_config(object_format, work_tree=work_tree))
+    if excludes:
+        (path / "info/exclude").write_text("".join(f"{line}\n" for line in excludes))
+    if history is not None:
+        (path / "objects/info/alternates").write_text(f"{_alternate(history.objects)}\n")
+        if history.shallow:
+            (path / "shallow").write_bytes(history.shallow)
+
+
+def _alternate(objects: Path) -> str:
+    text = str(objects)
+    if '"' in text or "\\" in text:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return text
+
+
+def _config(object_format: str, *, work_tree: bool) -> str:
+    lines = ["[core]"]
+    lines.append(f"\trepositoryformatversion = {0 if object_format == 'sha1' else 1}")
+    lines.append(f"\tbare = {'false' if work_tree else 'true'}")
+    lines.append("\tlogallrefupdates = true" if work_tree else "\tlogallrefupdates = false")
+    if work_tree:
+        lines.append("\thooksPath = /dev/null")
+        lines += ["[user]", f"\tname = {IDENTITY_NAME}", f"\temail = {IDENTITY_EMAIL}"]
+        lines += ["[commit]", "\tgpgSign = false", "[advice]", "\tdetachedHead = false"]
+    lines += ["[gc]", "\tauto = 0", "[maintenance]", "\tauto = false"]
+    if object_format != "sha1":
+        lines += ["[extensions]", f"\tobjectFormat = {object_format}"]
+    return "\n".join(lines) + "\n"

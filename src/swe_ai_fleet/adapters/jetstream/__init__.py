@@ -1,0 +1,147 @@
+"""NATS JetStream as the fleet's event log, blob store and result bus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+from swe_ai_fleet.adapters.jetstream import streams, subjects
+from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault
+from swe_ai_fleet.adapters.jetstream.journal import journal
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
+from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
+from swe_ai_fleet.adapters.jetstream.wire import event_of
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import StoredEvent, Writer
+from swe_ai_fleet.ports import Journal
+
+__all__ = ["Credentials", "JetStream", "Ping", "StreamSettings", "StreamUsage"]
+
+PATIENCE_SECONDS = 60.0
+_PING_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Whether JetStream answers. `latency_ms` is one round trip; `error` says why not."""
+
+    ok: bool
+    version: str
+    latency_ms: float
+    error: str = ""
+
+
+class JetStream:
+    """`EventLog`, `BlobStore` and `ResultBus` over one connection. Made by `JetStream.connect`."""
+
+    def __init__(self, connection: Connection, settings: StreamSettings, patience: float) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._patience = patience
+        self._blobs = JetStreamBlobs(connection, settings.bucket, patience=patience)
+        self._results = JetStreamResults(connection, patience=patience)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        url: str,
+        *,
+        credentials: Credentials | None = None,
+        name: str = "swe-ai-fleet",
+        settings: StreamSettings | None = None,
+        patience: float = PATIENCE_SECONDS,
+    ) -> AsyncGenerator[JetStream]:
+        """Connect to NATS and stay connected, however often the server goes away, until the context ends.
+
+        Args:
+            url: `nats://host:port`, several separated by commas.
+            credentials: How to log in; None for a server that asks for nothing.
+            name: What the server's own monitoring calls this client.
+            settings: What `ensure_streams` creates; the bucket's name is used in any case.
+            patience: Seconds a call goes on trying while the server does not answer.
+
+        Raises:
+            Unavailable: No server answers.
+            PreconditionFailed: The server refused the credentials.
+        """
+        urls = [part.strip() for part in url.split(",") if part.strip()]
+        async with Connection.open(urls, credentials or Credentials(), name=name) as connection:
+            yield cls(connection, settings or StreamSettings(), patience)
+
+    async def ensure_streams(self) -> None:
+        """Create or update every stream. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+        await streams.ensure(self._connection, self._settings, patience=self._patience)
+
+    def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
+        """The journal of a writer's subject; leaving the context flushes it.
+
+        Entering raises Fenced when a higher generation owns the subject already. A take-over appends its claim first
+        and reads the log after that, since the old owner may write until the claim stands.
+        """
+        return journal(self._connection, self._blobs, writer, fresh=fresh, patience=self._patience)
+
+    async def read(
+        self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
+    ) -> AsyncGenerator[StoredEvent]:
+        """An execution's events; with `follow` without an end. Raises NotFound (no stream), Unavailable."""
+        subject = subjects.execution_filter(tenant, execution_id)
+        async with aclosing(self._events(subject, from_sequence=from_sequence, follow=follow)) as events:
+            async for stored in events:
+                if stored is not None:
+                    yield stored
+
+    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        """What all executions themselves say; with `follow` a None after everything stored before the call."""
+        async with aclosing(self._events(subjects.ALL_HEADS, from_sequence=0, follow=follow)) as events:
+            async for stored in events:
+                if stored is not None or follow:
+                    yield stored
+
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+        """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
+        return await self._blobs.put(tenant, execution_id, data, media_type)
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """The content. Raises NotFound, Unavailable."""
+        return await self._blobs.get(ref)
+
+    async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
+        """Publish a result once; False when it stands already. Raises ResourceExhausted, Unavailable."""
+        return await self._results.publish(
+            tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
+        )
+
+    async def ping(self) -> Ping:
+        """Ask JetStream for its account once; never raises for a server that is down."""
+        began = time.perf_counter()
+        error = ""
+        try:
+            await self._connection.api("INFO", patience=_PING_SECONDS)
+        except ApiFault as fault:
+            error = str(fault)
+        except FleetError as fault:
+            error = fault.message
+        elapsed = (time.perf_counter() - began) * 1000
+        return Ping(ok=not error, version=self._connection.server_version, latency_ms=elapsed, error=error)
+
+    async def usage(self) -> Mapping[str, StreamUsage]:
+        """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
+        return await streams.usage(self._connection, self._settings, patience=self._patience)
+
+    async def _events(self, subject: str, *, from_sequence: int, follow: bool) -> AsyncGenerator[StoredEvent | None]:
+        stored = messages(
+            self._connection, subjects.EVENTS, subject, start=from_sequence, follow=follow, patience=self._patience
+        )
+        async with aclosing(stored):
+            async for message in stored:
+                if message is None:
+                    yield None
+                else:
+                    yield StoredEvent(sequence=message.sequence, event=await event_of(message.data, self._blobs))

@@ -1,0 +1,388 @@
+"""One connection to NATS that comes back by itself, and what the rest of the adapter does over it.
+
+The client library is used for the core protocol only, without its own reconnection: it gives up for ever on some
+server errors and leaves requests in flight to time out. Here a lost connection fails every request at once, so that
+its owner can retry over the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as ClientSubscription
+
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused, Unanswered
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+
+REQUEST_SECONDS = 5.0
+_RETRY_FIRST_SECONDS = 0.05
+_RETRY_LAST_SECONDS = 2.0
+_AUTHORIZATION = ("authorization", "authentication")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to log in: a token, a user with a password, or the path of a `.creds` file; all empty for none."""
+
+    token: str = ""
+    user: str = ""
+    password: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message as it came in; `status` is the server's own code (`408`), empty for content."""
+
+    subject: str
+    reply: str
+    data: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def status(self) -> str:
+        return self.headers.get("Status", "") if self.headers else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """What the server said to a stored message; `unanswered` is how often it had been sent without an answer before."""
+
+    sequence: int
+    duplicate: bool
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message of a stream."""
+
+    sequence: int
+    subject: str
+    data: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Backoff:
+    """Waits that double up to a cap, with jitter, until a deadline (None = for ever)."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self._deadline = deadline
+        self._delay = _RETRY_FIRST_SECONDS
+
+    @classmethod
+    def lasting(cls, seconds: float | None) -> Backoff:
+        return cls(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+
+    @property
+    def remaining(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    async def wait(self, reason: object) -> None:
+        """Wait before another try. Raises Unavailable with the reason once the time is up."""
+        remaining = self.remaining
+        if remaining is not None and remaining <= 0:
+            raise Unavailable(f"NATS does not answer: {reason}", hint="is the server running and reachable?")
+        delay = random.uniform(0.5, 1.0) * self._delay  # noqa: S311 (jitter, not a secret)
+        self._delay = min(2 * self._delay, _RETRY_LAST_SECONDS)
+        await asyncio.sleep(delay if remaining is None else min(delay, remaining))
+
+
+class Subscription:
+    """Interest in a subject on the connection it was made on; `deliver(None)` says that this connection is lost."""
+
+    def __init__(self, deliver: Callable[[Message | None], None]) -> None:
+        self.deliver = deliver
+        self.inner: ClientSubscription | None = None
+
+
+class Connection:
+    """A connection that reconnects for ever. Made by `Connection.open`."""
+
+    def __init__(self, urls: Sequence[str], credentials: Credentials, name: str) -> None:
+        self._urls = list(urls)
+        self._credentials = credentials
+        self._name = name
+        self._client: Client | None = None
+        self._ready = asyncio.Event()
+        self._closing = False
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._inbox = ""
+        self._requests = 0
+        self._pending: dict[str, asyncio.Future[Message]] = {}
+        self._subscriptions: set[Subscription] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, urls: Sequence[str], credentials: Credentials, *, name: str, connect_seconds: float = REQUEST_SECONDS
+    ) -> AsyncGenerator[Connection]:
+        """Connect, and stay connected until the context ends.
+
+        Raises:
+            Unavailable: No server answered within `connect_seconds`.
+            PreconditionFailed: The server refused the credentials.
+        """
+        connection = cls(urls, credentials, name)
+        await connection._connect(connect_seconds)
+        try:
+            yield connection
+        finally:
+            await connection._close()
+
+    @property
+    def connected(self) -> bool:
+        return self._ready.is_set()
+
+    @property
+    def server_version(self) -> str:
+        """The version of the server this is (or was last) connected to."""
+        return str(self._client.connected_server_version) if self._client else ""
+
+    async def request(
+        self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = REQUEST_SECONDS
+    ) -> Message:
+        """Ask once.
+
+        Raises:
+            Unanswered: The connection is or gets lost, nobody listens, or the time is up.
+            InvalidRequest: The payload is larger than the server takes.
+        """
+        client = self._client
+        if client is None or not self._ready.is_set():
+            raise Unanswered("not connected")
+        loop = asyncio.get_running_loop()
+        self._requests += 1
+        inbox = f"{self._inbox}{self._requests}"
+        future = self._pending[inbox] = loop.create_future()
+        timer = loop.call_later(seconds, _expire, future)
+        try:
+            await client.publish(subject, payload, reply=inbox, headers=headers)
+            message = await future
+        except nats.errors.MaxPayloadError as error:
+            raise InvalidRequest(
+                f"a message of {len(payload)} bytes for {subject} is too large for NATS", hint="put it into a blob"
+            ) from error
+        except (nats.errors.Error, OSError) as error:
+            raise Unanswered(str(error)) from error
+        finally:
+            timer.cancel()
+            del self._pending[inbox]
+        if not message.data and message.status == "503":
+            raise Unanswered("no stream or service listens there")
+        return message
+
+    async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
+        """Send without waiting for an answer. Raises Unanswered when not connected."""
+        client = self._client
+        if client is None or not self._ready.is_set():
+            raise Unanswered("not connected")
+        try:
+            await client.publish(subject, payload, reply=reply)
+        except (nats.errors.Error, OSError) as error:
+            raise Unanswered(str(error)) from error
+
+    async def publish(
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        headers: dict[str, str],
+        patience: float | None,
+        backoff: Backoff | None = None,
+    ) -> Ack:
+        """Store a message in its stream, sending the very same again until the server answers.
+
+        Args:
+            subject: Full subject.
+            payload: At most the server's max_payload (1 MiB unless configured).
+            headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
+            patience: Seconds to keep trying; None = for ever.
+            backoff: Instead of `patience`: the caller's own clock.
+
+        Raises:
+            Refused: The server answered with an error that repeating cannot mend.
+            Unavailable: No answer in time; the message may or may not be stored.
+        """
+        backoff = backoff or Backoff.lasting(patience)
+        unanswered = 0
+        while True:
+            try:
+                await self._until_ready(backoff)
+                unanswered += 1
+                message = await self.request(subject, payload, headers=headers)
+            except Unanswered as reason:
+                await backoff.wait(reason)
+                continue
+            answer = json.loads(message.data)
+            if "error" not in answer:
+                duplicate = answer.get("duplicate", False)
+                return Ack(sequence=answer["seq"], duplicate=duplicate, unanswered=unanswered - 1)
+            fault = ApiFault.from_json(answer["error"])
+            if not fault.passing:
+                raise Refused(fault, unanswered - 1)
+            await backoff.wait(fault)
+
+    async def api(
+        self, verb: str, body: Mapping[str, object] | None = None, *, patience: float | None
+    ) -> dict[str, Any]:
+        """Call the JetStream API (`STREAM.INFO.X`), again until it answers. Raises ApiFault, Unavailable."""
+        payload = json.dumps(body).encode() if body is not None else b""
+        backoff = Backoff.lasting(patience)
+        while True:
+            try:
+                await self._until_ready(backoff)
+                message = await self.request(f"$JS.API.{verb}", payload)
+            except Unanswered as reason:
+                await backoff.wait(reason)
+                continue
+            answer = cast("dict[str, Any]", json.loads(message.data))
+            if "error" not in answer:
+                return answer
+            fault = ApiFault.from_json(answer["error"])
+            if not fault.passing:
+                raise fault
+            await backoff.wait(fault)
+
+    async def subscribe(self, subject: str, deliver: Callable[[Message | None], None]) -> Subscription:
+        """Hear a subject until the connection is lost. Raises Unanswered when not connected."""
+        client = self._client
+        if client is None or not self._ready.is_set():
+            raise Unanswered("not connected")
+        subscription = Subscription(deliver)
+        try:
+            subscription.inner = await _subscribed(client, subject, deliver)
+        except (nats.errors.Error, OSError) as error:
+            raise Unanswered(str(error)) from error
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.discard(subscription)
+            if subscription.inner is not None:
+                with suppress(nats.errors.Error, OSError):
+                    await subscription.inner.unsubscribe()
+
+    async def _until_ready(self, backoff: Backoff) -> None:
+        if self._ready.is_set():
+            return
+        try:
+            async with asyncio.timeout(backoff.remaining):
+                await self._ready.wait()
+        except TimeoutError:
+            raise Unanswered("not connected") from None
+
+    async def _connect(self, seconds: float) -> None:
+        client = Client()
+        login = self._credentials
+
+        async def closed() -> None:
+            self._lost(client)
+
+        try:
+            async with asyncio.timeout(seconds):
+                await client.connect(
+                    self._urls,
+                    name=self._name,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=cast("int", 0.1),
+                    ping_interval=10,
+                    skip_subject_validation=True,
+                    error_cb=_report,
+                    closed_cb=closed,
+                    token=login.token or None,
+                    user=login.user or None,
+                    password=login.password or None,
+                    user_credentials=login.file or None,
+                )
+                inbox = client.new_inbox()
+                await _subscribed(client, f"{inbox}.*", self._answer)
+            if client.is_closed:
+                raise nats.errors.ConnectionClosedError
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            await client.close()
+            if any(word in str(error).lower() for word in _AUTHORIZATION):
+                raise PreconditionFailed(
+                    "NATS refused the credentials", field="nats", hint="check the token or the credentials file"
+                ) from error
+            raise Unavailable(
+                f"no NATS server answers at {', '.join(self._urls)}: {error or 'timeout'}",
+                hint="is the server running and reachable?",
+            ) from error
+        self._client = client
+        self._inbox = f"{inbox}."
+        self._ready.set()
+
+    def _answer(self, message: Message | None) -> None:
+        if message is not None:
+            future = self._pending.get(message.subject)
+            if future is not None and not future.done():
+                future.set_result(message)
+
+    def _lost(self, client: Client) -> None:
+        if client is not self._client:
+            return
+        self._ready.clear()
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(Unanswered("the connection was lost"))
+        subscriptions, self._subscriptions = self._subscriptions, set()
+        for subscription in subscriptions:
+            subscription.deliver(None)
+        if not self._closing:
+            _log.warning("nats.connection_lost", servers=self._urls)
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        backoff = Backoff.lasting(None)
+        while not self._ready.is_set():
+            try:
+                await self._connect(REQUEST_SECONDS)
+            except (Unavailable, PreconditionFailed) as fault:
+                _log.info("nats.reconnect_failed", reason=str(fault))
+                await backoff.wait(fault)
+        _log.info("nats.reconnected", servers=self._urls)
+
+    async def _close(self) -> None:
+        self._closing = True
+        if self._reconnecting is not None and not self._reconnecting.done():
+            self._reconnecting.cancel()
+            await asyncio.wait([self._reconnecting])
+        if self._client is not None:
+            await self._client.close()
+            self._lost(self._client)
+
+
+def _expire(future: asyncio.Future[Message]) -> None:
+    if not future.done():
+        future.set_exception(Unanswered("no answer in time"))
+
+
+async def _subscribed(client: Client, subject: str, deliver: Callable[[Message | None], None]) -> ClientSubscription:
+    async def receive(message: Msg) -> None:
+        deliver(
+            Message(
+                subject=message.subject, reply=message.reply, data=message.data or b"", headers=message.headers or {}
+            )
+        )
+
+    subscribe = cast("Callable[..., Awaitable[ClientSubscription]]", client.subscribe)  # pyright: ignore[reportUnknownMemberType]
+    return await subscribe(subject, cb=receive)
+
+
+async def _report(error: Exception) -> None:
+    _log.debug("nats.client_error", error=str(error) or type(error).__name__)

@@ -1,0 +1,72 @@
+"""What can go wrong on the way to JetStream, and which of the fleet's own faults it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
+
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+_STORE_FAILED = 10077
+_EXHAUSTED = (10002, 10023, 10028, 10047)
+_NOT_ENABLED = (10039, 10076)
+
+
+class Unanswered(Exception):
+    """A request got no answer; whether it was carried out is unknown."""
+
+
+class ApiFault(Exception):
+    """JetStream's own error: `code` is HTTP-like, `error_code` says which."""
+
+    def __init__(self, code: int, error_code: int, description: str) -> None:
+        super().__init__(f"{description} [{error_code}]")
+        self.code = code
+        self.error_code = error_code
+        self.description = description
+
+    @classmethod
+    def from_json(cls, error: Mapping[str, object]) -> ApiFault:
+        code, error_code = error.get("code"), error.get("err_code")
+        return cls(
+            code if isinstance(code, int) else 500,
+            error_code if isinstance(error_code, int) else 0,
+            str(error.get("description", "")),
+        )
+
+    @property
+    def conflict(self) -> bool:
+        """The subject's last sequence is not the expected one."""
+        return self.error_code in _WRONG_LAST_SEQUENCE
+
+    @property
+    def full(self) -> bool:
+        """A stream, an account or the disk has no room."""
+        return self.error_code in _EXHAUSTED or (self.error_code == _STORE_FAILED and "maximum" in self.description)
+
+    @property
+    def passing(self) -> bool:
+        """It may be over on the next try (no leader at the moment, a server that starts or stops)."""
+        return self.code == 503 and not self.full and not self.conflict and self.error_code not in _NOT_ENABLED
+
+    def as_fleet_error(self) -> FleetError:
+        if self.full:
+            return ResourceExhausted(
+                f"NATS storage is full: {self.description}", hint="raise the limit or shorten the retention"
+            )
+        if self.code == 404:
+            return NotFound(f"NATS: {self.description}")
+        if self.error_code in _NOT_ENABLED:
+            return PreconditionFailed("this NATS server has no JetStream for us", hint="enable it for the account")
+        if self.code == 503:
+            return Unavailable(f"NATS: {self.description}")
+        return PreconditionFailed(f"NATS refused: {self.description} [{self.error_code}]")
+
+
+class Refused(Exception):
+    """A publish that the server turned down; `unanswered` is how often it had been sent without an answer before."""
+
+    def __init__(self, fault: ApiFault, unanswered: int) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+        self.unanswered = unanswered

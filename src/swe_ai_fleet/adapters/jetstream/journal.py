@@ -1,0 +1,231 @@
+"""The one writer of one subject.
+
+Each publish names the last sequence it expects on the subject. Whoever publishes in between makes that wrong, and the
+server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused in the same
+way, so a refusal is settled by reading the subject's last message: these very bytes mean that it was stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.connection import Ack, Backoff, Connection
+from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.streams import last_message
+from swe_ai_fleet.adapters.jetstream.wire import (
+    EXPECTED_SEQUENCE,
+    MAX_EVENT_BYTES,
+    MESSAGE_ID,
+    message_id,
+    place_of,
+    spilled,
+)
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavailable
+from swe_ai_fleet.domain.event import Event, EventBody, Writer
+from swe_ai_fleet.ports import BlobStore
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    ordinal: int
+    event: Event
+    payload: bytes
+
+
+class JetStreamJournal:
+    """A `Journal`. After any fault it is closed: nothing is written behind a gap."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        blobs: BlobStore,
+        writer: Writer,
+        *,
+        fresh: bool,
+        patience: float,
+        sequence: int = 0,
+        ordinal: int = 0,
+    ) -> None:
+        self._connection = connection
+        self._blobs = blobs
+        self._writer = writer
+        self._subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
+        self._fresh = fresh
+        self._patience = patience
+        self._sequence = sequence
+        self._ordinal = ordinal
+        self._durable = ordinal
+        self._owner = False
+        self._queue: deque[_Entry] = deque()
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._fault: FleetError | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._fault is None
+
+    def post(self, body: EventBody) -> Event:
+        """Queue an event. Raises the fault that closed the journal, if one did."""
+        if self._fault is not None:
+            raise _again(self._fault)
+        ordinal = self._ordinal + 1
+        event = self._writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
+        self._queue.append(_Entry(ordinal=ordinal, event=event, payload=to_json(event)))
+        self._ordinal = ordinal
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+        return event
+
+    async def append(self, body: EventBody) -> Event:
+        """Write an event; durable on return. Raises Fenced, AlreadyExists, ResourceExhausted, Unavailable."""
+        event = self.post(body)
+        await self.flush()
+        return event
+
+    async def flush(self) -> None:
+        """Wait until everything posted is durable. Raises as `append` does."""
+        if self._fault is not None:
+            raise _again(self._fault)
+        if self._durable < self._ordinal:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self._ordinal, future))
+            await future
+
+    async def close(self) -> None:
+        """Stop writing; what is not durable by now may never be."""
+        self._break(Unavailable("the journal is closed"))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                entry = self._queue[0]
+                await self._store(entry)
+                self._queue.popleft()
+                self._durable = entry.ordinal
+                self._owner = True
+                while self._waiters and self._waiters[0][0] <= entry.ordinal:
+                    _, future = self._waiters.popleft()
+                    if not future.done():
+                        future.set_result(None)
+        except FleetError as fault:
+            self._break(fault)
+        finally:
+            self._task = None
+            if self._queue:
+                self._break(Unavailable("the journal's writer stopped"))
+
+    def _break(self, fault: FleetError) -> None:
+        if self._fault is None:
+            self._fault = fault
+        self._queue.clear()
+        while self._waiters:
+            _, future = self._waiters.popleft()
+            if not future.done():
+                future.set_exception(_again(self._fault))
+
+    async def _store(self, entry: _Entry) -> None:
+        payload = entry.payload
+        if len(payload) > MAX_EVENT_BYTES:
+            payload = await spilled(entry.event, self._blobs)
+        backoff = Backoff.lasting(self._patience)
+        unanswered = 0
+        while True:
+            headers = {MESSAGE_ID: message_id(entry.event), EXPECTED_SEQUENCE: str(self._sequence)}
+            try:
+                ack = await self._connection.publish(
+                    self._subject, payload, headers=headers, patience=None, backoff=backoff
+                )
+            except Refused as refusal:
+                if not refusal.fault.conflict:
+                    raise refusal.fault.as_fleet_error() from refusal
+                unanswered += refusal.unanswered
+                settled = await self._settle(entry, payload, unanswered)
+                if settled is None:
+                    await backoff.wait(refusal)
+                    continue
+                ack = Ack(sequence=settled, duplicate=True, unanswered=unanswered)
+            else:
+                unanswered += ack.unanswered
+                if ack.duplicate and not unanswered:
+                    raise Fenced(f"{self._subject} holds an event {entry.event.id} that this writer did not send")
+            self._sequence = ack.sequence
+            return
+
+    async def _settle(self, entry: _Entry, payload: bytes, unanswered: int) -> int | None:
+        """The sequence at which a refused event stands after all, None to send it again. Raises the fence."""
+        last = await last_message(self._connection, subjects.EVENTS, self._subject, patience=self._patience)
+        sequence = last.sequence if last is not None else 0
+        first_of_fresh = self._fresh and not self._owner
+        if last is not None and last.data == payload and (unanswered or not first_of_fresh):
+            return sequence
+        if sequence == self._sequence:
+            # Nobody else wrote: an earlier copy of this event is on its way through the cluster.
+            return None
+        if first_of_fresh:
+            raise AlreadyExists(f"{self._subject} has events already")
+        holder = last.headers.get(MESSAGE_ID, "") if last is not None else ""
+        if not self._owner and place_of(holder)[0] < self._writer.generation:
+            # The old owner got one more event in before this first one, which is what will fence it.
+            self._sequence = sequence
+            return None
+        raise Fenced(f"{self._subject} was taken over by {holder or 'an unknown writer'}")
+
+
+@asynccontextmanager
+async def journal(
+    connection: Connection, blobs: BlobStore, writer: Writer, *, fresh: bool, patience: float
+) -> AsyncGenerator[JetStreamJournal]:
+    """A writer's journal; the end of the context flushes it.
+
+    Raises:
+        Fenced: A higher generation owns the subject already.
+        Unavailable: NATS did not answer within `patience` seconds.
+    """
+    sequence = ordinal = 0
+    if not fresh:
+        subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
+        last = await last_message(connection, subjects.EVENTS, subject, patience=patience)
+        if last is not None:
+            sequence = last.sequence
+            generation, last_ordinal = place_of(last.headers.get(MESSAGE_ID, ""))
+            if generation > writer.generation:
+                raise Fenced(f"{subject} belongs to generation {generation}")
+            ordinal = last_ordinal if generation == writer.generation else 0
+    opened = JetStreamJournal(
+        connection, blobs, writer, fresh=fresh, patience=patience, sequence=sequence, ordinal=ordinal
+    )
+    try:
+        try:
+            yield opened
+        except BaseException:
+            try:
+                if opened.open:
+                    await opened.flush()
+            except FleetError as fault:
+                # What ended the context matters more than what could not be written.
+                _log.warning(
+                    "journal.not_flushed", execution_id=writer.execution_id, agent_id=writer.agent_id, reason=str(fault)
+                )
+            raise
+        await opened.flush()
+    finally:
+        await opened.close()
+
+
+def _again(fault: FleetError) -> FleetError:
+    return type(fault)(fault.message, field=fault.field, hint=fault.hint)

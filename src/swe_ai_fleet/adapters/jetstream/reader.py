@@ -1,0 +1,207 @@
+"""Reading a stream in order, over lost connections and restarted servers.
+
+A short-lived pull consumer that needs no acknowledgements serves one reader. It holds the messages back until they
+are asked for, so that a slow reader loses none. Whatever goes wrong with it (a gap, silence, a restarted server),
+a new one goes on behind the last message seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream.connection import Backoff, Connection, Message, StoredMessage, Subscription
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Unanswered
+from swe_ai_fleet.adapters.jetstream.streams import last_message
+
+_NANOSECONDS = 1_000_000_000
+_BATCH = 128
+_EXPIRES_SECONDS = 30
+_HEARTBEAT_SECONDS = 5
+_INACTIVE_SECONDS = 60
+_ANSWERED = ("404", "408")
+"""Statuses that end a pull request in the normal way."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _Broken(Exception):
+    """This consumer is of no more use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a delivered message stands, as its reply subject says."""
+
+    stream: int
+    consumer: int
+    pending: int
+
+    @classmethod
+    def of(cls, reply: str) -> _Place:
+        tokens = reply.split(".")
+        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
+        first = 5 if len(tokens) == 9 else 7
+        return cls(stream=int(tokens[first]), consumer=int(tokens[first + 1]), pending=int(tokens[first + 3]))
+
+
+async def messages(
+    connection: Connection, stream: str, subject: str, *, start: int = 1, follow: bool, patience: float
+) -> AsyncGenerator[StoredMessage | None, None]:
+    """Messages of a subject (wildcards allowed) from a sequence number on, oldest first.
+
+    None is yielded once, when everything stored at the time of the call has been; without `follow` that is the end.
+    With it, reading goes on until the generator is closed, however long the server is away.
+
+    Args:
+        connection: To read over.
+        stream: Its name.
+        subject: What to read of it.
+        start: First sequence number wanted.
+        follow: Whether to wait for more.
+        patience: Seconds to wait for a server that does not answer; once following, there is no such limit.
+
+    Raises:
+        NotFound: The stream does not exist.
+        Unavailable: The server did not answer in time.
+    """
+    newest = await last_message(connection, stream, subject, patience=patience)
+    until = newest.sequence if newest is not None else 0
+    position = max(start, 1)
+    caught_up = until < position
+    if caught_up:
+        yield None
+        if not follow:
+            return
+    backoff = Backoff.lasting(patience)
+    while True:
+        consumer = _Consumer(connection, stream, subject, position)
+        try:
+            async for message, pending in consumer.messages():
+                backoff = Backoff.lasting(None if follow else patience)
+                if message is not None:
+                    position = message.sequence + 1
+                    yield message
+                # The message that was the newest may be gone by now; then nothing pending says the same.
+                if not caught_up and (position > until or pending == 0):
+                    caught_up = True
+                    yield None
+                    if not follow:
+                        return
+        except _Broken as reason:
+            _log.debug("nats.consumer_replaced", stream=stream, subject=subject, reason=str(reason))
+            await backoff.wait(reason)
+        except ApiFault as fault:
+            if not fault.passing:
+                raise fault.as_fleet_error() from fault
+            await backoff.wait(fault)
+        finally:
+            await consumer.close()
+
+
+class _Consumer:
+    def __init__(self, connection: Connection, stream: str, subject: str, start: int) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._name = f"read-{secrets.token_hex(8)}"
+        self._subject = subject
+        self._start = start
+        self._inbox = f"_INBOX.{secrets.token_hex(12)}"
+        self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._subscription: Subscription | None = None
+        self._created = False
+
+    async def messages(self) -> AsyncIterator[tuple[StoredMessage | None, int]]:
+        """Messages and how many more are stored behind each; first of all that number alone."""
+        yield None, await self._create()
+        expected, wanted = 1, 0
+        while True:
+            if not wanted:
+                await self._pull()
+                wanted = _BATCH
+            message = await self._next()
+            if not message.status:
+                place = _Place.of(message.reply)
+                if place.consumer != expected:
+                    raise _Broken(f"message {expected} of the consumer is missing")
+                expected += 1
+                wanted -= 1
+                yield (
+                    StoredMessage(
+                        sequence=place.stream, subject=message.subject, data=message.data, headers=message.headers
+                    ),
+                    place.pending,
+                )
+            elif message.status in _ANSWERED:
+                wanted = 0
+            elif message.status != "100":
+                raise _Broken(f"{message.status} {message.headers.get('Description', '')}")
+
+    async def close(self) -> None:
+        """Leave nothing behind; what cannot be deleted now, the server drops when it has been idle for a minute."""
+        if self._subscription is not None:
+            await self._connection.unsubscribe(self._subscription)
+        if self._created and self._connection.connected:
+            with suppress(Unanswered):
+                await self._connection.request(
+                    f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._name}", b"", seconds=_HEARTBEAT_SECONDS
+                )
+
+    async def _create(self) -> int:
+        config = {
+            "name": self._name,
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": self._start,
+            "ack_policy": "none",
+            "filter_subject": self._subject,
+            "inactive_threshold": _INACTIVE_SECONDS * _NANOSECONDS,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+        body = {"stream_name": self._stream, "config": config, "action": "create"}
+        try:
+            self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put_nowait)
+            self._created = True
+            answer = await self._connection.request(
+                f"$JS.API.CONSUMER.CREATE.{self._stream}.{self._name}", json.dumps(body).encode()
+            )
+        except Unanswered as reason:
+            raise _Broken(str(reason)) from reason
+        info = json.loads(answer.data)
+        if "error" in info:
+            raise ApiFault.from_json(info["error"])
+        return int(info.get("num_pending", 0))
+
+    async def _pull(self) -> None:
+        request = {
+            "batch": _BATCH,
+            "expires": _EXPIRES_SECONDS * _NANOSECONDS,
+            "idle_heartbeat": _HEARTBEAT_SECONDS * _NANOSECONDS,
+        }
+        try:
+            await self._connection.send(
+                f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}",
+                json.dumps(request).encode(),
+                reply=self._inbox,
+            )
+        except Unanswered as reason:
+            raise _Broken(str(reason)) from reason
+
+    async def _next(self) -> Message:
+        if self._arrived.empty():
+            try:
+                async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
+                    message = await self._arrived.get()
+            except TimeoutError:
+                raise _Broken("no message and no heartbeat") from None
+        else:
+            message = self._arrived.get_nowait()
+        if message is None:
+            raise _Broken("the connection was lost")
+        return message

@@ -1,0 +1,59 @@
+"""Results on `agent.results.>`: each execution's own stands once on its subject."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.connection import Backoff, Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.streams import last_message
+from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+
+EXECUTION_HEADER = "Fleet-Execution-Id"
+
+
+class JetStreamResults:
+    """A `ResultBus`."""
+
+    def __init__(self, connection: Connection, *, patience: float) -> None:
+        self._connection = connection
+        self._patience = patience
+
+    async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
+        """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable."""
+        subject = subjects.result_subject(tenant, task_id, agent_id)
+        headers = {
+            MESSAGE_ID: f"{tenant}/{execution_id}/{agent_id or EXECUTION_SUBJECT}/result",
+            EXECUTION_HEADER: execution_id,
+        }
+        backoff = Backoff.lasting(self._patience)
+        unanswered = 0
+        while True:
+            last = await last_message(self._connection, subjects.RESULTS, subject, patience=self._patience)
+            if last is not None and await self._stands(last, execution_id):
+                # After a publish whose answer got lost, what stands there is what this call published.
+                return unanswered > 0
+            headers[EXPECTED_SEQUENCE] = str(last.sequence if last is not None else 0)
+            try:
+                ack = await self._connection.publish(subject, payload, headers=headers, patience=None, backoff=backoff)
+            except Refused as refusal:
+                if not refusal.fault.conflict:
+                    raise refusal.fault.as_fleet_error() from refusal
+                unanswered += refusal.unanswered
+                await backoff.wait(refusal)
+                continue
+            return not ack.duplicate or unanswered + ack.unanswered > 0
+
+    async def _stands(self, last: StoredMessage, execution_id: str) -> bool:
+        if last.headers.get(EXECUTION_HEADER) == execution_id:
+            return True
+        # Another attempt at the task came later; ours may stand before it.
+        stored = messages(self._connection, subjects.RESULTS, last.subject, follow=False, patience=self._patience)
+        async with aclosing(stored):
+            async for message in stored:
+                if message is not None and message.headers.get(EXECUTION_HEADER) == execution_id:
+                    return True
+        return False

@@ -1,0 +1,148 @@
+"""The streams of the fleet: what they keep, for how long, and how full they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault
+from swe_ai_fleet.adapters.jetstream.stored import from_api
+
+_NANOSECONDS = 1_000_000_000
+_DAY_SECONDS = 86_400.0
+_NO_MESSAGE = 10037
+_NAME_IN_USE = 10058
+_WORK_QUEUES = (subjects.COMMANDS, subjects.JOBS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """How much is kept. Sizes in bytes, 0 for no limit of our own; what is full refuses new messages."""
+
+    replicas: int = 1
+    max_age_seconds: float = 90 * _DAY_SECONDS
+    max_event_bytes: int = 0
+    max_result_bytes: int = 0
+    max_blob_bytes: int = 0
+    duplicate_window_seconds: float = 120.0
+    bucket: str = "agent-blobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamUsage:
+    """How full a stream is. `max_bytes` is 0 where it has no limit of its own."""
+
+    messages: int
+    bytes: int
+    max_bytes: int
+
+
+async def ensure(connection: Connection, settings: StreamSettings, *, patience: float) -> None:
+    """Create every stream that is missing and bring the others up to the settings. Doing it again changes nothing.
+
+    Raises:
+        PreconditionFailed: The server has no JetStream, or refuses a change (a retention policy, say).
+        ResourceExhausted: It has no room for the limits asked for.
+        Unavailable: It does not answer within `patience` seconds.
+    """
+    for config in _configurations(settings):
+        name = config["name"]
+        try:
+            await connection.api(f"STREAM.CREATE.{name}", config, patience=patience)
+        except ApiFault as fault:
+            if fault.error_code != _NAME_IN_USE:
+                raise fault.as_fleet_error() from fault
+            try:
+                await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
+            except ApiFault as refusal:
+                raise refusal.as_fleet_error() from refusal
+
+
+async def usage(connection: Connection, settings: StreamSettings, *, patience: float) -> Mapping[str, StreamUsage]:
+    """How full each stream is. Raises NotFound before `ensure`, Unavailable."""
+    found: dict[str, StreamUsage] = {}
+    for config in _configurations(settings):
+        name = str(config["name"])
+        try:
+            info = await connection.api(f"STREAM.INFO.{name}", patience=patience)
+        except ApiFault as fault:
+            raise fault.as_fleet_error() from fault
+        state = cast("dict[str, int]", info["state"])
+        limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
+        found[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
+    return found
+
+
+async def last_message(
+    connection: Connection, stream: str, subject: str, *, patience: float | None
+) -> StoredMessage | None:
+    """The last message on a subject (wildcards allowed), read from the stream's leader so that it is never stale."""
+    try:
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}, patience=patience)
+    except ApiFault as fault:
+        if fault.error_code == _NO_MESSAGE:
+            return None
+        raise fault.as_fleet_error() from fault
+    return from_api(answer)
+
+
+def object_stream(bucket: str) -> str:
+    """The stream behind an object store, as every NATS client names it."""
+    return f"OBJ_{bucket}"
+
+
+def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
+    limits = {subjects.EVENTS: settings.max_event_bytes, subjects.RESULTS: settings.max_result_bytes}
+    configurations = [
+        _stream(
+            settings,
+            name,
+            [pattern],
+            retention="workqueue" if name in _WORK_QUEUES else "limits",
+            max_bytes=limits.get(name, 0),
+        )
+        for name, pattern in subjects.STREAM_SUBJECTS.items()
+    ]
+    bucket = settings.bucket
+    # A blob is stored before the event that names it and must not expire before it.
+    blobs = _stream(
+        settings,
+        object_stream(bucket),
+        [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+        max_bytes=settings.max_blob_bytes,
+        extra_age=_DAY_SECONDS,
+    )
+    configurations.append({**blobs, "allow_rollup_hdrs": True})
+    return configurations
+
+
+def _stream(
+    settings: StreamSettings,
+    name: str,
+    patterns: list[str],
+    *,
+    retention: str = "limits",
+    max_bytes: int = 0,
+    extra_age: float = 0.0,
+) -> dict[str, object]:
+    age = settings.max_age_seconds + extra_age if settings.max_age_seconds else 0.0
+    window = min(settings.duplicate_window_seconds, age) if age else settings.duplicate_window_seconds
+    return {
+        "name": name,
+        "subjects": patterns,
+        "retention": retention,
+        "storage": "file",
+        "discard": "new",
+        "max_age": int(age * _NANOSECONDS),
+        "max_bytes": max_bytes or -1,
+        "max_msgs": -1,
+        "max_consumers": -1,
+        "max_msgs_per_subject": -1,
+        "max_msg_size": -1,
+        "num_replicas": settings.replicas,
+        "duplicate_window": int(window * _NANOSECONDS),
+        "allow_direct": True,
+    }

@@ -1,0 +1,56 @@
+"""Names on NATS: the one place that builds subjects, streams and object names.
+
+A token made from an id is percent-encoded, the dot included: `a.b` becomes `a%2Eb`, so that an id is always one token.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+
+EVENTS = "AGENT_EVENTS"
+RESULTS = "AGENT_RESULTS"
+COMMANDS = "AGENT_COMMANDS"
+JOBS = "AGENT_JOBS"
+DEAD_LETTERS = "AGENT_DLQ"
+
+STREAM_SUBJECTS = {
+    EVENTS: "agent.events.>",
+    RESULTS: "agent.results.>",
+    COMMANDS: "agent.cmd.execute.>",
+    JOBS: "agent.jobs.>",
+    DEAD_LETTERS: "agent.dlq.>",
+}
+
+ALL_HEADS = f"agent.events.*.*.{EXECUTION_SUBJECT}"
+
+
+def token(text: str) -> str:
+    """An id as one subject token. Raises InvalidRequest when it is empty."""
+    if not text:
+        raise InvalidRequest("an empty id cannot stand in a subject")
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def event_subject(tenant: str, execution_id: str, agent_id: str) -> str:
+    """Where one writer's events go; `_` as agent id is the execution itself."""
+    return f"agent.events.{token(tenant)}.{token(execution_id)}.{token(agent_id)}"
+
+
+def execution_filter(tenant: str, execution_id: str) -> str:
+    """Everything that one execution and its agents say."""
+    return f"agent.events.{token(tenant)}.{token(execution_id)}.*"
+
+
+def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
+    """Where a result goes. The default tenant uses the short name, others have theirs before the task."""
+    tokens = ["agent.results"]
+    if tenant != DEFAULT_TENANT:
+        tokens.append(token(tenant))
+    tokens.append(token(task_id))
+    if agent_id and agent_id != EXECUTION_SUBJECT:
+        tokens.append(token(agent_id))
+    return ".".join(tokens)

@@ -1,0 +1,126 @@
+"""What a model server's refusals and failures mean to us."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import urlsplit
+
+from openai import APIConnectionError, APIStatusError, APITimeoutError, OpenAIError
+
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
+
+_LONGEST_QUOTE = 500
+_RETRYABLE = frozenset({408, 409, 425, 429})
+_TOO_LONG = re.compile(
+    r"context.{0,20}(length|window|size)|(prompt|input|request).{0,20}too (long|large)|too many (input )?tokens"
+    r"|maximum (number of|input) tokens|reduce the length",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The parts of an error answer that servers agree on."""
+
+    status: int
+    message: str
+    code: str = ""
+    param: str = ""
+
+    @classmethod
+    def of(cls, error: APIStatusError) -> Refusal:
+        body: object = error.body
+        # Gemini wraps its error in a list; Ollama's native one is a plain string.
+        if isinstance(body, list) and body:
+            body = cast("list[object]", body)[0]
+        if isinstance(body, Mapping):
+            body = cast("Mapping[str, object]", body).get("error", cast("object", body))
+        if not isinstance(body, Mapping):
+            return cls(status=error.status_code, message=body if isinstance(body, str) and body else error.message)
+        fields = cast("Mapping[str, object]", body)
+        return cls(
+            status=error.status_code,
+            message=str(fields.get("message") or fields.get("detail") or error.message),
+            code=str(fields.get("code") or ""),
+            param=str(fields.get("param") or ""),
+        )
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it is about the length of the prompt."""
+        if self.status == 413 or self.code == "context_length_exceeded" or self.param == "input_tokens":
+            return True
+        return self.status in (400, 422) and _TOO_LONG.search(self.message) is not None
+
+
+def model_error(error: OpenAIError, *, base_url: str, model: str, secret: str) -> ModelError:
+    """The fault of ours that an SDK error stands for; `secret` is kept out of its message."""
+    where = f"model server {public_url(base_url)}"
+    if isinstance(error, APIStatusError):
+        refusal = Refusal.of(error)
+        said = _quote(refusal.message, secret)
+        text = f"{where} answered {refusal.status}: {said}" if said else f"{where} answered {refusal.status}"
+        return _status_error(refusal, text, model)
+    if isinstance(error, APIConnectionError):
+        return unreachable(base_url, error.__cause__ or error, secret=secret)
+    return ModelUnavailable(f"{where} failed: {_quote(str(error), secret)}", field="model_url")
+
+
+def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUnavailable:
+    """The fault for a connection that failed, broke or took too long."""
+    reason = _quote(str(error), secret)
+    if not reason:
+        reason = "timed out" if isinstance(error, (TimeoutError, APITimeoutError)) else type(error).__name__
+    return ModelUnavailable(f"model server {public_url(base_url)} cannot be reached: {reason}", field="model_url")
+
+
+def unreadable(base_url: str, answer: str, *, secret: str) -> ModelUnavailable:
+    """The fault for an answer of success that is no completion."""
+    return ModelUnavailable(
+        f"model server {public_url(base_url)} answered with something that is no completion: {_quote(answer, secret)}",
+        field="model_url",
+        hint="is this the base URL of an OpenAI-compatible API?",
+    )
+
+
+def retry_after_seconds(error: BaseException | None) -> float | None:
+    """How long the server asks to wait before another try, where it says so in seconds."""
+    if not isinstance(error, APIStatusError):
+        return None
+    try:
+        seconds = float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def public_url(url: str) -> str:
+    """The URL without user, password and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+
+def _status_error(refusal: Refusal, text: str, model: str) -> ModelError:
+    if refusal.too_long:
+        return ContextTooLong(text)
+    if refusal.status in (401, 403):
+        return ModelRejected(text, field="model_api_key", hint="check the API key and what it may use")
+    if refusal.status == 402 or refusal.code == "insufficient_quota":
+        return ModelRejected(text, field="model_api_key", hint="the account behind this key has nothing left to spend")
+    if refusal.status in _RETRYABLE or refusal.status >= 500:
+        return ModelUnavailable(text, field="model_url")
+    if refusal.status == 404 or refusal.code == "model_not_found":
+        if "model" in refusal.message.lower():
+            return ModelRejected(text, field="model", hint=f"does the server offer {model!r}?")
+        return ModelRejected(text, field="model_url", hint="the base URL usually ends in /v1")
+    return ModelRejected(text)
+
+
+def _quote(text: str, secret: str) -> str:
+    text = " ".join(text.split())
+    if secret:
+        text = text.replace(secret, "***")
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "…"

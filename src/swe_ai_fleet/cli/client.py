@@ -1,0 +1,169 @@
+"""The orchestrator as a command sees it: typed calls over one channel, faults as commands tell them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2, status_pb2
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+
+R = TypeVar("R")
+
+SUBMIT_SECONDS = 600.0
+"""Acceptance may clone a large repository first."""
+_CALL_SECONDS = 60.0
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_STATUS_EXITS = {
+    grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
+    grpc.StatusCode.ALREADY_EXISTS: Exit.USAGE,
+    grpc.StatusCode.NOT_FOUND: Exit.USAGE,
+    grpc.StatusCode.FAILED_PRECONDITION: Exit.USAGE,
+    grpc.StatusCode.UNAUTHENTICATED: Exit.USAGE,
+    grpc.StatusCode.PERMISSION_DENIED: Exit.USAGE,
+    grpc.StatusCode.OUT_OF_RANGE: Exit.USAGE,
+    grpc.StatusCode.UNAVAILABLE: Exit.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Exit.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED: Exit.STOPPED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Exit.STOPPED,
+}
+
+
+class FleetClient:
+    """Calls to one orchestrator. Every method raises CommandFault where the server answers with a fault."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, address: str, token: str) -> None:
+        self.address = address
+        self._stub = cast("Any", OrchestratorServiceStub)(channel)
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+
+    async def submit(self, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
+        call = self._stub.SubmitTask(request, metadata=self._metadata, timeout=SUBMIT_SECONDS)
+        return await self._answer(call, pb.SubmitTaskResponse)
+
+    async def status(self, *, timeout_seconds: float = 10.0) -> pb.GetStatusResponse:
+        request = pb.GetStatusRequest(include_stats=True)
+        call = self._stub.GetStatus(request, metadata=self._metadata, timeout=timeout_seconds)
+        return await self._answer(call, pb.GetStatusResponse)
+
+    async def executions(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
+        call = self._stub.ListExecutions(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.ListExecutionsResponse)
+
+    async def execution(self, execution_id: str) -> pb.Execution:
+        request = pb.GetExecutionRequest(execution_id=execution_id)
+        call = self._stub.GetExecution(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return (await self._answer(call, pb.GetExecutionResponse)).execution
+
+    async def cancel(self, execution_id: str, reason: str) -> pb.CancelExecutionResponse:
+        request = pb.CancelExecutionRequest(execution_id=execution_id, reason=reason)
+        call = self._stub.CancelExecution(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.CancelExecutionResponse)
+
+    async def events(self, execution_id: str, *, from_sequence: int = 0) -> AsyncGenerator[pb.ExecutionEvent, None]:
+        """An execution's events up to its end."""
+        request = pb.StreamExecutionRequest(execution_id=execution_id, from_sequence=from_sequence)
+        call = cast("AsyncIterator[pb.ExecutionEvent]", self._stub.StreamExecution(request, metadata=self._metadata))
+        with self._faults():
+            async for event in call:
+                yield event
+
+    async def orchestrate(self, request: pb.OrchestrateRequest) -> AsyncGenerator[pb.OrchestrationUpdate, None]:
+        """Run a task; its updates as they happen, the last one with the final answer."""
+        call = cast(
+            "AsyncIterator[pb.OrchestrationUpdate]", self._stub.StreamOrchestration(request, metadata=self._metadata)
+        )
+        with self._faults():
+            async for update in call:
+                yield update
+
+    async def artifact(self, execution_id: str, digest: str) -> bytes:
+        """A whole blob of an execution."""
+        request = pb.GetArtifactRequest(execution_id=execution_id, digest=digest)
+        call = self._stub.GetArtifact(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        content = bytearray()
+        with self._faults():
+            async for part in cast("AsyncIterator[pb.GetArtifactResponse]", call):
+                content += part.chunk
+        return bytes(content)
+
+    async def find(self, name: str) -> str:
+        """The execution id behind an execution id or a task id (then that of its newest execution)."""
+        if _is_execution_id(name):
+            return name
+        found = await self.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
+        if not found.executions:
+            raise CommandFault(
+                f"no execution and no task has the id {name!r}", exit_code=Exit.USAGE, hint="see `fleet list`"
+            )
+        return found.executions[0].execution_id
+
+    async def _answer(self, call: Awaitable[object], kind: type[R]) -> R:
+        with self._faults():
+            answer = await call
+        assert isinstance(answer, kind)
+        return answer
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise fault_of_call(error, self.address) from error
+
+
+@asynccontextmanager
+async def connect(address: str, token: str) -> AsyncGenerator[FleetClient, None]:
+    """A client of the orchestrator at `host:port` for as long as the context lasts. Nothing is sent yet."""
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        yield FleetClient(channel, address=address, token=token)
+
+
+def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
+    """A call's status, with its rich details, as a command tells it."""
+    code = error.code()
+    message, field, hint = error.details() or code.name.lower(), "", ""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            field, hint = _details(value)
+    if code is grpc.StatusCode.UNAVAILABLE and not hint:
+        hint = f"is the fleet at {address} running? start one with `fleet up`, or give --local"
+    if code is grpc.StatusCode.UNAUTHENTICATED and not hint:
+        hint = "set FLEET_TOKEN to the token that `fleet up` wrote into fleet.json"
+    return CommandFault(message, exit_code=_STATUS_EXITS.get(code, Exit.NOT_ACCEPTED), field=field, hint=hint)
+
+
+def _details(data: bytes) -> tuple[str, str]:
+    """(field, hint) of a rich error."""
+    field, hints = "", list[str]()
+    status = cast("Any", status_pb2).Status.FromString(data)
+    details = cast("Any", error_details_pb2)
+    for detail in status.details:
+        for kind in (details.BadRequest, details.ErrorInfo, details.Help):
+            if not detail.Is(kind.DESCRIPTOR):
+                continue
+            told = kind()
+            detail.Unpack(told)
+            if kind is details.BadRequest:
+                field = next((violation.field for violation in told.field_violations), field)
+            elif kind is details.ErrorInfo:
+                hints.append(told.metadata.get("hint", ""))
+            else:
+                hints += [link.description for link in told.links]
+    return field, next(filter(None, hints), "")
+
+
+def _is_execution_id(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False

@@ -1,0 +1,63 @@
+"""What a command ends with: exit codes, and faults as one line and a hint."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from swe_ai_fleet.domain.errors import (
+    AlreadyExists,
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
+from swe_ai_fleet.domain.event import ExecutionStatus
+
+
+class Exit(IntEnum):
+    """Exit codes of `fleet`."""
+
+    ACCEPTED = 0
+    NOT_ACCEPTED = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    STOPPED = 4
+    REJECTED = 5
+
+
+class CommandFault(Exception):
+    """A command cannot go on. The message is one line; `hint` says what to do about it."""
+
+    def __init__(self, message: str, *, exit_code: Exit, hint: str = "", field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.hint = hint
+        self.field = field
+
+
+def exit_of(status: ExecutionStatus) -> Exit:
+    """The exit code that tells how an execution stands; one that goes on counts as not accepted."""
+    match status:
+        case ExecutionStatus.COMPLETED:
+            return Exit.ACCEPTED
+        case ExecutionStatus.TIMEOUT | ExecutionStatus.CANCELLED:
+            return Exit.STOPPED
+        case ExecutionStatus.REJECTED:
+            return Exit.REJECTED
+        case _:
+            return Exit.NOT_ACCEPTED
+
+
+def fault_of(error: FleetError) -> CommandFault:
+    """A fault of our own parts as a command tells it."""
+    match error:
+        case InvalidRequest() | NotFound() | AlreadyExists() | PreconditionFailed():
+            code = Exit.USAGE
+        case Unavailable() | ResourceExhausted():
+            code = Exit.UNAVAILABLE
+        case _:
+            code = Exit.NOT_ACCEPTED
+    return CommandFault(error.message, exit_code=code, hint=error.hint, field=error.field)

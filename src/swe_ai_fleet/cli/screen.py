@@ -1,0 +1,64 @@
+"""Where a command prints: results to standard output, progress and faults to standard error."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.text import clean, one_line
+
+_WIDTH_WITHOUT_TERMINAL = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """The two streams of a command. With `json`, `out` gets JSON only and `err` stays silent."""
+
+    json: bool
+    out: Console
+    err: Console
+
+    @classmethod
+    def open(cls, *, json: bool) -> Screen:
+        """The screen of this process."""
+        return cls(json=json, out=_console(sys.stdout), err=_console(sys.stderr, quiet=json))
+
+    def document(self, value: Mapping[str, object]) -> None:
+        """Print one JSON document on a single line."""
+        self.out.file.write(json.dumps(value) + "\n")
+        self.out.file.flush()
+
+    def line(self, text: str, *, style: str = "") -> None:
+        """Print a line of a result; the text may be untrusted."""
+        self.out.print(Text(clean(text), style=style), soft_wrap=True)
+
+    def note(self, text: str, *, style: str = "dim") -> None:
+        """Print a line about the way there; the text may be untrusted."""
+        self.err.print(Text(clean(text), style=style), soft_wrap=True)
+
+    def fault(self, fault: CommandFault) -> None:
+        """Say why the command ends: one line and a hint, or a JSON document."""
+        if self.json:
+            told = {"message": fault.message, "hint": fault.hint, "field": fault.field}
+            self.document({"error": told, "exit_code": int(fault.exit_code)})
+            return
+        where = f"{fault.field}: " if fault.field else ""
+        self.note(f"fleet: {where}{one_line(fault.message, 2000)}", style="bold red")
+        if fault.hint:
+            self.note(f"  hint: {one_line(fault.hint, 2000)}", style="yellow")
+
+
+def _console(stream: TextIO, *, quiet: bool = False) -> Console:
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
+    # Without markup, highlighting and emoji codes, what is printed means nothing but itself.
+    return Console(file=stream, markup=False, highlight=False, emoji=False, width=width, quiet=quiet)

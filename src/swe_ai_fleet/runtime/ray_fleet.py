@@ -1,0 +1,162 @@
+"""The fleet on Ray: a pool of hosts, the least busy one first, a lost one replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
+from swe_ai_fleet.domain.errors import AgentLost, FleetError
+from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
+from swe_ai_fleet.settings import Settings
+
+T = TypeVar("T")
+_CANCEL_SECONDS = 15.0
+_CHECKS_PER_HOST = 8
+"""Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
+
+
+class ObjectRef(Protocol):
+    """What Ray gives for a call under way."""
+
+    def __await__(self) -> Any: ...
+
+
+@dataclass(eq=False, kw_only=True)
+class Host:
+    """One actor of the pool and how many calls it has under way."""
+
+    name: str
+    actor: Any
+    busy: int = 0
+
+
+@dataclass(kw_only=True)
+class RayFleet:
+    """Runs agents and checks on pooled `AgentHost` actors. Made by `open_fleet_on_ray`; Ray must be initialised.
+
+    Args:
+        settings: What hosts are made with.
+    """
+
+    settings: Settings
+    _hosts: list[Host] = field(default_factory=list[Host])
+    _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def running(self) -> int:
+        """Calls under way on all hosts."""
+        return sum(host.busy for host in self._hosts)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self._hosts)
+
+    async def run(self, assignment: Assignment) -> Candidate:
+        """One agent run on the least busy host. Raises AgentLost when the host dies, FleetErrors of the run."""
+        return from_json(Candidate, await self._call(lambda actor: actor.run_assignment.remote(to_json(assignment))))
+
+    async def check(self, assignment: CheckAssignment) -> CheckReport:
+        """One check on the least busy host. A host that dies takes the check along once; it runs again on another."""
+
+        def call(actor: Any) -> ObjectRef:
+            return actor.check.remote(to_json(assignment))
+
+        try:
+            return from_json(CheckReport, await self._call(call))
+        except AgentLost:
+            return from_json(CheckReport, await self._call(call))
+
+    async def warm(self) -> None:
+        """Start the first host, so that the first task finds it ready."""
+        await self._settled(self._host().actor.ready.remote())
+
+    async def close(self) -> None:
+        """End every host and what runs on it."""
+        for host in self._hosts:
+            ray.kill(host.actor, no_restart=True)
+        self._hosts.clear()
+
+    async def _call(self, call: Callable[[Any], ObjectRef]) -> bytes:
+        host = self._host()
+        host.busy += 1
+        try:
+            return await self._settled(call(host.actor))
+        except RayActorError as error:
+            self._forget(host)
+            raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
+        finally:
+            host.busy -= 1
+
+    async def _settled(self, reference: ObjectRef) -> Any:
+        """The call's value; its fault as the exception it was; cancelled together with the caller."""
+        try:
+            return await asyncio.shield(_awaited(reference))
+        except asyncio.CancelledError:
+            ray.cancel(reference)  # pyright: ignore[reportUnknownMemberType, reportArgumentType]
+            await self._ended(reference)
+            raise
+        except RayTaskError as error:
+            fault = _cause(error)
+            if isinstance(fault, FleetError):
+                raise fault from None
+            raise AgentLost(f"a run met a fault of ours: {type(fault).__name__}: {fault}") from error
+
+    async def _ended(self, reference: ObjectRef) -> None:
+        """Wait until a cancelled call has cleaned up, at most `_CANCEL_SECONDS`."""
+        try:
+            async with asyncio.timeout(_CANCEL_SECONDS):
+                await _awaited(reference)
+        except (RayError, TaskCancelledError, TimeoutError, asyncio.CancelledError):
+            return
+
+    def _host(self) -> Host:
+        """The least busy host with room, else a new one."""
+        free = [host for host in self._hosts if host.busy < self.settings.agents_per_actor]
+        if free:
+            return min(free, key=lambda host: host.busy)
+        if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents and self._hosts:
+            return min(self._hosts, key=lambda host: host.busy)
+        name = f"agent-host-{next(self._names)}"
+        actor = cast("Any", ray.remote(AgentHost)).options(  # pyright: ignore[reportUnknownMemberType]
+            num_cpus=0,
+            max_concurrency=max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST,
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        host = Host(name=name, actor=actor.remote(self.settings.model_dump_json(), name))
+        self._hosts.append(host)
+        return host
+
+    def _forget(self, host: Host) -> None:
+        if host in self._hosts:
+            self._hosts.remove(host)
+
+
+@asynccontextmanager
+async def open_ray_fleet(settings: Settings) -> AsyncGenerator[RayFleet]:
+    """A fleet on the Ray this process is connected to; its hosts end with the context."""
+    fleet = RayFleet(settings=settings)
+    try:
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+async def _awaited(reference: ObjectRef) -> Any:
+    return await reference
+
+
+def _cause(error: RayTaskError) -> BaseException:
+    cause: object = error
+    while isinstance(cause, RayTaskError):
+        cause = cast("object", cause.cause)
+    return cause if isinstance(cause, BaseException) else error

@@ -1,0 +1,55 @@
+"""The pooled, warm actor that runs many agents as tasks of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
+from swe_ai_fleet.sandbox import raise_file_limit
+from swe_ai_fleet.settings import Settings
+
+
+class AgentHost:
+    """Runs the assignments of one tenant. Values cross the actor's boundary as JSON, faults as `FleetError`s.
+
+    Args:
+        settings: The fleet's settings as JSON, NATS address included.
+        name: Names the host in the log.
+    """
+
+    def __init__(self, settings: str, name: str) -> None:
+        raise_file_limit()
+        self._settings = Settings.model_validate_json(settings)
+        self._name = name
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._worker: AgentWorker | None = None
+
+    async def ready(self) -> int:
+        """Open what runs need, once; the host's process id."""
+        await self._open()
+        return os.getpid()
+
+    async def run_assignment(self, assignment: bytes) -> bytes:
+        """Carry out an `Assignment`; the `Candidate`. Cancelling the call ends the agent and its processes."""
+        worker = await self._open()
+        return to_json(await worker.run(from_json(Assignment, assignment)))
+
+    async def check(self, assignment: bytes) -> bytes:
+        """Carry out a `CheckAssignment`; the `CheckReport`."""
+        worker = await self._open()
+        return to_json(await worker.check(from_json(CheckAssignment, assignment)))
+
+    async def close(self) -> None:
+        """Close connections and whatever still runs."""
+        await self._stack.aclose()
+
+    async def _open(self) -> AgentWorker:
+        async with self._opening:
+            if self._worker is None:
+                self._worker = await self._stack.enter_async_context(open_worker(self._settings, host=self._name))
+        return self._worker

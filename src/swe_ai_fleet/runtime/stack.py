@@ -1,0 +1,113 @@
+"""Everything below the gRPC server, composed: NATS, Ray, the fleet, executions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.local_ray import ray_connection
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
+from swe_ai_fleet.sandbox import raise_file_limit
+from swe_ai_fleet.settings import Settings
+
+_PROBE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """What a server serves from. `settings` hold the addresses that were really taken."""
+
+    settings: Settings
+    executions: Executions
+    log: JetStream
+    fleet: RayFleet
+    model: OpenAIChatModel
+
+    async def ready(self) -> bool:
+        """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
+        return (await self.log.ping()).ok
+
+    async def components(self) -> tuple[Component, ...]:
+        """NATS, Ray and the model server as they answer now."""
+        return await asyncio.gather(self._nats(), self._ray(), self._model())
+
+    async def _nats(self) -> Component:
+        ping = await self.log.ping()
+        state = ComponentState.UP if ping.ok else ComponentState.DOWN
+        return Component(name="nats", state=state, message=ping.error, version=ping.version, latency_ms=ping.latency_ms)
+
+    async def _ray(self) -> Component:
+        import ray
+
+        message = f"{len(self.fleet.hosts)} hosts, {self.fleet.running} calls under way"
+        state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
+        return Component(name="ray", state=state, message=message, version=ray.__version__)
+
+    async def _model(self) -> Component:
+        asked_at = time.monotonic()
+        try:
+            async with asyncio.timeout(_PROBE_SECONDS):
+                found = await self.model.probe()
+        except (FleetError, TimeoutError) as error:
+            message = str(error) or f"no answer within {_PROBE_SECONDS:g} seconds"
+            return Component(name="model", state=ComponentState.DOWN, message=message)
+        return Component(
+            name="model",
+            state=ComponentState.UP,
+            message=found.model,
+            version=found.server,
+            latency_ms=(time.monotonic() - asked_at) * 1000,
+        )
+
+
+@asynccontextmanager
+async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
+    """Start what settings leave to us, connect to the rest, take unfinished executions up, until the context ends.
+
+    Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
+    """
+    raise_file_limit()
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        embedded = not settings.nats_url
+        if embedded:
+            address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
+            settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
+        log = await stack.enter_async_context(connect_log(settings, name="orchestrator"))
+        await log.ensure_streams()
+        model = await stack.enter_async_context(open_model(settings))
+        workspaces = workspace_provider(settings)
+        await workspaces.reap()
+        stack.enter_context(ray_connection(settings))
+        fleet = await stack.enter_async_context(open_ray_fleet(settings))
+        surroundings = Surroundings(
+            log=log,
+            blobs=log,
+            results=log,
+            fleet=fleet,
+            workspaces=workspaces,
+            owner=f"{socket.gethostname()}/{os.getpid()}",
+        )
+        executions = await stack.enter_async_context(
+            Executions(
+                surroundings,
+                max_agents=settings.max_agents,
+                max_executions=settings.max_executions,
+                recover=embedded,
+            )
+        )
+        await fleet.warm()
+        yield Stack(settings=settings, executions=executions, log=log, fleet=fleet, model=model)

@@ -1,0 +1,153 @@
+"""Control groups: the limits on processes and memory that bind root too."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PREFIX = "fleet-"
+_REMOVE_ATTEMPTS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlGroup:
+    """The directories of one group, one per hierarchy."""
+
+    directories: tuple[Path, ...]
+
+    @property
+    def entrances(self) -> tuple[Path, ...]:
+        """The files that a process writes itself into to join."""
+        return tuple(directory / "cgroup.procs" for directory in self.directories)
+
+    async def remove(self) -> None:
+        """Remove the group once its processes are dead; what cannot be removed is left for the next `reap`."""
+        for directory in self.directories:
+            for _ in range(_REMOVE_ATTEMPTS):
+                # A group stays busy until its last process is reaped, which is not ours to wait for.
+                with suppress(FileNotFoundError):
+                    try:
+                        directory.rmdir()
+                    except OSError as error:
+                        if isinstance(error, FileNotFoundError):
+                            break
+                        await asyncio.sleep(0.002)
+                        continue
+                break
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parent:
+    directory: Path
+    limits: tuple[tuple[str, str], ...]
+
+
+class ControlGroups:
+    """Where this process may create groups: cgroup v1 or v2, whichever is writable."""
+
+    def __init__(self, mountinfo: str, membership: str) -> None:
+        """Take the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+        self._numbers = itertools.count()
+        self._parents: list[_Parent] = []
+        self.processes = False
+        self.memory = False
+        own = _own_paths(membership)
+        mounts = _mounts(mountinfo)
+        for controller, point, root in mounts:
+            if controller == "pids" and not self.processes:
+                self.processes = self._adopt(_below(point, root, own.get("pids", "/")), ("pids.max", "processes"))
+            elif controller == "memory" and not self.memory:
+                limit = ("memory.limit_in_bytes", "memory")
+                self.memory = self._adopt(_below(point, root, own.get("memory", "/")), limit)
+        for controller, point, root in mounts:
+            if controller == "" and not self.processes:
+                self._adopt_unified([_below(point, root, own.get("", "/")), point])
+
+    @classmethod
+    def discover(cls) -> ControlGroups:
+        """Look where this process may create groups, and remove those that dead processes left there."""
+        try:
+            groups = cls(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+        except FileNotFoundError:
+            return cls("", "")
+        groups.reap()
+        return groups
+
+    def _adopt(self, directory: Path, *limits: tuple[str, str]) -> bool:
+        if not os.access(directory, os.W_OK):
+            return False
+        self._parents.append(_Parent(directory=directory, limits=limits))
+        return True
+
+    def _adopt_unified(self, candidates: list[Path]) -> None:
+        for directory in candidates:
+            control = directory / "cgroup.subtree_control"
+            for controller in ("+pids", "+memory"):
+                # Refused where the group itself holds processes or the controller is not delegated.
+                with suppress(OSError):
+                    control.write_text(controller)
+            enabled: list[str] = []
+            with suppress(OSError):
+                enabled = control.read_text().split()
+            if "pids" not in enabled:
+                continue
+            limits = [("pids.max", "processes")] + ([("memory.max", "memory")] if "memory" in enabled else [])
+            if self._adopt(directory, *limits):
+                self.processes, self.memory = True, len(limits) > 1
+                return
+
+    def create(self, *, max_processes: int, max_memory_bytes: int) -> ControlGroup | None:
+        """A fresh group with these limits, or None where no group can be had."""
+        amounts = {"processes": max_processes, "memory": max_memory_bytes}
+        name = f"{_PREFIX}{os.getpid()}-{next(self._numbers)}"
+        directories: list[Path] = []
+        for parent in self._parents:
+            directory = parent.directory / name
+            directory.mkdir(exist_ok=True)
+            for file, amount in parent.limits:
+                (directory / file).write_text(str(amounts[amount]))
+            directories.append(directory)
+        return ControlGroup(directories=tuple(directories)) if directories else None
+
+    def reap(self) -> None:
+        """Remove the groups whose makers are dead."""
+        for parent in self._parents:
+            for directory in parent.directory.glob(f"{_PREFIX}*-*"):
+                maker = directory.name.removeprefix(_PREFIX).partition("-")[0]
+                if maker.isdigit() and not Path("/proc", maker).exists():
+                    with suppress(OSError):
+                        directory.rmdir()
+
+
+def _own_paths(membership: str) -> dict[str, str]:
+    paths: dict[str, str] = {}
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            paths[controller] = path
+    return paths
+
+
+def _mounts(mountinfo: str) -> list[tuple[str, Path, str]]:
+    """(controller, mount point, root within the hierarchy) of every cgroup mount; v2 has the controller ""."""
+    found: list[tuple[str, Path, str]] = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        root, point = before.split(" ")[3:5]
+        if kind == "cgroup2":
+            found.append(("", Path(point), root))
+        elif kind == "cgroup":
+            found += [(option, Path(point), root) for option in options.split(",") if option in ("pids", "memory")]
+    return found
+
+
+def _below(point: Path, root: str, own: str) -> Path:
+    """The directory of our own group; in a container the mount may show only a part of the hierarchy."""
+    inside = own.removeprefix(root.rstrip("/")) if own.startswith(root) else "/"
+    directory = point / inside.lstrip("/")
+    return directory if directory.is_dir() else point

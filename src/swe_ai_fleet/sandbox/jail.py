@@ -1,0 +1,214 @@
+"""What a command sees of the machine: bubblewrap's arguments, and the variables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.domain.environment import Environment, Mount
+
+WORKSPACE = "/workspace"
+HOME = "/home/agent"
+PROXY_PORT = 3128
+_UID = 1000
+_FLEET = "/run/fleet"
+RUNNER = f"{_FLEET}/sh"
+FORWARDER = f"{_FLEET}/forwarder.py"
+PROXY = f"{_FLEET}/proxy"
+_SHARED_MEMORY_BYTES = 512 * 1024**2
+
+_ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# What programs need of /etc, none of it secret. Accounts, hosts and name services are written by us.
+_ETC = (
+    "alternatives", "ca-certificates", "crypto-policies/back-ends", "debian_version", "fonts", "ld.so.cache", "ld.so.conf",
+    "ld.so.conf.d", "localtime", "lsb-release", "magic", "mime.types", "os-release", "perl", "pki/ca-trust/extracted",
+    "pki/tls/certs", "protocols", "python3", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo",
+    "timezone",
+)  # fmt: skip
+_PIP_FILES = ("pip.conf", "xdg/pip")
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+_ACCOUNTS = {
+    "passwd": f"root:x:0:0:root:/root:/bin/sh\nagent:x:{_UID}:{_UID}:agent:{HOME}:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/:/bin/false\n",
+    "group": f"root:x:0:\nagent:x:{_UID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost fleet\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+# Where programs look for the certificates of authorities; they point below what is bound anyway.
+_CERTIFICATE_VARIABLES = (
+    "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bubblewrap:
+    """The bubblewrap program of this host and the options it knows."""
+
+    program: str
+    options: frozenset[str]
+
+    @classmethod
+    async def find(cls) -> Bubblewrap | None:
+        """The one on PATH, or None."""
+        program = shutil.which("bwrap")
+        if program is None:
+            return None
+        process = await asyncio.create_subprocess_exec(
+            program, "--help", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        output, _ = await process.communicate()
+        return cls(program=program, options=frozenset(re.findall(r"--[a-z-]+", output.decode("utf-8", "replace"))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scratch:
+    """The private directory of a workspace on the host; it holds what all its sessions share and dies with it."""
+
+    directory: Path
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    @property
+    def tmp(self) -> Path:
+        return self.directory / "tmp"
+
+    @property
+    def proxy(self) -> Path:
+        return self.directory / "proxy"
+
+    @property
+    def runner(self) -> Path:
+        return self.directory / "sh"
+
+    def prepare(self) -> None:
+        """Create everything in it."""
+        for directory in (self.home, self.tmp, self.proxy, self.directory / "etc"):
+            directory.mkdir()
+        for name, text in _ACCOUNTS.items():
+            (self.directory / "etc" / name).write_text(text)
+        shutil.copyfile(shell(), self.runner)
+        # A program its user cannot read makes a process that its user can neither trace nor look into: commands get at
+        # neither the runner's pipes nor its memory.
+        self.runner.chmod(0o111)
+
+
+def shell() -> str:
+    """The smallest POSIX shell of this host."""
+    return os.path.realpath(shutil.which("dash") or "/bin/sh")
+
+
+def toolchain() -> Path | None:
+    """The installation of the Python that runs the fleet, where it is not below /usr and so visible anyway."""
+    base = Path(sys.base_prefix)
+    return None if base.is_relative_to("/usr") else base
+
+
+def python() -> str:
+    """The fleet's own Python as a command sees it."""
+    return f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def variables(
+    environment: Environment, host: Mapping[str, str], *, home: str = HOME, tmp: str = "/tmp", networked: bool = False
+) -> dict[str, str]:
+    """The variables of a session: our own, the environment's over them, of the host's only where certificates are."""
+    base = toolchain()
+    path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
+    path += [str(base / "bin")] if base else []
+    path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    found = {
+        "CI": "1",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "LOGNAME": "agent",
+        "NO_COLOR": "1",
+        "PAGER": "cat",
+        "PATH": ":".join(path),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SHELL": "/bin/sh",
+        "TERM": "dumb",
+        "TMPDIR": tmp,
+        "USER": "agent",
+    }
+    for name in _CERTIFICATE_VARIABLES:
+        if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
+            found[name] = host[name]
+    if networked:
+        address = f"http://127.0.0.1:{PROXY_PORT}"
+        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY")
+        found |= dict.fromkeys(names, address) | {"no_proxy": "localhost,127.0.0.1,::1"}
+    return found | dict(environment.variables)
+
+
+def bubblewrap_arguments(
+    bubblewrap: Bubblewrap,
+    *,
+    root: Path,
+    scratch: Scratch,
+    environment: Environment,
+    writable: tuple[Mount, ...] = (),
+    networked: bool = False,
+) -> list[str]:
+    """The argv of a session up to the program it runs; the caller opens descriptor 6 for bubblewrap's report."""
+    arguments = [
+        bubblewrap.program, "--unshare-user", "--uid", str(_UID), "--gid", str(_UID), "--unshare-pid", "--unshare-net",
+        "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL", "--new-session",
+        "--die-with-parent", "--hostname", "fleet", "--info-fd", "6", "--ro-bind", "/usr", "/usr",
+    ]  # fmt: skip
+    if "--disable-userns" in bubblewrap.options:
+        arguments.append("--disable-userns")
+    for name in _ROOT_LINKS:
+        path = Path("/", name)
+        if path.is_symlink():
+            arguments += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            arguments += ["--ro-bind", str(path), str(path)]
+    # Root keeps its uid behind the namespace, and uid 0 may write sysctls without a single capability.
+    arguments += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    if "--size" in bubblewrap.options:
+        arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
+    arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
+    for name in (*_ETC, *_java_settings(), *_pip_settings()):
+        if Path("/etc", name).exists():
+            arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
+    for name in _ACCOUNTS:
+        arguments += ["--ro-bind", str(scratch.directory / "etc" / name), f"/etc/{name}"]
+    if base := toolchain():
+        arguments += ["--ro-bind", str(base), str(base)]
+    arguments += ["--ro-bind", str(scratch.runner), RUNNER]
+    if networked:
+        forwarder = Path(__file__).with_name("forwarder.py")
+        arguments += ["--ro-bind", str(forwarder), FORWARDER, "--ro-bind", str(scratch.proxy), PROXY]
+    arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), "/tmp"]  # noqa: S108
+    arguments += ["--bind", str(root), WORKSPACE]
+    for mount in environment.mounts:
+        arguments += ["--ro-bind", mount.source, mount.target]
+    for mount in writable:
+        arguments += ["--bind", mount.source, mount.target]
+    return [*arguments, "--remount-ro", "/", "--chdir", WORKSPACE]
+
+
+def _java_settings() -> list[str]:
+    return [path.name for path in Path("/etc").glob("java-*")]
+
+
+def _pip_settings() -> list[str]:
+    return [name for name in _PIP_FILES if not _holds_credentials(Path("/etc", name))]
+
+
+def _holds_credentials(path: Path) -> bool:
+    files = [path] if path.is_file() else [file for file in path.glob("*") if file.is_file()]
+    return any(_CREDENTIALS.search(file.read_text(errors="replace")) for file in files)

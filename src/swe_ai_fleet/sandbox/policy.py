@@ -1,0 +1,43 @@
+"""What a sandbox is asked to enforce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Rung(StrEnum):
+    """How strongly commands are confined, strongest first."""
+
+    BUBBLEWRAP = "bubblewrap"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxPolicy:
+    """The rung and the limits of every workspace of a sandbox.
+
+    `max_processes` and `max_memory_bytes` hold for one session (one running command and what it started);
+    `max_file_bytes` is the largest single file a command can write. A command whose time is up gets SIGTERM,
+    `grace_seconds` to tidy up, then SIGKILL. Of one workspace at most `max_sessions` commands run at a time.
+    """
+
+    rung: Rung = Rung.BUBBLEWRAP
+    max_processes: int = 512
+    max_memory_bytes: int = 4 * 1024**3
+    max_file_bytes: int = 2 * 1024**3
+    grace_seconds: float = 2.0
+    max_sessions: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkGrant:
+    """The hosts that commands of a workspace may reach, through the fleet's filtering proxy only.
+
+    `hosts` are patterns: `example.org`, `*.example.org` or `*`, optionally with `:port`; without a port 80 and 443 are
+    meant. They open public addresses only. `private_hosts` are exact names (optionally with `:port`) which may resolve
+    to any address, for a package mirror on a private network; a name that strangers control has no place there.
+    """
+
+    hosts: tuple[str, ...] = ()
+    private_hosts: tuple[str, ...] = ()

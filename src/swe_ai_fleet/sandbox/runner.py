@@ -1,0 +1,108 @@
+"""The shell text that runs commands inside a session, and how a command is written for it.
+
+The runner is a POSIX shell that reads this text from a pipe. A shell that reads a pipe parses up to the next complete
+command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.errors import InvalidRequest
+
+# Joins the control groups, opens the runner's pipes by the numbers that the runner knows, and becomes the sandbox. The
+# pipes come by the parent's /proc entry because a shell can neither rename nor close descriptors above 9.
+LAUNCHER = """\
+exec 3>"$1" 4<"$2" 6>"$3" || exit 125
+shift 3
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
+shift
+exec "$@"
+"""
+
+# Descriptors of the runner: 1 and 5 are the command's output, 3 takes exit codes, 4 brings this text. It survives what
+# a command sends to its own process group. Everything a command leaves behind is killed before its exit code is told;
+# `kill` says so when nobody is left.
+_PROLOGUE = """\
+exec 5>&2 2>/dev/null 4<&- 6>&-
+trap : HUP INT TERM
+umask 022
+ulimit -c 0
+ulimit -f {file_blocks}
+ulimit -n {open_files}
+{processes}
+fleet_end() {{
+  s=$?
+  {sweep}
+  echo "$s" >&3
+}}
+echo ready >&3
+"""
+_SWEEP = """i=0
+  while kill -s KILL -- -1; do
+    i=$((i + 1))
+    [ "$i" -lt 500 ] || sleep 0.01
+  done"""
+_OPEN_FILES = 8192
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def prologue(*, max_file_bytes: int, max_processes: int | None, sweep: bool) -> bytes:
+    """What a runner is told first; it answers `ready`.
+
+    `sweep` is for a runner alone in a process namespace: it kills all it can see after each command.
+    """
+    # The number of processes is -u in some shells and -p in others.
+    processes = f"ulimit -u {max_processes} || ulimit -p {max_processes}" if max_processes else ":"
+    return _PROLOGUE.format(
+        file_blocks=max(1, max_file_bytes // 512),
+        open_files=_OPEN_FILES,
+        processes=processes,
+        sweep=_SWEEP if sweep else ":",
+    ).encode()
+
+
+def render(command: Command, *, mount: str, before: tuple[str, ...] = ()) -> bytes:
+    """The text that makes a runner execute `command` and tell its exit code.
+
+    `before` is an argv to run to its end first. Raises InvalidRequest for what no process can be given: an empty argv,
+    NUL bytes, a name of a variable that is none, a working directory outside the workspace.
+    """
+    if not command.argv or not command.argv[0]:
+        raise InvalidRequest("the command is empty", field="argv")
+    if command.argv[0].startswith("-"):
+        raise InvalidRequest("the name of a program cannot begin with a dash", field="argv")
+    steps = [f"cd -P {_quote(_directory(command.cwd, mount), 'cwd')} || exit 126"]
+    if exports := _exports(command.variables):
+        steps.append(exports)
+    steps.append("exec " + " ".join(_quote(word, "argv") for word in command.argv))
+    errors = "2>&1" if command.merge_stderr else "2>&5"
+    text = f"({'; '.join(steps)}) {errors} 3>&- 5>&-\nfleet_end\n"
+    if before:
+        text = f"{' '.join(map(shlex.quote, before))} >/dev/null 2>&5 3>&- 5>&-\n{text}"
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _directory(cwd: str, mount: str) -> str:
+    path = PurePosixPath(cwd)
+    if path.is_absolute() or ".." in path.parts:
+        raise InvalidRequest(f"the working directory {cwd!r} is not inside the workspace", field="cwd")
+    return str(PurePosixPath(mount) / path)
+
+
+def _exports(variables: Mapping[str, str]) -> str:
+    for name in variables:
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(f"{name!r} is no name of a variable", field="variables")
+    words = [f"{name}={_quote(value, 'variables')}" for name, value in variables.items()]
+    return f"export {' '.join(words)}" if words else ""
+
+
+def _quote(text: str, field: str) -> str:
+    if "\0" in text:
+        raise InvalidRequest("a NUL byte cannot be passed to a process", field=field)
+    return shlex.quote(text)

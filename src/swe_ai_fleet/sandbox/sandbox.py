@@ -1,0 +1,98 @@
+"""The sandbox of a process: a policy, CPU slots, and the workspaces opened with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox.control_groups import ControlGroups
+from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
+from swe_ai_fleet.sandbox.jail import Bubblewrap
+from swe_ai_fleet.sandbox.policy import NetworkGrant, Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.probe import choose_rung, install_hint
+from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
+
+_BARE = Environment()
+
+
+class Sandbox:
+    """Opens workspaces under one policy; heavy commands take their CPU slot from `slots` (None: no limit).
+
+    It looks at the host (bubblewrap, control groups) once, with the first command.
+    """
+
+    def __init__(self, policy: SandboxPolicy, slots: CpuSlots | None = None) -> None:
+        self._policy = policy
+        self._slots = slots
+        self._host: Host | None = None
+        self._looking = asyncio.Lock()
+
+    @property
+    def policy(self) -> SandboxPolicy:
+        return self._policy
+
+    def workspace(
+        self,
+        root: Path,
+        *,
+        environment: Environment = _BARE,
+        network: NetworkGrant | None = None,
+        writable: tuple[Mount, ...] = (),
+        scratch: Path | None = None,
+    ) -> LocalWorkspace:
+        """A workspace over the directory `root`, which must exist; an async context manager.
+
+        `environment.mounts` are shown read-only, `writable` mounts read-write. Without a network grant commands reach
+        nothing but themselves. Home and /tmp lie in a directory of their own below `scratch` (None: the system's
+        temporary directory). With the rung `none` mounts raise PreconditionFailed and the network is the host's.
+        """
+        return LocalWorkspace(
+            self._look,
+            root,
+            confined=self._policy.rung is not Rung.NONE,
+            max_sessions=self._policy.max_sessions,
+            environment=environment,
+            network=network,
+            writable=writable,
+            scratch=scratch,
+        )
+
+    async def _look(self) -> Host:
+        async with self._looking:
+            if self._host is None:
+                bubblewrap = None
+                if self._policy.rung is Rung.BUBBLEWRAP:
+                    bubblewrap = await Bubblewrap.find()
+                    if bubblewrap is None:
+                        raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
+                self._host = Host(
+                    policy=self._policy, slots=self._slots, groups=ControlGroups.discover(), bubblewrap=bubblewrap
+                )
+            return self._host
+
+
+def default_slots() -> CpuSlots:
+    """As many slots as this process may use CPUs, shared with all fleet processes of the same user on this node."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    parent = Path(runtime) if runtime else Path(tempfile.gettempdir(), f"fleet-{os.getuid()}")
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = parent.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PreconditionFailed(f"{parent} belongs to somebody else or is open to others", hint=f"remove {parent}")
+    return CpuSlots(parent / "fleet-slots", len(os.sched_getaffinity(0)))
+
+
+@asynccontextmanager
+async def open_workspace(
+    path: Path, *, environment: Environment = _BARE, network: NetworkGrant | None = None
+) -> AsyncIterator[LocalWorkspace]:
+    """A workspace over `path` with the default policy on the strongest rung there is. Raises PreconditionFailed."""
+    sandbox = Sandbox(SandboxPolicy(rung=await choose_rung("auto")), default_slots())
+    async with sandbox.workspace(path, environment=environment, network=network) as workspace:
+        yield workspace

@@ -1,0 +1,342 @@
+"""A running sandbox that executes one command at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.sandbox import processes
+from swe_ai_fleet.sandbox.capture import Capture
+from swe_ai_fleet.sandbox.control_groups import ControlGroup
+from swe_ai_fleet.sandbox.jail import shell
+from swe_ai_fleet.sandbox.runner import LAUNCHER
+
+_CHUNK = 64 * 1024
+# A pipe holds 1 MiB at most unless root made it larger; what is left behind that is not worth waiting for.
+_DRAIN_READS = 64
+_START_SECONDS = 60.0
+_SWEEP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How a session starts: the argv that ends in the runner, its variables, what the runner is told first.
+
+    `marker` is set where no process namespace holds the commands together: bytes that stand in the environment of each
+    of them.
+    """
+
+    argv: tuple[str, ...]
+    variables: Mapping[str, str]
+    prologue: bytes
+    group: ControlGroup | None = None
+    marker: bytes | None = None
+
+
+class Session:
+    """One sandbox process tree. It must be started from the thread of the event loop, with whose end it ends."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._launch = launch
+        self._pipes = _Pipes()
+        self._exited: asyncio.Future[int] = self._loop.create_future()
+        self._told: asyncio.Future[bytes | None] = self._loop.create_future()
+        self._heard = 0.0
+        self._spent = False
+        self._unwritten = b""
+        self._status = b""
+        self._runner = 0
+        self._init: int | None = None
+        self._captures = (Capture(0), Capture(0))
+        groups = [str(entrance) for entrance in launch.group.entrances] if launch.group else []
+        try:
+            self._process = subprocess.Popen(
+                [shell(), "-c", LAUNCHER, "fleet", *self._pipes.paths, *groups, "--", *launch.argv],
+                stdin=subprocess.DEVNULL,
+                stdout=self._pipes.output[1],
+                stderr=self._pipes.errors[1],
+                env=dict(launch.variables),
+                start_new_session=True,
+            )
+        except BaseException:
+            self._pipes.close()
+            raise
+        self._outer = os.pidfd_open(self._process.pid)
+        self._pidfds = [self._outer]
+        self._loop.add_reader(self._outer, self._on_exit)
+        self._loop.add_reader(self._pipes.status[0], self._on_status)
+        for (read, _), capture in zip((self._pipes.output, self._pipes.errors), (0, 1), strict=True):
+            self._loop.add_reader(read, self._on_output, read, capture)
+
+    @classmethod
+    async def start(cls, launch: Launch) -> Session:
+        """Start one and wait until its runner answers. Raises PreconditionFailed with what the sandbox said instead."""
+        session = cls(launch)
+        try:
+            await session._greet()
+        except BaseException:
+            await uninterrupted(session.kill())
+            raise
+        return session
+
+    async def _greet(self) -> None:
+        self._captures = (Capture(_CHUNK), Capture(_CHUNK))
+        self._write(self._launch.prologue)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                told = await self._told
+        except TimeoutError:
+            raise Unavailable(f"the sandbox did not start within {_START_SECONDS:.0f} s") from None
+        if told is None:
+            self._drain()
+            reason = self._captures[1].output().text().strip() or f"exit code {self._exited.result()}"
+            raise PreconditionFailed(f"the sandbox did not start: {reason}")
+        if self._launch.marker is not None:
+            self._runner = self._process.pid
+            self._pipes.hand_over()
+            return
+        report = json.loads(os.read(self._pipes.info[0], _CHUNK))
+        self._init = os.pidfd_open(report["child-pid"])
+        self._pidfds.append(self._init)
+        self._runner = processes.children(report["child-pid"])[0]
+        self._pipes.hand_over()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take another command."""
+        return not self._spent and not self._exited.done()
+
+    async def run(self, source: bytes, command: Command, *, grace_seconds: float) -> CommandResult:
+        """Execute a rendered command to its end. After a time-out or a cancellation the session is spent."""
+        self._captures = (Capture(command.output_limit), Capture(command.output_limit))
+        self._told = self._loop.create_future()
+        self._pipes.unblock_writers()
+        started = self._heard = time.monotonic()
+        clock = _Clock(self, command, grace_seconds)
+        try:
+            if self._exited.done():
+                self._told.set_result(None)
+            else:
+                self._write(source)
+            told = await self._told
+        finally:
+            clock.stop()
+        if self._launch.marker is not None:
+            await self._sweep(self._launch.marker)
+        self._spent = not self._drain() or clock.expired
+        exit_code = self._exited.result() if told is None else int(told)
+        output, errors = self._captures
+        return CommandResult(
+            exit_code=exit_code,
+            stdout=output.output(),
+            stderr=errors.output(),
+            duration_ms=round((time.monotonic() - started) * 1000),
+            timed_out=clock.expired,
+            idle=clock.idle,
+        )
+
+    @property
+    def silent_since(self) -> float:
+        """When the command was last heard of, on the monotonic clock."""
+        return self._heard
+
+    def terminate(self) -> None:
+        """Ask every process of the command to end."""
+        processes.send_signal(processes.descendants(self._runner), signal.SIGTERM)
+
+    def end(self) -> None:
+        """Kill the session at once, without waiting for it."""
+        if self._exited.done():
+            return
+        if self._launch.marker is not None:
+            processes.send_signal(processes.descendants(self._process.pid), signal.SIGKILL)
+        # The first process of a namespace is gone only when all the others are, and bubblewrap waits for it.
+        if self._init is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        else:
+            self._process.kill()
+
+    async def kill(self) -> None:
+        """Kill the session and wait until none of its processes lives."""
+        self.end()
+        await asyncio.wait([self._exited])
+        if self._launch.marker is not None:
+            await self._sweep(self._launch.marker)
+        self._pipes.close()
+        descriptors, self._pidfds = self._pidfds, []
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if self._launch.group is not None:
+            await self._launch.group.remove()
+
+    async def _sweep(self, marker: bytes) -> None:
+        async with asyncio.timeout(_SWEEP_SECONDS):
+            while left := processes.stragglers(self._process.pid, marker):
+                processes.send_signal(left, signal.SIGKILL)
+                await asyncio.sleep(0.002)
+
+    def _write(self, data: bytes) -> None:
+        self._unwritten += data
+        self._on_writable()
+
+    def _on_writable(self) -> None:
+        control = self._pipes.control[1]
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(control, self._unwritten[:_CHUNK]) :]
+        except BlockingIOError:
+            self._loop.add_writer(control, self._on_writable)
+            return
+        except BrokenPipeError:
+            self._unwritten = b""
+        self._loop.remove_writer(control)
+
+    def _on_output(self, descriptor: int, capture: int) -> bool:
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        self._heard = time.monotonic()
+        self._captures[capture].feed(data)
+        return bool(data)
+
+    def _drain(self) -> bool:
+        """Read what the pipes still hold; False when they would not run dry."""
+        reads = [(self._pipes.output[0], 0), (self._pipes.errors[0], 1)]
+        for _ in range(_DRAIN_READS):
+            reads = [(descriptor, capture) for descriptor, capture in reads if self._on_output(descriptor, capture)]
+            if not reads:
+                return True
+        return False
+
+    def _on_status(self) -> None:
+        try:
+            data = os.read(self._pipes.status[0], _CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._pipes.status[0])
+        self._status += data
+        line, newline, rest = self._status.partition(b"\n")
+        if newline:
+            self._status = rest
+            if not self._told.done():
+                self._told.set_result(line)
+
+    def _on_exit(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            return
+        self._loop.remove_reader(self._outer)
+        if self._init is None:
+            self._finish(code)
+        else:
+            # Where bubblewrap itself was killed its namespace dies with it, but not at the same instant.
+            self._loop.add_reader(self._init, self._on_init_exit, code)
+
+    def _on_init_exit(self, code: int) -> None:
+        if self._init is not None:
+            self._loop.remove_reader(self._init)
+        self._finish(code)
+
+    def _finish(self, code: int) -> None:
+        self._pipes.forget(self._loop)
+        self._exited.set_result(code if code >= 0 else 128 - code)
+        if not self._told.done():
+            self._told.set_result(None)
+
+
+class _Clock:
+    """Ends a command whose time is up, or that was silent for too long."""
+
+    def __init__(self, session: Session, command: Command, grace_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._session = session
+        self._grace = grace_seconds
+        self._silence = command.idle_timeout_seconds
+        self._timers = [self._loop.call_later(command.timeout_seconds, self._expire)]
+        self.expired = False
+        self.idle = False
+        if self._silence is not None:
+            self._timers.append(self._loop.call_later(self._silence, self._listen, self._silence))
+
+    def _listen(self, silence: float) -> None:
+        left = silence - (time.monotonic() - self._session.silent_since)
+        if left > 0:
+            self._timers.append(self._loop.call_later(left, self._listen, silence))
+            return
+        self.idle = not self.expired
+        self._expire()
+
+    def _expire(self) -> None:
+        if self.expired:
+            return
+        self.expired = True
+        self._session.terminate()
+        self._timers.append(self._loop.call_later(self._grace, self._session.end))
+
+    def stop(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+
+class _Pipes:
+    """The pipes of a session, as (read end, write end)."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self.output, self.errors, self.status, self.control, self.info = (self._pipe() for _ in range(5))
+        for descriptor in (self.output[0], self.errors[0], self.status[0], self.control[1], self.info[0]):
+            os.set_blocking(descriptor, False)
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe()
+        self._open.update(ends)
+        return ends
+
+    @property
+    def paths(self) -> list[str]:
+        """Where the launcher finds the ends that are its own: status, control, report."""
+        return [f"/proc/{os.getpid()}/fd/{end}" for end in (self.status[1], self.control[0], self.info[1])]
+
+    def hand_over(self) -> None:
+        """Close what only the runner needs, now that it has it; the output's write ends stay for their flags."""
+        self._close({self.status[1], self.control[0], *self.info})
+
+    def unblock_writers(self) -> None:
+        """Undo what a command did to the output pipes: O_NONBLOCK belongs to the pipe, not to who set it."""
+        for _, write in (self.output, self.errors):
+            os.set_blocking(write, True)
+
+    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
+        for read in (self.output[0], self.errors[0], self.status[0]):
+            loop.remove_reader(read)
+        loop.remove_writer(self.control[1])
+
+    def close(self) -> None:
+        self._close(set(self._open))
+
+    def _close(self, ends: set[int]) -> None:
+        for end in ends & self._open:
+            self._open.discard(end)
+            os.close(end)
+
+
+async def uninterrupted(work: Awaitable[None]) -> None:
+    """Await `work` to its end whatever cancellations come; the caller is already on its way out."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()

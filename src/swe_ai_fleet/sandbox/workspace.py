@@ -1,0 +1,236 @@
+"""A workspace on this host: a directory, and the sessions that run commands in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox import jail
+from swe_ai_fleet.sandbox.control_groups import ControlGroups
+from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
+from swe_ai_fleet.sandbox.policy import NetworkGrant, SandboxPolicy
+from swe_ai_fleet.sandbox.proxy import FilteringProxy
+from swe_ai_fleet.sandbox.runner import prologue, render
+from swe_ai_fleet.sandbox.session import Launch, Session, uninterrupted
+
+# More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
+_KEPT_SESSIONS = 2
+_MARKER = "FLEET_SESSION"
+# Where the runner finds what it is told: the launcher opened it as descriptor 4.
+_CONTROL = "/proc/self/fd/4"
+_PROXY_SOCKET = "proxy.sock"
+# Before Linux 5.14 the limit on processes counts all processes of the user, in whatever namespace.
+_LIMIT_PER_NAMESPACE_SINCE = (5, 14)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What workspaces have to work with: policy, slots, control groups, and bubblewrap unless the rung is `none`."""
+
+    policy: SandboxPolicy
+    slots: CpuSlots | None
+    groups: ControlGroups
+    bubblewrap: jail.Bubblewrap | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    host: Host
+    scratch: jail.Scratch
+    proxy: FilteringProxy | None
+
+
+class LocalWorkspace:
+    """A directory that commands run in; implements `ports.Workspace`.
+
+    Commands see it at `/workspace` (with the rung `none`: where it is), and beside it a home and a /tmp which all
+    commands of the workspace share and which vanish with it. Sessions start with the first command. Where the fleet
+    is root, what commands write belongs to root: keep the directory below one that nobody else may enter.
+    """
+
+    def __init__(
+        self,
+        host: Callable[[], Awaitable[Host]],
+        root: Path,
+        *,
+        confined: bool,
+        max_sessions: int,
+        environment: Environment,
+        network: NetworkGrant | None,
+        writable: tuple[Mount, ...],
+        scratch: Path | None,
+    ) -> None:
+        if not confined and (environment.mounts or writable):
+            raise PreconditionFailed(
+                "without a sandbox nothing can be mounted into a workspace", hint="install bubblewrap, or build in place"
+            )
+        self._host = host
+        self._root = root.resolve()
+        self._confined = confined
+        self._environment = environment
+        self._network = network if confined else None
+        self._writable = writable
+        self._scratch_parent = scratch
+        self._ground: _Ground | None = None
+        self._preparing = asyncio.Lock()
+        self._room = asyncio.Semaphore(max_sessions)
+        self._sessions: set[Session] = set()
+        self._idle: list[Session] = []
+        self._closed = False
+
+    @property
+    def root(self) -> Path:
+        """Where the directory lies on this host. Its content is untrusted."""
+        return self._root
+
+    @property
+    def mount(self) -> str:
+        """Where commands see it."""
+        return jail.WORKSPACE if self._confined else str(self._root)
+
+    @property
+    def environment(self) -> Environment:
+        return self._environment
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run(self, command: Command) -> CommandResult:
+        """Run a command to its end. Every process it started is dead when this returns or is cancelled.
+
+        Raises InvalidRequest for what no process can be given, PreconditionFailed where the sandbox does not start.
+        """
+        before: tuple[str, ...] = ()
+        if self._network is not None:
+            socket = f"{jail.PROXY}/{_PROXY_SOCKET}"
+            before = (jail.python(), "-I", "-S", jail.FORWARDER, str(jail.PROXY_PORT), socket)
+        source = render(command, mount=self.mount, before=before)
+        ground = await self._prepare()
+        async with _slot(ground.host.slots, command), self._room:
+            session = await self._take(ground)
+            try:
+                result = await session.run(source, command, grace_seconds=ground.host.policy.grace_seconds)
+            except BaseException:
+                await uninterrupted(self._discard(session))
+                raise
+            if session.usable and len(self._idle) < _KEPT_SESSIONS and not self._closed:
+                self._idle.append(session)
+            else:
+                await uninterrupted(self._discard(session))
+            return result
+
+    async def close(self) -> None:
+        """Kill what still runs and remove home and /tmp; the directory itself stays."""
+        self._closed = True
+        async with self._preparing:
+            ground, self._ground = self._ground, None
+            await asyncio.gather(*(self._discard(session) for session in list(self._sessions)))
+            self._idle.clear()
+            if ground is not None:
+                if ground.proxy is not None:
+                    await ground.proxy.close()
+                await asyncio.to_thread(_remove_tree, ground.scratch.directory)
+
+    async def _prepare(self) -> _Ground:
+        async with self._preparing:
+            if self._closed:
+                raise PreconditionFailed("the workspace is closed")
+            if self._ground is None:
+                host = await self._host()
+                scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
+                scratch.prepare()
+                proxy = None
+                if self._network is not None:
+                    proxy = FilteringProxy(self._network)
+                    await proxy.start(scratch.proxy / _PROXY_SOCKET)
+                self._ground = _Ground(host=host, scratch=scratch, proxy=proxy)
+            return self._ground
+
+    async def _take(self, ground: _Ground) -> Session:
+        while self._idle:
+            session = self._idle.pop()
+            if session.usable:
+                return session
+            await uninterrupted(self._discard(session))
+        session = await Session.start(self._launch(ground))
+        self._sessions.add(session)
+        if self._closed:
+            await uninterrupted(self._discard(session))
+            raise PreconditionFailed("the workspace is closed")
+        return session
+
+    async def _discard(self, session: Session) -> None:
+        self._sessions.discard(session)
+        await session.kill()
+
+    def _launch(self, ground: _Ground) -> Launch:
+        host, policy, scratch = ground.host, ground.host.policy, ground.scratch
+        group = host.groups.create(max_processes=policy.max_processes, max_memory_bytes=policy.max_memory_bytes)
+        if host.bubblewrap is None:
+            marker = f"{_MARKER}={secrets.token_hex(16)}"
+            name, _, value = marker.partition("=")
+            own = {name: value}
+            return Launch(
+                argv=(jail.shell(), _CONTROL),
+                variables=own
+                | jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp)),
+                prologue=prologue(max_file_bytes=policy.max_file_bytes, max_processes=None, sweep=False),
+                group=group,
+                marker=marker.encode(),
+            )
+        arguments = jail.bubblewrap_arguments(
+            host.bubblewrap,
+            root=self._root,
+            scratch=scratch,
+            environment=self._environment,
+            writable=self._writable,
+            networked=self._network is not None,
+        )
+        return Launch(
+            argv=(*arguments, jail.RUNNER, _CONTROL),
+            variables=jail.variables(self._environment, os.environ, networked=self._network is not None),
+            prologue=prologue(
+                max_file_bytes=policy.max_file_bytes,
+                max_processes=policy.max_processes if _limits_per_namespace() else None,
+                sweep=True,
+            ),
+            group=group,
+        )
+
+
+def _slot(slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if slots is None or command.light else slots.hold()
+
+
+def _limits_per_namespace() -> bool:
+    release = os.uname().release.split(".")
+    return (int(release[0]), int(release[1].partition("-")[0])) >= _LIMIT_PER_NAMESPACE_SINCE
+
+
+def _remove_tree(directory: Path) -> None:
+    def open_up(function: Callable[[str], object], path: str, error: object) -> None:
+        # Commands may have taken themselves the right to enter or to write a directory of theirs.
+        for each in (Path(path).parent, Path(path)):
+            if each.is_relative_to(directory) and not each.is_symlink() and each.is_dir():
+                each.chmod(stat.S_IRWXU)
+        shutil.rmtree(path, ignore_errors=True) if Path(path).is_dir() else Path(path).unlink(missing_ok=True)
+
+    shutil.rmtree(directory, onerror=open_up)

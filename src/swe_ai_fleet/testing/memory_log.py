@@ -1,0 +1,223 @@
+"""The event log, blob store and result bus in memory, fenced like the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, NotFound, Unavailable
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.ports import Journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedResult:
+    """A result as a subscriber would hear it; `agent_id` is empty for the result of the execution."""
+
+    tenant: str
+    task_id: str
+    execution_id: str
+    agent_id: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    sequence: int
+    subject: tuple[str, str, str]
+    generation: int
+    ordinal: int
+    data: bytes
+
+    def stored(self) -> StoredEvent:
+        return StoredEvent(sequence=self.sequence, event=from_json(Event, self.data))
+
+
+class MemoryLog:
+    """`EventLog`, `BlobStore` and `ResultBus` of one process; events go through the codec as they do on the wire."""
+
+    def __init__(self) -> None:
+        self.results: list[PublishedResult] = []
+        self._records: list[_Record] = []
+        self._last: dict[tuple[str, str, str], _Record] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._followers: set[asyncio.Event] = set()
+
+    @property
+    def events(self) -> list[Event]:
+        """Every event so far, in the order of the log."""
+        return [record.stored().event for record in self._records]
+
+    def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
+        """The journal of a writer's subject; leaving the context flushes it. Entering may raise Fenced."""
+        return self._journal(writer, fresh)
+
+    async def read(
+        self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
+    ) -> AsyncGenerator[StoredEvent]:
+        """An execution's events from a sequence number on; with `follow` without an end."""
+        wanted = (tenant, execution_id)
+        async for stored in self._select(lambda record: record.subject[:2] == wanted, from_sequence, follow):
+            if stored is not None:
+                yield stored
+
+    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        """What all executions themselves say; with `follow` a None after everything stored before the call."""
+        async for stored in self._select(lambda record: record.subject[2] == EXECUTION_SUBJECT, 0, follow):
+            if stored is not None or follow:
+                yield stored
+
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+        """Store content under its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"{tenant}/{execution_id}/{digest}"
+        self._blobs[name] = data
+        return BlobRef(name=name, digest=digest, size=len(data), media_type=media_type)
+
+    async def get(self, ref: BlobRef) -> bytes:
+        """The content. Raises NotFound."""
+        if ref.name not in self._blobs:
+            raise NotFound(f"no blob {ref.name}")
+        return self._blobs[ref.name]
+
+    async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
+        """Publish a result once; False when this execution's own stands there."""
+        agent_id = "" if agent_id == EXECUTION_SUBJECT else agent_id
+        result = PublishedResult(
+            tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
+        )
+        key = (tenant, task_id, execution_id, agent_id)
+        if any((one.tenant, one.task_id, one.execution_id, one.agent_id) == key for one in self.results):
+            return False
+        self.results.append(result)
+        return True
+
+    def last(self, subject: tuple[str, str, str]) -> tuple[int, int, int]:
+        """(sequence, generation, ordinal) of a subject's last event; zeros where there is none."""
+        record = self._last.get(subject)
+        return (record.sequence, record.generation, record.ordinal) if record else (0, 0, 0)
+
+    def store(self, writer: Writer, ordinal: int, data: bytes) -> int:
+        """Append without asking anything; the sequence number. For journals: tests write through one."""
+        record = _Record(
+            sequence=len(self._records) + 1,
+            subject=(writer.tenant, writer.execution_id, writer.agent_id),
+            generation=writer.generation,
+            ordinal=ordinal,
+            data=data,
+        )
+        self._records.append(record)
+        self._last[record.subject] = record
+        for follower in self._followers:
+            follower.set()
+        return record.sequence
+
+    @asynccontextmanager
+    async def _journal(self, writer: Writer, fresh: bool) -> AsyncGenerator[MemoryJournal]:
+        opened = MemoryJournal(self, writer, fresh=fresh)
+        try:
+            yield opened
+        except BaseException:
+            with suppress(FleetError):
+                await opened.flush()
+            raise
+        else:
+            await opened.flush()
+        finally:
+            opened.close()
+
+    async def _select(
+        self, wanted: Callable[[_Record], bool], from_sequence: int, follow: bool
+    ) -> AsyncGenerator[StoredEvent | None]:
+        until = len(self._records)
+        position = max(from_sequence, 1) - 1
+        while position < until:
+            record = self._records[position]
+            position += 1
+            if wanted(record):
+                yield record.stored()
+        yield None
+        if not follow:
+            return
+        news = asyncio.Event()
+        self._followers.add(news)
+        try:
+            while True:
+                while position < len(self._records):
+                    record = self._records[position]
+                    position += 1
+                    if wanted(record):
+                        yield record.stored()
+                news.clear()
+                if position >= len(self._records):
+                    await news.wait()
+        finally:
+            self._followers.discard(news)
+
+
+class MemoryJournal:
+    """A `Journal` on a `MemoryLog`. After any fault it is closed."""
+
+    def __init__(self, log: MemoryLog, writer: Writer, *, fresh: bool) -> None:
+        self._log = log
+        self._writer = writer
+        self._fresh = fresh
+        self._subject = (writer.tenant, writer.execution_id, writer.agent_id)
+        self._sequence, generation, ordinal = (0, 0, 0) if fresh else log.last(self._subject)
+        if generation > writer.generation:
+            raise Fenced(f"{'.'.join(self._subject)} belongs to generation {generation}")
+        self._ordinal = ordinal if generation == writer.generation else 0
+        self._owner = False
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._fault: FleetError | None = None
+
+    def post(self, body: EventBody) -> Event:
+        """Queue an event; it is written when the loop turns. Raises the fault that closed the journal, if one did."""
+        if self._fault is not None:
+            raise self._fault
+        self._ordinal += 1
+        event = self._writer.event(body, ordinal=self._ordinal, at=datetime.now(UTC).isoformat())
+        self._queue.append((self._ordinal, to_json(event)))
+        asyncio.get_running_loop().call_soon(self._drain)
+        return event
+
+    async def append(self, body: EventBody) -> Event:
+        """Write an event. Raises Fenced, AlreadyExists."""
+        event = self.post(body)
+        await self.flush()
+        return event
+
+    async def flush(self) -> None:
+        """Write everything posted. Raises as `append` does."""
+        await asyncio.sleep(0)
+        self._drain()
+        if self._fault is not None:
+            raise self._fault
+
+    def close(self) -> None:
+        """Stop writing."""
+        if self._fault is None:
+            self._fault = Unavailable("the journal is closed")
+        self._queue.clear()
+
+    def _drain(self) -> None:
+        while self._queue:
+            ordinal, data = self._queue.popleft()
+            sequence, generation, _ = self._log.last(self._subject)
+            if sequence != self._sequence:
+                if self._fresh and not self._owner:
+                    self._fault = AlreadyExists(f"{'.'.join(self._subject)} has events already")
+                elif self._owner or generation >= self._writer.generation:
+                    self._fault = Fenced(f"{'.'.join(self._subject)} was taken over by generation {generation}")
+                if self._fault is not None:
+                    self._queue.clear()
+                    return
+            self._sequence = self._log.store(self._writer, ordinal, data)
+            self._owner = True

@@ -1,0 +1,313 @@
+"""An OpenAI-compatible model server on loopback that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+from pydantic_core import from_json
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
+
+_CHARACTERS_PER_TOKEN = 4
+_REMEMBERED_CONVERSATIONS = 1024
+_STREAMED_CHARACTERS = 64
+
+# Which conversation: its place in memory, the seed, the hash of the opening.
+_Key = tuple[int, int | None, int]
+# A message as (hash, characters): enough to see a shared prefix without keeping the text.
+_Fingerprint = tuple[int, int]
+
+
+class ScriptedModelServer:
+    """Answers `/v1/models`, `/v1/chat/completions` (streamed too) and `/health` by a script, for any number of agents.
+
+    `latency_seconds` delays every reply. `faults` maps the number of a chat request (the first is 1, probes count)
+    to what it gets instead. Without `native_tools` a request with tools is refused, without `strict_schemas` one
+    with `strict`, as servers do. A prompt over `max_model_len` tokens (estimated: 4 characters each) is refused in
+    vLLM's words. With an `api_key`, others are turned away. The last `keep` request bodies stay readable.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        model: str = "scripted",
+        port: int = 0,
+        latency_seconds: float = 0.0,
+        max_model_len: int = 131_072,
+        native_tools: bool = True,
+        strict_schemas: bool = True,
+        api_key: str = "",
+        faults: Mapping[int, Failure] | None = None,
+        keep: int = 32,
+    ) -> None:
+        self._script = script
+        self._model = model
+        self._port = port
+        self._latency_seconds = latency_seconds
+        self._max_model_len = max_model_len
+        self._native_tools = native_tools
+        self._strict_schemas = strict_schemas
+        self._api_key = api_key
+        self._faults = dict(faults or {})
+        self._bodies: deque[bytes] = deque(maxlen=keep)
+        self._failures_seen: dict[tuple[_Key, int], int] = {}
+        self._prompts: OrderedDict[_Key, list[_Fingerprint]] = OrderedDict()
+        self._runner: web.AppRunner | None = None
+        self._changed = asyncio.Event()
+        self.requests = 0
+        """How many chat requests came in."""
+        self.in_flight = 0
+        """How many of them wait for their answer."""
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=1 << 30)
+        application.router.add_get("/health", self._health)
+        application.router.add_get("/v1/models", self._models)
+        application.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024)
+            await site.start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        self._port = int(runner.addresses[0][1])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def url(self) -> str:
+        """The base URL, `/v1` included."""
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """The last chat requests, oldest first."""
+        return [json.loads(body) for body in self._bodies]
+
+    def fail_next(self, failure: Failure) -> None:
+        """Let the next chat requests fail, as many as `failure.times` says (0: all from now on)."""
+        numbers = range(self.requests + 1, self.requests + 1 + (failure.times or 100_000))
+        self._faults.update(dict.fromkeys(numbers, failure))
+
+    async def wait_until(self, *, in_flight: int) -> None:
+        """Wait until that many chat requests wait for their answer."""
+        while self.in_flight != in_flight:
+            await self._changed.wait()
+
+    def _count_in(self, step: int) -> None:
+        self.in_flight += step
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if not self._knows(request):
+            return _unauthorized()
+        entry = {"id": self._model, "object": "model", "owned_by": "scripted", "max_model_len": self._max_model_len}
+        return web.json_response({"object": "list", "data": [entry]})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        self._count_in(1)
+        try:
+            return await self._answer(request)
+        finally:
+            self._count_in(-1)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.requests += 1
+        self._bodies.append(body)
+        if not self._knows(request):
+            return _unauthorized()
+        if (fault := self._faults.pop(self.requests, None)) is not None:
+            return _fail(request, fault)
+        try:
+            payload: dict[str, Any] = from_json(body)
+            messages: list[dict[str, Any]] = payload["messages"]
+            opening, turn = _read_opening(messages)
+            prompt = [_fingerprint(message) for message in messages]
+        except (ValueError, TypeError, KeyError):
+            return _error(400, "the body is not a chat request")
+        if refusal := self._refusal(payload):
+            return _error(400, refusal)
+        asked = ScriptRequest(opening=opening, turn=turn, seed=payload.get("seed"), payload=payload)
+        conversation = self._script.choose(asked)
+        key = (id(conversation), asked.seed, hash(opening))
+        usage = self._count(key, prompt)
+        if usage.prompt_tokens > self._max_model_len:
+            return _too_long(self._max_model_len, usage.prompt_tokens)
+        chosen = self._next(key, conversation, turn)
+        if isinstance(chosen, Failure):
+            return _fail(request, chosen)
+        if delay := self._latency_seconds + chosen.delay_seconds:
+            await asyncio.sleep(delay)
+        completion = self._completion(chosen, asked, usage)
+        if payload.get("stream"):
+            return await _stream(request, completion, payload)
+        return web.Response(body=json.dumps(completion).encode(), content_type="application/json")
+
+    def _knows(self, request: web.Request) -> bool:
+        return not self._api_key or request.headers.get("Authorization") == f"Bearer {self._api_key}"
+
+    def _refusal(self, payload: Mapping[str, Any]) -> str:
+        tools: list[dict[str, Any]] = payload.get("tools") or []
+        if tools and not self._native_tools:
+            return '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+        if not self._strict_schemas and any("strict" in tool["function"] for tool in tools):
+            return "Extra inputs are not permitted: tools.0.function.strict"
+        return ""
+
+    def _next(self, key: _Key, conversation: Conversation, turn: int) -> Turn | Failure:
+        failures, reply = conversation.at(turn)
+        if not failures:
+            return reply
+        # A failed request adds no assistant message, so only counting tells a retry from the first try.
+        seen = self._failures_seen.get((key, turn), 0)
+        self._failures_seen[key, turn] = seen + 1
+        for failure in failures:
+            if not failure.times or seen < failure.times:
+                return failure
+            seen -= failure.times
+        return reply
+
+    def _count(self, key: _Key, prompt: list[_Fingerprint]) -> Usage:
+        before = self._prompts.pop(key, [])
+        self._prompts[key] = prompt
+        if len(self._prompts) > _REMEMBERED_CONVERSATIONS:
+            self._prompts.popitem(last=False)
+        shared = 0
+        for old, new in zip(before, prompt, strict=False):
+            if old != new:
+                break
+            shared += new[1]
+        total = sum(characters for _, characters in prompt)
+        return Usage(prompt_tokens=total // _CHARACTERS_PER_TOKEN, cached_tokens=shared // _CHARACTERS_PER_TOKEN)
+
+    def _completion(self, turn: Turn, asked: ScriptRequest, usage: Usage) -> dict[str, Any]:
+        calls = [
+            (name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+            for name, arguments in turn.tool_calls
+        ]
+        written = len(turn.content) + sum(len(name) + len(arguments) for name, arguments in calls)
+        counted = turn.usage or usage + Usage(completion_tokens=max(1, written // _CHARACTERS_PER_TOKEN))
+        message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
+        if calls and asked.payload.get("tools"):
+            ids = turn.call_ids or tuple(f"call_{asked.turn}_{index}" for index in range(len(calls)))
+            message["tool_calls"] = [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for call_id, (name, arguments) in zip(ids, calls, strict=True)
+            ]
+        elif calls:
+            message["content"] = "\n".join([turn.content, *(_tagged(name, text) for name, text in calls)]).strip()
+        finish = turn.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
+        return {
+            "id": f"chatcmpl-{self.requests}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": self._model,
+            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+            "usage": {
+                "prompt_tokens": counted.prompt_tokens,
+                "completion_tokens": counted.completion_tokens,
+                "total_tokens": counted.total_tokens,
+                "prompt_tokens_details": {"cached_tokens": counted.cached_tokens},
+            },
+        }
+
+
+def _text(content: object) -> str:
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def _read_opening(messages: list[dict[str, Any]]) -> tuple[str, int]:
+    opening: list[str] = []
+    turn = 0
+    for message in messages:
+        if message["role"] == "assistant":
+            turn += 1
+        elif turn == 0:
+            opening.append(_text(message["content"]))
+    return "\n".join(opening), turn
+
+
+def _fingerprint(message: dict[str, Any]) -> _Fingerprint:
+    content = message.get("content") or ""
+    parts = [content if isinstance(content, str) else json.dumps(content)]
+    for call in message.get("tool_calls") or ():
+        parts += (str(call["function"]["name"]), str(call["function"]["arguments"]))
+    return hash((message["role"], *parts)), sum(map(len, parts))
+
+
+def _tagged(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _error(status: int, message: str, *, code: str = "", param: str = "") -> web.Response:
+    body = {"error": {"message": message, "type": "scripted", "param": param or None, "code": code or status}}
+    return web.json_response(body, status=status)
+
+
+def _unauthorized() -> web.Response:
+    return _error(401, "Unauthorized")
+
+
+def _too_long(limit: int, tokens: int) -> web.Response:
+    text = f"This model's maximum context length is {limit} tokens. However, your request has {tokens} input tokens."
+    return _error(400, text, param="input_tokens")
+
+
+def _fail(request: web.Request, failure: Failure) -> web.Response:
+    if failure.drop and request.transport is not None:
+        request.transport.close()
+    if failure.body is not None:
+        response = web.Response(status=failure.status, text=failure.body, content_type="application/json")
+    else:
+        response = _error(failure.status, failure.message, code=failure.code, param=failure.param)
+    if failure.retry_after_seconds is not None:
+        response.headers["Retry-After"] = f"{failure.retry_after_seconds:g}"
+    return response
+
+
+async def _stream(request: web.Request, completion: dict[str, Any], payload: Mapping[str, Any]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    choice = completion["choices"][0]
+    content: str = choice["message"]["content"] or ""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [
+        {"content": content[start : start + _STREAMED_CHARACTERS]}
+        for start in range(0, len(content), _STREAMED_CHARACTERS)
+    ]
+    calls: list[dict[str, Any]] = choice["message"].get("tool_calls", [])
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
+    head = {"id": completion["id"], "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
+    ]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    options: dict[str, Any] = payload.get("stream_options") or {}
+    if options.get("include_usage"):
+        chunks.append({**head, "choices": [], "usage": completion["usage"]})
+    for chunk in chunks:
+        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response

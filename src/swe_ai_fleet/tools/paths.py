@@ -1,0 +1,360 @@
+"""The one place where a path from a model meets the file system; nothing reached here lies outside the workspace.
+
+A path is walked one component at a time from a descriptor of the root. The kernel is never let follow a symbolic link
+(O_NOFOLLOW): links are read here and walked beneath the same root, `..` goes back to the directory that was really
+passed. What was checked is what is open, so swapping a link in between gains nothing. `.git` belongs to the git tool.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
+
+from swe_ai_fleet.tools.operation import ToolFailure
+
+MAX_LINKS = 40
+MAX_PATH_BYTES = 4096
+_MAX_SIBLINGS = 500
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_IGNORABLE = dict.fromkeys([0x00AD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
+"""Code points that some file systems leave out when they compare names."""
+
+KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+}
+
+
+class MissingPath(ToolFailure):
+    """Nothing lies at the path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a path leads: a name in an open directory. `info` is None where nothing has that name yet.
+
+    `path` is the real path beneath the root, without links and `..`; the root itself is `.`. Closed by its context.
+    """
+
+    directory: int
+    name: str
+    path: str
+    info: os.stat_result | None
+
+    @property
+    def kind(self) -> str:
+        """`file`, `directory`, `fifo` and so on; empty where nothing is there."""
+        return KINDS.get(stat.S_IFMT(self.info.st_mode), "special file") if self.info else ""
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """A file as it was read: its real path beneath the root, its bytes, its permission bits."""
+
+    path: str
+    data: bytes
+    mode: int
+
+
+class Tree:
+    """The files beneath one root, by paths that nobody has checked yet.
+
+    Args:
+        root: The directory on this host.
+        mount: The same directory as commands see it; absolute paths below it are accepted as relative ones.
+    Every method raises ToolFailure naming the path and what is wrong with it.
+    """
+
+    def __init__(self, root: Path, mount: str = "/workspace") -> None:
+        self._root = root
+        self._prefixes = tuple(prefix for prefix in (mount.rstrip("/"), str(root).rstrip("/")) if prefix)
+
+    def read(self, path: str, *, limit: int) -> Content:
+        """The whole of a regular file of at most `limit` bytes."""
+        with _named(path), self._open_file(path) as (handle, place):
+            info = os.fstat(handle)
+            if info.st_size > limit:
+                raise ToolFailure(_too_large(path, info.st_size, limit))
+            data = bytearray()
+            while chunk := os.read(handle, min(limit + 1 - len(data), 1 << 20)):
+                data += chunk
+                if len(data) > limit:
+                    raise ToolFailure(_too_large(path, len(data), limit))
+            return Content(path=place.path, data=bytes(data), mode=stat.S_IMODE(info.st_mode))
+
+    def write(self, path: str, data: bytes, *, limit: int) -> str:
+        """Replace a file in one step or create it with its parent directories; the real path written.
+
+        An existing file keeps its mode and its owner. Through a link inside the workspace its target is written.
+        """
+        if len(data) > limit:
+            raise ToolFailure(_too_large(path, len(data), limit))
+        with _named(path), self._walk(path, create=True) as place:
+            if place.info is not None and not stat.S_ISREG(place.info.st_mode):
+                raise ToolFailure(f"{shown(path)} is a {place.kind}: only regular files can be written")
+            _replace(place, data)
+            return place.path
+
+    def size(self, path: str) -> int:
+        """The size in bytes of what lies at the path, 0 where nothing does; cheap."""
+        try:
+            with self._walk(path) as place:
+                return place.info.st_size if place.info else 0
+        except (ToolFailure, OSError):
+            return 0
+
+    def find(self, path: str) -> str:
+        """The real path beneath the root of something that exists, for a command's argument."""
+        with _named(path), self._walk(path) as place:
+            if place.info is None:
+                raise _missing(path, place)
+            return place.path
+
+    def info(self, path: str) -> tuple[str, os.stat_result, str]:
+        """(kind, stat, target) of a path; a link is not followed, and only a link has a target."""
+        with _named(path), self._walk(path, follow=False) as place:
+            if place.info is None:
+                raise _missing(path, place)
+            target = os.readlink(place.name, dir_fd=place.directory) if stat.S_ISLNK(place.info.st_mode) else ""
+            return place.kind, place.info, target
+
+    def count(self, path: str) -> int:
+        """How many entries a directory has."""
+        with _named(path), self._walk(path) as place:
+            return len(_names(place.directory, place.name))
+
+    def make_directory(self, path: str) -> bool:
+        """Create a directory and its parents; False where it exists already."""
+        with _named(path), self._walk(path, create=True) as place:
+            if place.info is None:
+                _make_directory(place.directory, place.name)
+                return True
+            if not stat.S_ISDIR(place.info.st_mode):
+                raise ToolFailure(f"{shown(path)} exists and is a {place.kind}")
+            return False
+
+    def remove(self, path: str) -> str:
+        """Remove a file, a link (not its target) or an empty directory; what kind it was."""
+        with _named(path), self._walk(path, follow=False) as place:
+            if place.name == ".":
+                raise ToolFailure(f"{shown(path)} is the workspace itself or ends in '..'; name what to delete")
+            if place.info is None:
+                raise _missing(path, place)
+            if not stat.S_ISDIR(place.info.st_mode):
+                os.unlink(place.name, dir_fd=place.directory)
+            elif _names(place.directory, place.name):
+                raise ToolFailure(f"{shown(path)} is a directory that is not empty; delete its files first")
+            else:
+                os.rmdir(place.name, dir_fd=place.directory)
+            return place.kind
+
+    @contextmanager
+    def _open_file(self, path: str) -> Generator[tuple[int, Place]]:
+        with self._walk(path) as place:
+            if place.info is None:
+                raise _missing(path, place)
+            _refuse_special(path, place.info, place.kind)
+            handle = os.open(place.name, _FILE, dir_fd=place.directory)
+            try:
+                # What stood there a moment ago may be another thing now: only the open file's own type counts.
+                info = os.fstat(handle)
+                _refuse_special(path, info, KINDS.get(stat.S_IFMT(info.st_mode), "special file"))
+                yield handle, place
+            finally:
+                os.close(handle)
+
+    def _walk(self, path: str, *, create: bool = False, follow: bool = True) -> Place:
+        """Where a path leads. With `create`, missing parents are made; `follow` is about the last component only."""
+        pending = self._components(path)[::-1]
+        handles, names, links = [os.open(self._root, _DIRECTORY)], list[str](), 0
+        try:
+            while pending:
+                if links > MAX_LINKS:
+                    raise ToolFailure(f"{shown(path)} leads through more than {MAX_LINKS} symbolic links")
+                name = pending.pop()
+                if name == "..":
+                    if not names:
+                        raise _outside(path)
+                    os.close(handles.pop())
+                    names.pop()
+                    continue
+                if is_git_directory(name):
+                    raise ToolFailure(f"{shown(path)} lies in .git, which only the git tool may touch")
+                info = _lstat(name, handles[-1])
+                if info is not None and stat.S_ISLNK(info.st_mode) and (pending or follow):
+                    links += 1
+                    target = _readlink(name, handles[-1])
+                    if target is None:
+                        pending.append(name)
+                        continue
+                    if target.startswith("/"):
+                        while names:
+                            os.close(handles.pop())
+                            names.pop()
+                    pending.extend(self._components(target, through=path)[::-1])
+                    continue
+                if not pending:
+                    return Place(directory=os.dup(handles[-1]), name=name, path="/".join((*names, name)), info=info)
+                if info is None:
+                    if not create:
+                        raise MissingPath(f"{shown(path)}: there is no directory {shown('/'.join((*names, name)))}")
+                    _make_directory(handles[-1], name)
+                elif not stat.S_ISDIR(info.st_mode):
+                    raise ToolFailure(f"{shown(path)}: {shown('/'.join((*names, name)))} is not a directory")
+                try:
+                    handles.append(os.open(name, _DIRECTORY, dir_fd=handles[-1]))
+                except OSError as error:
+                    if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                        raise
+                    links += 1  # it became a link since it was looked at: look again
+                    pending.append(name)
+                    continue
+                names.append(name)
+            return Place(
+                directory=os.dup(handles[-1]), name=".", path="/".join(names) or ".", info=os.fstat(handles[-1])
+            )
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def _components(self, path: str, *, through: str = "") -> list[str]:
+        if "\0" in path:
+            raise ToolFailure(f"{shown(path)} contains a NUL character")
+        try:
+            size = len(os.fsencode(path))
+        except UnicodeEncodeError:
+            raise ToolFailure(f"{shown(path)} contains characters that no file name can have") from None
+        if size > MAX_PATH_BYTES:
+            raise ToolFailure(f"{shown(path)} has {size} bytes; a path has at most {MAX_PATH_BYTES}")
+        if path.startswith("/"):
+            inside = next((prefix for prefix in self._prefixes if (path + "/").startswith(prefix + "/")), None)
+            if inside is None:
+                raise _outside(through or path)
+            path = path[len(inside) :]
+        return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def is_git_directory(name: str) -> bool:
+    """Whether a name is `.git` in any spelling that some file system takes for it."""
+    plain = name.translate(_IGNORABLE).rstrip(" .").casefold().partition(":")[0]
+    return plain in (".git", "git~1")
+
+
+def shown(path: str) -> str:
+    """A path as error messages name it: quoted, of bounded length."""
+    return repr(path) if len(path) <= 200 else f"{path[:100]!r}...{path[-60:]!r}"
+
+
+@contextmanager
+def _named(path: str) -> Generator[None]:
+    """Turn the system's errors into failures that name the path as the model gave it."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolFailure(f"{shown(path)}: {error.strerror or error}") from error
+
+
+def _outside(path: str) -> ToolFailure:
+    return ToolFailure(f"{shown(path)} leads outside the workspace; give a path relative to its root, as 'src/main.py'")
+
+
+def _too_large(path: str, size: int, limit: int) -> str:
+    return (
+        f"{shown(path)} has {size} bytes; files of at most {limit} bytes are handled whole. "
+        "Search it, or print a part of it with a command"
+    )
+
+
+def _missing(path: str, place: Place) -> MissingPath:
+    siblings = _names(place.directory, ".")[:_MAX_SIBLINGS]
+    prefix = place.path[: -len(place.name)]
+    close = [shown(prefix + name) for name in get_close_matches(place.name[:100], siblings, n=3, cutoff=0.7)]
+    return MissingPath(f"there is no {shown(path)}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
+
+
+def _refuse_special(path: str, info: os.stat_result, kind: str) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        hint = "; files_list_files shows what is in it" if stat.S_ISDIR(info.st_mode) else ""
+        raise ToolFailure(f"{shown(path)} is a {kind}, not a file{hint}")
+
+
+def _lstat(name: str, directory: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _readlink(name: str, directory: int) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError:  # no link any more
+        return None
+
+
+def _names(directory: int, name: str) -> list[str]:
+    handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return os.listdir(handle)  # noqa: PTH208 (an open directory, not a path)
+    finally:
+        os.close(handle)
+
+
+def _make_directory(directory: int, name: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=directory)
+    handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        _own(handle, os.fstat(directory))
+    finally:
+        os.close(handle)
+
+
+def _replace(place: Place, data: bytes) -> None:
+    """Write beside the file and rename over it: a reader sees the old content or the new, never a part."""
+    temporary = f".fleet-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o666, dir_fd=place.directory)
+    try:
+        try:
+            _own(handle, place.info or os.fstat(place.directory))
+            if place.info is not None:
+                os.fchmod(handle, stat.S_IMODE(place.info.st_mode) & 0o777)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        finally:
+            os.close(handle)
+        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=place.directory)
+        raise
+
+
+def _own(handle: int, like: os.stat_result) -> None:
+    """Give a new file the owner of the one it stands for: a fleet that runs as root has sandboxes that do not."""
+    if os.geteuid() == 0 and (like.st_uid, like.st_gid) != (0, 0):
+        os.fchown(handle, like.st_uid, like.st_gid)

@@ -1,0 +1,135 @@
+"""Finding files and passages with programs in the sandbox: ripgrep, or git's grep where that is not installed.
+
+A model's pattern never meets Python's `re`, whose worst case is exponential; both programs match in linear time. The
+argv is ours alone, so searching counts as reading. Both honour .gitignore, outside of a repository too, and skip .git.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from swe_ai_fleet.domain.command import Command, CommandResult, Output
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.operation import ToolFailure
+
+T = TypeVar("T")
+TIMEOUT_SECONDS = 30.0
+OUTPUT_LIMIT = 1024 * 1024
+_LINE_CHARS = 300
+_NOT_INSTALLED = 127
+_RIPGREP = ("rg", "--no-config", "--hidden", "--no-require-git", "--no-ignore-global", "--sort", "path", "--null")
+_GIT_GREP = ("git", "--no-pager", "-c", "core.quotePath=false", "grep", "--no-index", "--exclude-standard", "--null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Where to look: a directory or one file in it, and which names.
+
+    `directory` is a real path beneath the workspace's root (see `paths.Tree.find`). A `glob` without a slash is about
+    names at any depth, one with a slash about paths from `directory` on; a leading `!` turns it round.
+    """
+
+    directory: str = "."
+    file: str = "."
+    glob: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A line that matched; `path` is relative to the workspace, `line` counts from 1."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Generic[T]):
+    """What was found, in order of path; `complete` is False where there is more."""
+
+    items: tuple[T, ...]
+    complete: bool
+
+
+async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> Found[str]:
+    """The files in scope. Raises ToolFailure where the glob is wrong or it takes too long."""
+    ripgrep = (*_RIPGREP, "--files", *_ripgrep_globs(scope.glob), "--", scope.file)
+    # Files without a match for what nothing contains are all files, empty ones included.
+    nothing = secrets.token_hex(16)
+    git = (*_GIT_GREP, "--files-without-match", "--fixed-strings", "-e", nothing, "--", *_git_globs(scope))
+    output = await _run(workspace, scope, ripgrep, git)
+    names = output.head.split(b"\0")[:-1] if output.elided else (output.head + output.tail).split(b"\0")
+    paths = sorted({_path(scope, name) for name in names if name})
+    return Found(items=tuple(paths[:limit]), complete=not output.elided and len(paths) <= limit)
+
+
+async def find_matches(
+    workspace: Workspace, scope: Scope, pattern: str, *, ignore_case: bool, limit: int
+) -> Found[Match]:
+    """The lines in scope that match a regular expression. Raises ToolFailure where it is none."""
+    case = ("--ignore-case",) if ignore_case else ()
+    shape = ("--line-number", "--with-filename", "--no-heading", "--color=never", f"--max-columns={_LINE_CHARS}")
+    ripgrep = (*_RIPGREP, *shape, "--max-columns-preview", f"--max-count={limit + 1}", *case)
+    ripgrep = (*ripgrep, *_ripgrep_globs(scope.glob), "-e", pattern, "--", scope.file)
+    git = (*_GIT_GREP, "--line-number", "-I", "--extended-regexp", *case, "-e", pattern, "--", *_git_globs(scope))
+    output = await _run(workspace, scope, ripgrep, git)
+    lines = output.head.split(b"\n")[:-1] if output.elided else (output.head + output.tail).split(b"\n")
+    matches: list[Match] = []
+    for line in lines:
+        name, mark, rest = line.partition(b"\0")
+        number, _, text = rest.replace(b"\0", b":", 1).partition(b":")
+        if mark and number.isdigit():
+            shown = text.decode("utf-8", "replace").rstrip("\r")[: _LINE_CHARS + 40]
+            matches.append(Match(path=_path(scope, name), line=int(number), text=shown))
+    return Found(items=tuple(matches[:limit]), complete=not output.elided and len(matches) <= limit)
+
+
+async def _run(workspace: Workspace, scope: Scope, ripgrep: tuple[str, ...], git: tuple[str, ...]) -> Output:
+    result = await workspace.run(_command(scope, ripgrep))
+    if result.exit_code == _NOT_INSTALLED:
+        result = await workspace.run(_command(scope, git))
+    if result.timed_out:
+        raise ToolFailure(f"it took longer than {TIMEOUT_SECONDS:g} seconds; give a narrower path or a glob")
+    if result.exit_code > 1 and not result.stdout.total:
+        raise ToolFailure(_complaint(result))
+    return result.stdout
+
+
+def _command(scope: Scope, argv: tuple[str, ...]) -> Command:
+    return Command(
+        argv=argv, cwd=scope.directory, timeout_seconds=TIMEOUT_SECONDS, output_limit=OUTPUT_LIMIT, light=True
+    )
+
+
+def _complaint(result: CommandResult) -> str:
+    said = result.stderr.text().strip()[:1000] or f"the search ended with exit code {result.exit_code}"
+    hint = ". A literal ( [ { . * + ? | ^ $ \\ needs a backslash before it" if "regex" in said.lower() else ""
+    return said + hint
+
+
+def _ripgrep_globs(glob: str) -> tuple[str, ...]:
+    # A --glob overrides .gitignore for the files it names, a file type does not, but types know names only.
+    if not glob:
+        own: tuple[str, ...] = ()
+    elif "/" in (name := glob.removeprefix("**/")) or glob.startswith("!"):
+        own = (f"--glob={glob}",)
+    else:
+        own = (f"--type-add=fleet:{name}", "--type=fleet")
+    return (*own, "--glob=!.git")
+
+
+def _git_globs(scope: Scope) -> tuple[str, ...]:
+    place = f":(literal){scope.file}"
+    if not scope.glob:
+        return (place,)
+    bare = scope.glob.removeprefix("!")
+    magic = "exclude,glob" if scope.glob.startswith("!") else "glob"
+    spec = f":({magic}){bare if '/' in bare else '**/' + bare}"
+    return (place, spec) if scope.glob.startswith("!") else (spec,)
+
+
+def _path(scope: Scope, name: bytes) -> str:
+    inner = name.decode("utf-8", "replace").removeprefix("./")
+    return inner if scope.directory == "." else f"{scope.directory}/{inner}"

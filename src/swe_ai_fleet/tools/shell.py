@@ -1,0 +1,98 @@
+"""The shell: any command of the agent's, inside the sandbox."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline
+
+_SIGNAL_BASE = 128
+
+
+class ShellTool(Toolkit):
+    """Shell commands in the workspace."""
+
+    name: ClassVar[str] = "shell"
+
+    def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:
+        super().__init__(workspace, pipeline)
+        self._shell = ""
+
+    @operation(executes=True, risk=Risk.HIGH)
+    async def run_command(
+        self,
+        command: Annotated[str, Field(description="What to run, as typed into a shell.")],
+        timeout_seconds: Annotated[
+            float | None,
+            Field(description="Stop it after so many seconds (the run's limit is also the default).", gt=0),
+        ] = None,
+        idle_timeout_seconds: Annotated[
+            float | None, Field(description="Stop it after so many seconds without any output.", gt=0)
+        ] = None,
+    ) -> ToolResult:
+        """Run a shell command in the repository's directory and read what it printed (stdout and stderr together).
+
+        Each call starts a fresh shell: `cd` and variables do not carry over. Nothing can be typed into it, and whatever
+        it leaves running is killed at its end.
+        """
+        if not command.strip() or "\0" in command:
+            raise ToolFailure("command is empty or holds a NUL character")
+        limit = self.pipeline.limits.command_timeout_seconds
+        result = await self.workspace.run(
+            Command(
+                argv=(await self._interpreter(), "-c", command),
+                timeout_seconds=limit if timeout_seconds is None else min(timeout_seconds, limit),
+                idle_timeout_seconds=idle_timeout_seconds,
+                merge_stderr=True,
+            )
+        )
+        return command_result("shell_run_command", result)
+
+    async def _interpreter(self) -> str:
+        """bash where the sandbox has it, else sh; asked once."""
+        if not self._shell:
+            asked = await self.workspace.run(
+                Command(argv=("sh", "-c", "command -v bash"), light=True, timeout_seconds=10)
+            )
+            self._shell = "bash" if asked.ok else "sh"
+        return self._shell
+
+
+def command_result(operation_name: str, result: CommandResult) -> ToolResult:
+    """A command's end as an operation's: its output, and what a reader should know about how it ended."""
+    outcome, error = Outcome.SUCCESS, ""
+    seconds = f"{result.duration_ms / 1000:.1f}"
+    if result.idle:
+        outcome = Outcome.TIMEOUT
+        error = f"stopped after {seconds} seconds: it printed nothing for too long. Is it waiting for input?"
+    elif result.timed_out:
+        outcome = Outcome.TIMEOUT
+        error = (
+            f"stopped after {seconds} seconds, its time limit. What it printed until then follows; run less at a time."
+        )
+    elif result.exit_code != 0:
+        outcome, error = Outcome.ERROR, f"exit code {result.exit_code}{_signal_name(result.exit_code)}"
+    return ToolResult(
+        success=outcome is Outcome.SUCCESS,
+        operation=operation_name,
+        content=result.stdout.text().rstrip("\n"),
+        error=error,
+        exit_code=result.exit_code,
+        outcome=outcome,
+        truncated=result.stdout.elided > 0,
+    )
+
+
+def _signal_name(exit_code: int) -> str:
+    try:
+        name = signal.Signals(exit_code - _SIGNAL_BASE).name
+    except ValueError:
+        return ""
+    return f" ({name}: out of memory, or killed)" if name == "SIGKILL" else f" ({name})"

@@ -1,0 +1,247 @@
+"""Test reports: what a runner wrote (JUnit XML, pytest's own output) as domain values."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from swe_ai_fleet.domain.candidate import TestSummary
+from swe_ai_fleet.domain.errors import FleetError
+
+MAX_REPORT_BYTES = 8 * 1024 * 1024
+MAX_ID_CHARS = 500
+MAX_MESSAGE_CHARS = 600
+MAX_TRACEBACK_CHARS = 2_400
+_TRACEBACK_LINES = 24
+_OUTPUT_TAIL_CHARS = 256 * 1024
+_MAX_LINE_CHARS = 4_000
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SUMMARY_LINE = re.compile(r"=*\s*(no tests ran|\d+ [a-z][a-z0-9 ,]*) in (\d+\.?\d*)s(?: \([\d:]+\))?\s*=*")
+_COUNT = re.compile(r"(\d{1,9}) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
+_KNOWN = re.compile(r"passed|failed|error|skipped|deselected|warning|no tests ran")
+_SUMMARY_HEADER = re.compile(r"=+ short test summary info =+")
+
+
+class ReportUnreadable(FleetError):
+    """A test report is too large, malformed or carries a document type declaration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingTest:
+    """A test that failed or could not run: its id, one message, the last lines of its traceback."""
+
+    __test__ = False
+
+    id: str
+    message: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestReport:
+    """A test run in numbers, and what is known about each test that did not pass. Content is untrusted text."""
+
+    __test__ = False
+
+    summary: TestSummary = field(default_factory=TestSummary)
+    failing: tuple[FailingTest, ...] = ()
+
+    @property
+    def collected(self) -> int:
+        summary = self.summary
+        return summary.passed + summary.failed + summary.errors + summary.skipped
+
+
+def parse_junit(data: bytes) -> TestReport:
+    """The report in a JUnit XML document, as pytest and most other runners write it.
+
+    Ids are pytest's own (`tests/test_a.py::TestK::test_b[1]`) where the document names the file, as pytest's does with
+    `junit_family=xunit1`, else `classname::name`. Expected failures count as skipped. A test named twice counts once,
+    with its worst end.
+
+    Args:
+        data: The document, at most MAX_REPORT_BYTES. It may be hostile: a DOCTYPE, hence any entity, is refused.
+
+    Raises:
+        ReportUnreadable: Too large, no well-formed XML, a DOCTYPE, or no JUnit document.
+    """
+    if len(data) > MAX_REPORT_BYTES:
+        raise ReportUnreadable(f"the test report has {len(data)} bytes, {MAX_REPORT_BYTES} are allowed")
+    reader = _JUnitReader()
+    try:
+        reader.parser.Parse(data, True)
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two: encodings Python does not know
+        raise ReportUnreadable(f"the test report is no well-formed XML: {error}") from None
+    return reader.report()
+
+
+def parse_pytest_output(text: str) -> TestReport | None:
+    """The report in what pytest printed, where its last line of counts is there; None where it is not.
+
+    The fall-back when there is no XML: messages are one line each and tracebacks are missing.
+    """
+    lines = [_ANSI.sub("", line[:_MAX_LINE_CHARS]).rstrip() for line in text[-_OUTPUT_TAIL_CHARS:].splitlines()]
+    for position in range(len(lines) - 1, -1, -1):
+        match = _SUMMARY_LINE.fullmatch(lines[position])
+        if match and _KNOWN.search(match[1]):
+            return _from_counts(match[1], float(match[2]), _short_summary(lines[:position]))
+    return None
+
+
+_WORST_FIRST = ("error", "failure", "skipped", "passed")
+
+
+class _JUnitReader:
+    """Builds a report from expat's events; memory is bounded by the document, entities never come to be."""
+
+    def __init__(self) -> None:
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartDoctypeDeclHandler = self._refuse_doctype
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._text
+        self._depth = 0
+        self._suites = 0
+        self._seconds = 0.0
+        self._case: dict[str, str] = {}
+        self._in_case = False
+        self._end_of_case = "passed"
+        self._message = ""
+        self._collecting: list[str] | None = None
+        self._traceback = ""
+        self._ends: dict[str, str] = {}
+        self._failing: dict[str, FailingTest] = {}
+
+    def report(self) -> TestReport:
+        if not self._suites:
+            raise ReportUnreadable("the test report is no JUnit document: it holds no testsuite")
+        ends = list(self._ends.values())
+        summary = TestSummary(
+            passed=ends.count("passed"),
+            failed=ends.count("failure"),
+            errors=ends.count("error"),
+            skipped=ends.count("skipped"),
+            duration_ms=round(self._seconds * 1000),
+            failing=tuple(self._failing),
+        )
+        return TestReport(summary=summary, failing=tuple(self._failing.values()))
+
+    def _refuse_doctype(self, name: str, system: str | None, public: str | None, internal: bool) -> None:
+        raise ReportUnreadable("the test report carries a DOCTYPE, which no test runner writes: refused")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if name == "testsuite":
+            self._suites += 1
+            # Suites nest in some runners' reports; the outermost one's time covers the others'.
+            if self._depth <= 2:
+                self._seconds += _seconds(attributes.get("time", ""))
+        elif name == "testcase" and not self._in_case:
+            self._in_case, self._case = True, attributes
+            self._end_of_case, self._message, self._traceback = "passed", "", ""
+        elif name in _WORST_FIRST and self._in_case and _worse(name, self._end_of_case):
+            self._end_of_case = name
+            self._message = attributes.get("message", "")
+            self._collecting = []
+
+    def _text(self, data: str) -> None:
+        if self._collecting is not None:
+            self._collecting.append(data)
+
+    def _end(self, name: str) -> None:
+        self._depth -= 1
+        if name in _WORST_FIRST and self._collecting is not None:
+            self._traceback, self._collecting = "".join(self._collecting), None
+        elif name == "testcase" and self._in_case:
+            self._in_case = False
+            self._record()
+
+    def _record(self) -> None:
+        identifier, end = _node_id(self._case), self._end_of_case
+        known = self._ends.get(identifier)
+        if known is None or _worse(end, known):
+            self._ends[identifier] = end
+        if end in ("failure", "error") and identifier not in self._failing:
+            self._failing[identifier] = _failing(identifier, self._message, self._traceback)
+
+
+def _worse(end: str, than: str) -> bool:
+    return _WORST_FIRST.index(end) < _WORST_FIRST.index(than)
+
+
+def _failing(identifier: str, message: str, traceback: str) -> FailingTest:
+    lines = [line for line in traceback.strip().splitlines() if line.strip()]
+    if not message or message == "collection failure":
+        message = lines[-1].removeprefix("E").strip() if lines else message
+    tail = "\n".join(lines[-_TRACEBACK_LINES:])
+    return FailingTest(
+        id=identifier, message=message.strip()[:MAX_MESSAGE_CHARS], traceback=tail[-MAX_TRACEBACK_CHARS:]
+    )
+
+
+def _node_id(case: dict[str, str]) -> str:
+    name, class_name, file = case.get("name", ""), case.get("classname", ""), case.get("file", "")
+    if not file:
+        return _bounded(f"{class_name}::{name}" if class_name else name)
+    if not class_name:  # pytest's way of saying that the file itself could not be collected
+        return _bounded(file)
+    module = file.removesuffix(".py").replace("/", ".")
+    classes = class_name.removeprefix(module) if class_name.startswith(module) else ""
+    return _bounded("::".join([file, *(part for part in classes.split(".") if part), name]))
+
+
+def _bounded(identifier: str) -> str:
+    """An id of bearable length; two long ones that differ stay different."""
+    if len(identifier) <= MAX_ID_CHARS:
+        return identifier
+    digest = hashlib.sha256(identifier.encode("utf-8", "replace")).hexdigest()[:12]
+    return f"{identifier[: MAX_ID_CHARS - 13]}~{digest}"
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return 0.0
+    return value if 0 <= value < 1e7 else 0.0
+
+
+def _from_counts(counts: str, seconds: float, failing: tuple[FailingTest, ...]) -> TestReport:
+    found = dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "xpassed"), 0)
+    for number, what in _COUNT.findall(counts):
+        found[what.rstrip("s") if what.startswith("error") else what] += int(number)
+    summary = TestSummary(
+        passed=found["passed"] + found["xpassed"],
+        failed=found["failed"],
+        errors=found["error"],
+        skipped=found["skipped"] + found["xfailed"],
+        duration_ms=round(min(seconds, 1e7) * 1000),
+        failing=tuple(test.id for test in failing),
+    )
+    return TestReport(summary=summary, failing=failing)
+
+
+def _short_summary(lines: list[str]) -> tuple[FailingTest, ...]:
+    headers = [position for position, line in enumerate(lines) if _SUMMARY_HEADER.fullmatch(line)]
+    found: dict[str, FailingTest] = {}
+    for line in lines[headers[-1] + 1 :] if headers else []:
+        word, _, rest = line.partition(" ")
+        if word in ("FAILED", "ERROR") and rest:
+            identifier, message = _split_summary(rest)
+            found.setdefault(identifier, FailingTest(id=identifier, message=message))
+    return tuple(found.values())
+
+
+def _split_summary(rest: str) -> tuple[str, str]:
+    """A line of pytest's short summary as id and message; a parameter in brackets may itself hold ` - `."""
+    start = 0
+    while (cut := rest.find(" - ", start)) >= 0:
+        before = rest[:cut]
+        if "[" not in before or before.endswith("]"):
+            return _bounded(before), rest[cut + 3 :][:MAX_MESSAGE_CHARS]
+        start = cut + 3
+    return _bounded(rest), ""

@@ -1,0 +1,316 @@
+"""What every event log, blob store and result bus does: in memory and on a real JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Protocol
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound
+from swe_ai_fleet.domain.event import CancelRequested, Event, RunClaimed, RunLost, StoredEvent, Writer
+from swe_ai_fleet.ports import BlobStore, EventLog, ResultBus
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing.memory_log import MemoryLog
+
+
+class Log(EventLog, BlobStore, ResultBus, Protocol):
+    pass
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> AsyncIterator[Log]:
+    if request.param == "memory":
+        yield MemoryLog()
+        return
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=5.0) as jetstream:
+        await jetstream.ensure_streams()
+        await jetstream.ensure_streams()
+        yield jetstream
+
+
+def writer(agent_id: str = "agent-1", *, execution_id: str = "", generation: int = 1, tenant: str = "acme") -> Writer:
+    return Writer(
+        tenant=tenant,
+        execution_id=execution_id or str(uuid.uuid4()),
+        task_id="task.1",
+        agent_id=agent_id,
+        generation=generation,
+    )
+
+
+def note(text: str) -> CancelRequested:
+    return CancelRequested(reason=text)
+
+
+def notes(stored: list[StoredEvent]) -> list[str]:
+    return [one.event.body.reason for one in stored if isinstance(one.event.body, CancelRequested)]
+
+
+async def everything(log: Log, who: Writer, *, from_sequence: int = 0) -> list[StoredEvent]:
+    return [one async for one in log.read(who.tenant, who.execution_id, from_sequence=from_sequence)]
+
+
+async def test_appended_events_are_read_back_in_order(log: Log) -> None:
+    who = writer()
+    async with log.journal(who, fresh=True) as journal:
+        written = [await journal.append(note(str(number))) for number in range(10)]
+    stored = await everything(log, who)
+    assert [one.event for one in stored] == written
+    assert [one.sequence for one in stored] == sorted({one.sequence for one in stored})
+    assert stored[0].sequence >= 1
+    assert [event.id for event in written][:2] == [f"{who.execution_id}/agent-1/1/{n}" for n in (1, 2)]
+
+
+async def test_posted_events_keep_their_order_and_are_durable_after_the_append(log: Log) -> None:
+    who = writer()
+    async with log.journal(who, fresh=True) as journal:
+        for number in range(50):
+            journal.post(note(str(number)))
+        await journal.append(note("last"))
+        assert notes(await everything(log, who)) == [*(str(number) for number in range(50)), "last"]
+
+
+async def test_leaving_the_context_flushes_also_when_it_fails(log: Log) -> None:
+    who = writer()
+    with pytest.raises(RuntimeError, match="the agent broke"):
+        async with log.journal(who, fresh=True) as journal:
+            journal.post(note("before"))
+            raise RuntimeError("the agent broke")
+    assert notes(await everything(log, who)) == ["before"]
+
+
+async def test_an_unknown_execution_has_no_events(log: Log) -> None:
+    assert await everything(log, writer()) == []
+
+
+async def test_reading_starts_at_the_sequence_asked_for(log: Log) -> None:
+    who = writer()
+    async with log.journal(who, fresh=True) as journal:
+        for number in range(5):
+            await journal.append(note(str(number)))
+    third = (await everything(log, who))[2].sequence
+    assert notes(await everything(log, who, from_sequence=third)) == ["2", "3", "4"]
+    assert await everything(log, who, from_sequence=third + 1000) == []
+
+
+async def test_an_execution_reads_all_its_agents_and_nobody_else(log: Log) -> None:
+    execution_id = str(uuid.uuid4())
+    for agent_id in ("_", "agent.one", "agent-2"):
+        async with log.journal(writer(agent_id, execution_id=execution_id), fresh=True) as journal:
+            await journal.append(note(agent_id))
+    for stranger in (writer("agent-2"), writer("agent-2", execution_id=execution_id, tenant="other")):
+        async with log.journal(stranger, fresh=True) as journal:
+            await journal.append(note("stranger"))
+    assert notes(await everything(log, writer(execution_id=execution_id))) == ["_", "agent.one", "agent-2"]
+
+
+async def test_ids_with_dots_do_not_meet(log: Log) -> None:
+    one, other = writer("a.b", execution_id=f"{uuid.uuid4()}"), writer("a", execution_id=f"{uuid.uuid4()}.b")
+    for who in (one, other):
+        async with log.journal(who, fresh=True) as journal:
+            await journal.append(note(who.agent_id))
+    assert notes(await everything(log, one)) == ["a.b"]
+    assert notes(await everything(log, other)) == ["a"]
+
+
+async def test_a_fresh_journal_wants_an_empty_subject(log: Log) -> None:
+    who = writer("_")
+    async with log.journal(who, fresh=True) as journal:
+        await journal.append(note("first"))
+    with pytest.raises(AlreadyExists):
+        async with log.journal(who, fresh=True) as again:
+            await again.append(note("second"))
+    assert notes(await everything(log, who)) == ["first"]
+
+
+async def test_of_two_fresh_journals_one_wins(log: Log) -> None:
+    who = writer("_")
+
+    async def accept(name: str) -> str:
+        try:
+            async with log.journal(who, fresh=True) as journal:
+                await journal.append(note(name))
+        except AlreadyExists:
+            return "refused"
+        return name
+
+    outcomes = await asyncio.gather(accept("a"), accept("b"))
+    assert outcomes.count("refused") == 1
+    assert notes(await everything(log, who)) == [name for name in outcomes if name != "refused"]
+
+
+async def test_continuing_goes_on_with_ids_of_its_own(log: Log) -> None:
+    who = writer()
+    for _ in range(3):
+        async with log.journal(who) as journal:
+            await journal.append(note("x"))
+    async with log.journal(writer(execution_id=who.execution_id, generation=2)) as journal:
+        await journal.append(RunClaimed(generation=2, host="b"))
+    ids = [one.event.id for one in await everything(log, who)]
+    assert [one.split("/", 2)[2] for one in ids] == ["1/1", "1/2", "1/3", "2/1"]
+
+
+async def test_a_take_over_fences_the_writer_before_it(log: Log) -> None:
+    old = writer()
+    with pytest.raises(Fenced):  # leaving the fenced journal says so once more
+        async with log.journal(old, fresh=True) as first:
+            await first.append(note("mine"))
+            async with log.journal(writer(execution_id=old.execution_id, generation=2)) as second:
+                await second.append(RunClaimed(generation=2, host="b"))
+                with pytest.raises(Fenced):
+                    await first.append(note("too late"))
+                with pytest.raises(Fenced):
+                    await first.append(note("still too late"))
+                with pytest.raises(Fenced):
+                    await first.flush()
+                await second.append(note("new owner"))
+    assert notes(await everything(log, old)) == ["mine", "new owner"]
+
+
+async def test_a_take_over_lets_the_old_owner_in_until_its_claim_stands(log: Log) -> None:
+    old = writer()
+    async with log.journal(old, fresh=True) as first:
+        await first.append(note("one"))
+        async with log.journal(writer(execution_id=old.execution_id, generation=2)) as second:
+            await first.append(note("two"))
+            await second.append(RunClaimed(generation=2, host="b"))
+            await second.append(note("three"))
+    assert notes(await everything(log, old)) == ["one", "two", "three"]
+
+
+async def test_writers_of_one_generation_fence_each_other(log: Log) -> None:
+    who = writer()
+    async with log.journal(who, fresh=True) as first:
+        await first.append(note("one"))
+    with pytest.raises(Fenced):
+        async with log.journal(who) as second:
+            async with log.journal(who) as third:
+                await third.append(note("third"))
+            await second.append(note("second"))
+    assert notes(await everything(log, who)) == ["one", "third"]
+
+
+async def test_a_lower_generation_cannot_take_over(log: Log) -> None:
+    who = writer(generation=3)
+    async with log.journal(who, fresh=True) as journal:
+        await journal.append(note("three"))
+    with pytest.raises(Fenced):
+        async with log.journal(writer(execution_id=who.execution_id, generation=2)) as older:
+            await older.append(note("two"))
+    assert notes(await everything(log, who)) == ["three"]
+
+
+async def test_following_sees_what_was_and_what_comes(log: Log) -> None:
+    who = writer()
+    async with log.journal(who, fresh=True) as journal, asyncio.timeout(20):
+        await journal.append(note("stored"))
+        async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
+            seen = [await anext(events)]
+            journal.post(note("coming"))
+            seen.append(await anext(events))
+            await journal.append(note("later"))
+            seen.append(await anext(events))
+    assert notes(seen) == ["stored", "coming", "later"]
+
+
+async def test_following_starts_before_the_first_event(log: Log) -> None:
+    who = writer()
+    events = log.read(who.tenant, who.execution_id, follow=True)
+    async with aclosing(events), asyncio.timeout(20):
+        first = asyncio.ensure_future(anext(events))
+        async with log.journal(who, fresh=True) as journal:
+            await journal.append(note("hello"))
+        assert notes([await first]) == ["hello"]
+
+
+async def test_heads_are_what_executions_say_themselves(log: Log) -> None:
+    head, agent = writer("_"), writer("agent-1")
+    async with log.journal(head, fresh=True) as journal:
+        await journal.append(RunLost(lost_agent_id="agent-1", reason="gone"))
+    async with log.journal(agent, fresh=True) as journal:
+        await journal.append(note("agent"))
+    seen = [one.event.execution_id async for one in log.heads() if one is not None]
+    assert head.execution_id in seen
+    assert agent.execution_id not in seen
+
+
+async def test_heads_mark_where_the_past_ends(log: Log) -> None:
+    async with asyncio.timeout(20):
+        before, after = writer("_"), writer("_")
+        async with log.journal(before, fresh=True) as journal:
+            await journal.append(note("before"))
+        async with aclosing(log.heads(follow=True)) as heads:
+            past: list[Event] = []
+            async for one in heads:
+                if one is None:
+                    break
+                past.append(one.event)
+            assert before.execution_id in {event.execution_id for event in past}
+            async with log.journal(after, fresh=True) as journal:
+                await journal.append(note("after"))
+            present = await anext(heads)
+            assert present is not None
+            assert present.event.execution_id == after.execution_id
+
+
+async def test_a_large_event_is_read_back_whole(log: Log) -> None:
+    who = writer()
+    large = 'ä\n"body_ref"' * 40_000
+    async with log.journal(who, fresh=True) as journal:
+        journal.post(note("small"))
+        journal.post(note(large))
+        await journal.append(note('"body_ref"'))
+    assert notes(await everything(log, who)) == ["small", large, '"body_ref"']
+
+
+@pytest.mark.parametrize("size", [0, 1, 200_000, 1_500_000])
+async def test_a_blob_comes_back_and_is_named_by_its_content(log: Log, size: int) -> None:
+    data, execution_id = bytes(range(256)) * (size // 256) + b"x" * (size % 256), str(uuid.uuid4())
+    ref = await log.put("acme", execution_id, data, "text/x-diff")
+    digest = hashlib.sha256(data).hexdigest()
+    assert ref == BlobRef(name=f"acme/{execution_id}/{digest}", digest=digest, size=size, media_type="text/x-diff")
+    assert await log.put("acme", execution_id, data, "text/x-diff") == ref
+    assert await log.get(ref) == data
+
+
+async def test_a_blob_that_is_not_there(log: Log) -> None:
+    with pytest.raises(NotFound):
+        await log.get(BlobRef(name="acme/none/00", digest="00", size=1))
+
+
+async def test_a_result_stands_once_for_each_execution(log: Log) -> None:
+    task_id, first, second = f"task-{uuid.uuid4()}", str(uuid.uuid4()), str(uuid.uuid4())
+
+    async def publish(execution_id: str, agent_id: str = "") -> bool:
+        return await log.publish(
+            tenant="default", task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=b"{}"
+        )
+
+    assert await publish(first) is True
+    assert await publish(first) is False
+    assert await publish(second) is True
+    assert await publish(second) is False
+    assert await publish(first) is False
+    assert await publish(first, "_") is False
+    assert await publish(first, "agent-1") is True
+    assert await publish(first, "agent-1") is False
+
+
+async def test_racing_results_stand_once_each(log: Log) -> None:
+    task_id = f"task-{uuid.uuid4()}"
+
+    async def publish(execution_id: str) -> bool:
+        return await log.publish(
+            tenant="default", task_id=task_id, execution_id=execution_id, agent_id="", payload=b"{}"
+        )
+
+    outcomes = await asyncio.gather(*(publish(execution_id) for execution_id in ("a", "b", "a", "b", "c", "a")))
+    assert outcomes.count(True) == 3

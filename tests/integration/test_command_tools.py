@@ -1,0 +1,490 @@
+"""git, shell and tests through the real sandbox: what they do, and what hostile repositories and arguments try."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools.git import FALLBACK_IDENTITY, GitTool
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.secrets import MASK, Secrets
+from swe_ai_fleet.tools.shell import ShellTool
+from swe_ai_fleet.tools.tests import TestTool, is_pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+
+PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest", "-p", "no:asyncio")
+PREFIXES = sorted({sys.prefix, sys.base_prefix})
+WITH_PYTEST = Environment(
+    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in PREFIXES), test_command=PYTEST
+)
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Git on the host, as a person would use it on the clone before an agent gets it."""
+    done = subprocess.run(["git", "-c", "safe.directory=*", *arguments], cwd=root, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with one commit on main and a branch `other` that differs."""
+    path = tmp_path / "clone"
+    path.mkdir()
+    git(path, "init", "-q", "-b", "main")
+    (path / "app.py").write_text("def double(x):\n    return x + x\n")
+    git(path, "add", ".")
+    git(path, "-c", "user.name=n", "-c", "user.email=n@example.org", "commit", "-q", "-m", "first")
+    git(path, "branch", "other")
+    return path
+
+
+@pytest.fixture
+async def workspace(root: Path) -> AsyncIterator[Workspace]:
+    async with open_workspace(root, environment=WITH_PYTEST) as opened:
+        yield opened
+
+
+async def ok(call: Awaitable[ToolResult]) -> ToolResult:
+    result = await call
+    assert result.success, result.observation()
+    return result
+
+
+async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
+    result = await call
+    assert not result.success
+    for text in said:
+        assert text in result.observation()
+    return result
+
+
+class TestGit:
+    async def test_a_change_from_edit_to_branch(self, workspace: Workspace) -> None:
+        tool, shell = GitTool(workspace), ShellTool(workspace)
+        assert (await ok(tool.status())).metadata == {"branch": "main", "clean": True, "files": []}
+        await ok(shell.run_command("printf 'x = 1\\n' > 'new file.py'; printf '# end\\n' >> app.py"))
+        status = await ok(tool.status())
+        assert set(status.content.splitlines()) == {"## main", " M app.py", "?? new file.py"}
+        assert not status.metadata["clean"]
+
+        diff = await ok(tool.diff())
+        assert "+# end" in diff.content
+        assert diff.metadata == {"files": ["app.py"], "insertions": 1, "deletions": 0}
+
+        await ok(tool.checkout("feature", create=True))
+        await ok(tool.add(["."]))
+        assert (await ok(tool.diff(staged=True))).metadata["files"] == ["app.py", "new file.py"]
+        commit = await ok(tool.commit("Add an end\n\nBecause."))
+        assert commit.metadata["files"] == ["app.py", "new file.py"]
+        assert (await ok(tool.diff())).content.startswith("No differences")
+
+        log = await ok(tool.log())
+        assert [line.partition(": ")[2] for line in log.content.splitlines()] == ["Add an end", "first"]
+        assert str(commit.metadata["commit_sha"]).startswith(log.metadata["commits"][0])  # type: ignore[index]
+        assert FALLBACK_IDENTITY[1] in (await ok(tool.show("HEAD"))).content
+        assert (await ok(tool.show("main", "app.py"))).content == "def double(x):\n    return x + x"
+        assert "new file.py" in (await ok(tool.diff(base="main...feature"))).content
+        assert len((await ok(tool.log(path="new file.py"))).metadata["commits"]) == 1  # type: ignore[arg-type]
+
+        await ok(tool.checkout("main"))
+        await ok(tool.checkout("feature", paths=["app.py"]))
+        await refused(tool.checkout("feature", paths=["absent"]), "did not match")
+        await ok(tool.checkout("HEAD", paths=["app.py"]))
+        assert (await ok(tool.status())).metadata["clean"]
+        assert "feature" in (await ok(tool.branch())).content
+        await refused(tool.branch("feature", delete=True), "not fully merged")
+        await ok(tool.branch("spare"))
+        assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
+        assert (await ok(tool.checkout("HEAD~0"))).metadata["branch"] == ""
+
+    async def test_the_repositorys_own_identity_is_kept(self, workspace: Workspace) -> None:
+        tool, shell = GitTool(workspace), ShellTool(workspace)
+        await ok(shell.run_command("git config user.name Own && git config user.email own@example.org && echo x > x"))
+        await ok(tool.add(["x"]))
+        await ok(tool.commit("own"))
+        assert "Own <own@example.org>" in (await ok(tool.show("HEAD"))).content
+
+    async def test_failures_say_what_would_work(self, workspace: Workspace, root: Path) -> None:
+        tool, shell = GitTool(workspace), ShellTool(workspace)
+        await refused(tool.commit("m"), "nothing to commit", "change a file first")
+        await ok(shell.run_command("echo >> app.py; echo ignored > .gitignore; touch ignored"))
+        await refused(tool.commit("m"), "git_add")
+        await refused(tool.commit("  "), "message")
+        await refused(tool.add(["absent"]), "did not match", "git_status")
+        await refused(tool.add(["ignored"]), "ignored")
+        await refused(tool.add(["../outside"]), "outside")
+        await refused(tool.diff(["absent"]), "did not match")
+        await refused(tool.diff(base="absent"), "git_branch show")
+        await refused(tool.log(ref="absent"), "git_branch show")
+        await refused(tool.log(path="absent"), "touches 'absent'")
+        await refused(tool.show("absent"), "git_branch show")
+        await refused(tool.show("HEAD", "absent"), "does not exist")
+        await refused(tool.show("HEAD:app.py"), "path")
+        await refused(tool.checkout(), "name a ref")
+        await ok(shell.run_command("git checkout -q other; git checkout -q main"))
+        assert git(root, "rev-list", "--count", "--all").strip() == "1"
+
+    @pytest.mark.parametrize(
+        "text",
+        ["--output=pwned", "--upload-pack=touch pwned", "-Opwned", "--orphan=pwned", "-bpwned", "--exec=touch pwned"]
+        + ["HEAD --output=pwned", "HEAD\n--output=pwned", "HEAD\0", "", ":/first", "..", "/etc/passwd", "HEAD:../x"],
+    )
+    async def test_an_option_is_no_ref(self, workspace: Workspace, root: Path, text: str) -> None:
+        tool = GitTool(workspace)
+        calls = [tool.log(ref=text), tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
+        calls += [tool.checkout(text, create=True), tool.checkout(text, paths=["app.py"]), tool.branch(text, delete=True)]
+        for call in [*calls, *([tool.diff(base=text)] if text else [])]:
+            result = await call
+            if text or result.operation not in ("git_log",):
+                assert not result.success, result
+        assert not list(root.glob("*pwned*"))
+        assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other"]
+
+    async def test_an_option_is_a_path_like_any_other(self, workspace: Workspace, root: Path) -> None:
+        tool = GitTool(workspace)
+        for path in ("--output=pwned", "--pathspec-from-file=app.py", "-A", "--chmod=+x", ":(top)", ":!app.py", "a\nb"):
+            await refused(tool.add([path]))
+            await refused(tool.diff([path]))
+            await refused(tool.log(path=path))
+            await refused(tool.show("HEAD", path))
+            await refused(tool.checkout(paths=[path]))
+        assert not list(root.glob("*pwned*"))
+        (root / "-A").write_text("a file of that name\n")
+        assert (await ok(tool.add(["-A"]))).metadata["files"] == ["-A"]
+        await ok(tool.commit("--amend"))
+        assert git(root, "log", "--format=%s").splitlines() == ["--amend", "first"]
+
+
+TRAP = "touch {mount}/pwned; cat; exit 0"
+HOOKS = "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction"
+# Each is set up by the agent itself in its shell; `control` is plain git stepping into the trap, proof that it works.
+TRAPS = {
+    "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
+    "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git checkout -q other"),
+    "hooks path": (f"mkdir .h; for h in {HOOKS}; do cp {{trap}} .h/$h; done; git config core.hooksPath $PWD/.h", "git switch -q other"),
+    "external diff": ("git config diff.external {trap}", "git diff"),
+    "diff driver": ("git config diff.x.command {trap}; echo '*.py diff=x' > .git/info/attributes", "git diff"),
+    "text conversion": ("git config diff.x.textconv {trap}; echo '*.py diff=x' > .git/info/attributes", "git diff"),
+    "signing": (
+        "git config commit.gpgSign true; git config gpg.program {trap}; git config user.signingKey x; "
+        "git config user.name n; git config user.email n@example.org",
+        "git commit -qm signed --allow-empty",
+    ),
+    "signature check": (
+        "git config gpg.program {trap}; git config log.showSignature true; git config format.pretty %G?; "
+        "git cat-file commit HEAD | sed '/^committer/a gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----' "
+        "> .git/signed; git update-ref HEAD $(git hash-object -t commit -w .git/signed)",
+        "git log",
+    ),
+    "lazy fetch": (
+        "git config remote.origin.url \"ext::{trap}\"; git config protocol.ext.allow always; "
+        "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
+        "git config remote.origin.promisor true; b=$(git rev-parse HEAD:app.py); rm -f .git/objects/$(echo $b | sed 's,..,&/,')",
+        "git show HEAD:app.py",
+    ),
+    "upload pack": (
+        "git config remote.origin.url $PWD; git config remote.origin.uploadpack {trap}; "
+        "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
+        "git config remote.origin.promisor true; b=$(git rev-parse HEAD:app.py); rm -f .git/objects/$(echo $b | sed 's,..,&/,')",
+        "git show HEAD:app.py",
+    ),
+    "alias and pager": (
+        "for c in status diff log show commit; do git config alias.$c '!{trap}'; git config pager.$c {trap}; done; "
+        "git config core.pager {trap}; git config alias.trap '!{trap}'",
+        "git trap",
+    ),
+    "submodule": (
+        "git init -q sub && git -C sub -c user.name=n -c user.email=n@x commit -q --allow-empty -m s && "
+        "git add sub 2>/dev/null && git -C sub config core.fsmonitor {trap}",
+        "git status",
+    ),
+}
+
+
+class TestHostileConfiguration:
+    @pytest.mark.parametrize("trap", TRAPS)
+    async def test_nothing_of_it_runs(self, workspace: Workspace, root: Path, trap: str) -> None:
+        tool, shell = GitTool(workspace), ShellTool(workspace)
+        script = f"{workspace.mount}/.git/trap"
+        await ok(
+            shell.run_command(
+                f"printf '#!/bin/sh\\n{TRAP.format(mount=workspace.mount)}\\n' > {script}; chmod +x {script}; "
+                f"{TRAPS[trap][0].format(trap=script)}; rm -f pwned; echo '# changed' >> app.py"
+            )
+        )
+        marker = root / "pwned"
+        for call in (
+            tool.status(),
+            tool.diff(),
+            tool.diff(base="HEAD"),
+            tool.log(),
+            tool.show("HEAD"),
+            tool.show("HEAD", "app.py"),
+            tool.add(["app.py"]),
+            tool.diff(staged=True),
+            tool.commit("changed"),
+            tool.checkout("fresh", create=True),
+            tool.branch("another"),
+            tool.checkout("other"),
+            tool.checkout("main", paths=["app.py"]),
+        ):
+            result = await call
+            assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
+        await shell.run_command(f"git checkout -qf main; echo >> app.py; {TRAPS[trap][1]}")
+        assert marker.exists(), "the trap does not work, so this test proves nothing"
+
+
+class TestShell:
+    async def test_output_and_exit_code(self, workspace: Workspace) -> None:
+        tool = ShellTool(workspace)
+        result = await ok(tool.run_command("pwd; echo to stderr >&2; [[ a == a ]] && echo bash"))
+        assert result.content.splitlines() == [workspace.mount, "to stderr", "bash"]
+        result = await refused(tool.run_command("echo before; exit 3"), "Error: exit code 3", "before")
+        assert (result.exit_code, result.outcome) == (3, Outcome.ERROR)
+        await refused(tool.run_command("kill -SEGV $$"), "SIGSEGV")
+        await refused(tool.run_command("nosuchcommand"), "not found")
+        await refused(tool.run_command(" "), "empty")
+        assert (await ok(tool.run_command("cat; read x; echo \"end $x\""))).content == "end "
+
+    async def test_time_limits(self, workspace: Workspace) -> None:
+        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
+        result = await refused(tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit")
+        assert result.outcome is Outcome.TIMEOUT
+        assert 0.9 < result.duration < 15
+        result = await refused(tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2), "partial", "printed nothing")
+        assert result.outcome is Outcome.TIMEOUT
+
+    async def test_the_host_stays_out_of_sight(
+        self, workspace: Workspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        secret = f"secret-{uuid.uuid4().hex}"
+        monkeypatch.setenv("FLEET_TEST_VARIABLE", secret)
+        elsewhere = tmp_path / "other-workspace"
+        elsewhere.mkdir()
+        (elsewhere / "key").write_text(secret)
+        (tmp_path / "clone-sibling").write_text(secret)
+        (root / "link").symlink_to(elsewhere / "key")
+        home = Path.home()
+        commands = (
+            "env; for e in /proc/*/environ; do tr '\\0' '\\n' < $e; done",
+            f"cat {elsewhere}/key {workspace.mount}/../clone-sibling link; ls -R {tmp_path}",
+            f"cat /proc/*/root{elsewhere}/key /proc/*/cwd/../other-workspace/key; cat ../*/key",
+            "cat ~/.ssh/* ~/.netrc ~/.git-credentials ~/.aws/* ; ls -laR ~",
+            f"ls -a {home}/.ssh {home} ; cat {home}/.gitconfig {home}/.bashrc; cat /etc/shadow",
+        )
+        tool = ShellTool(workspace)
+        for command in commands:
+            shown = (await tool.run_command(command)).observation()
+            assert secret not in shown, command
+        assert "root:" not in shown and "authorized_keys" not in shown
+        if home.is_dir() and any(home.iterdir()):
+            visible = (await tool.run_command(f"ls -A {home}")).content.split()
+            assert not {".ssh", ".bashrc", ".profile"} & set(visible)
+
+    async def test_no_network(self, workspace: Workspace) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            port = server.getsockname()[1]
+            tool = ShellTool(workspace)
+            await refused(tool.run_command(f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo reached >&3"))
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        await refused(tool.run_command("exec 3<>/dev/tcp/169.254.169.254/80"))
+
+    @pytest.mark.parametrize("how", ["end", "time-out", "cancel"])
+    async def test_nothing_outlives_a_call(self, workspace: Workspace, root: Path, how: str) -> None:
+        seconds = str(900_000 + uuid.uuid4().int % 90_000)
+        leave = f"sleep {seconds} & setsid sleep {seconds} & (setsid nohup sleep {seconds} >/dev/null 2>&1 &); touch started; "
+        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=30)))
+        match how:
+            case "end":
+                await ok(tool.run_command(f"{leave} echo done"))
+            case "time-out":
+                await refused(tool.run_command(f"trap '' TERM; {leave} wait", timeout_seconds=0.5), "time limit")
+            case _:
+                call = asyncio.create_task(tool.run_command(f"{leave} wait"))
+                await until((root / "started").exists)
+                call.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+        assert (root / "started").exists()
+        left = [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
+        assert not left
+
+    async def test_a_flood_is_cut(self, workspace: Workspace) -> None:
+        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(observation_chars=2_000)))
+        memory = psutil.Process().memory_info().rss
+        result = await ok(tool.run_command("echo first; yes flood | head -c 200000000; echo last"))
+        assert result.truncated
+        assert len(result.content) < 2_200
+        assert result.content.startswith("first\n") and result.content.endswith("\nlast")
+        assert tool.pipeline.trail.entries[-1].bytes_out < 4 * 1024 * 1024
+        assert psutil.Process().memory_info().rss - memory < 64 * 1024 * 1024
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process brings about."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+SUITE = """
+import pytest
+def test_right(): assert True
+def test_wrong(): assert [1, 2] == [1, 3], "not equal"
+@pytest.mark.skip
+def test_later(): pass
+class TestMore:
+    def test_method(self): raise ValueError("boom")
+"""
+
+
+class TestTests:
+    async def test_a_report_of_what_failed(self, workspace: Workspace, root: Path) -> None:
+        (root / "test_app.py").write_text(SUITE)
+        for call in (TestTool(workspace).pytest(), TestTool(workspace).run()):
+            result = await refused(call, "2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom")
+            assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
+            tests = result.metadata["tests"]
+            assert isinstance(tests, dict)
+            assert {name: tests[name] for name in ("passed", "failed", "errors", "skipped")} == {
+                "passed": 1,
+                "failed": 2,
+                "errors": 0,
+                "skipped": 1,
+            }
+            assert [test["id"] for test in tests["failing"]] == ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
+        assert not (root / ".pytest_cache").exists()
+
+    async def test_some_of_them(self, workspace: Workspace, root: Path) -> None:
+        (root / "test_app.py").write_text(SUITE)
+        tool = TestTool(workspace)
+        result = await ok(tool.pytest(["test_app.py"], keyword="right or later"))
+        assert result.content.startswith("1 passed, 1 skipped in ")
+        await ok(tool.run(["test_app.py::test_right"]))
+        assert "1 failed, 1 passed" in (await refused(tool.pytest(max_failures=1))).content
+
+    async def test_no_tests_is_no_success(self, workspace: Workspace, root: Path) -> None:
+        tool = TestTool(workspace)
+        assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5
+        (root / "test_app.py").write_text(SUITE)
+        await refused(tool.pytest(keyword="absent"), "no tests were collected")
+        await refused(tool.pytest(["absent.py"]), "could not start", "not found: absent.py")
+        (root / "test_app.py").write_text("import nosuchmodule\n")
+        await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
+
+    async def test_arguments_stay_arguments(self, workspace: Workspace, root: Path) -> None:
+        (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
+        (root / "options").write_text("test_app.py\n")
+        tool = TestTool(workspace)
+        for paths in (["--co"], ["-h"], ["@options"], ["--override-ini=x=y"], ["-p", "evil"], ["--", "--co"]):
+            result = await refused(tool.pytest(paths))
+            assert result.exit_code == 4, result.observation()
+        for keyword in ("--co", "-x", "=a", "@options", "--junitxml=pwned", "__import__('os').system('touch pwned')"):
+            await refused(tool.pytest(keyword=keyword))
+        assert not (root / "ran").exists()
+        assert not list(root.glob("*pwned*"))
+
+    async def test_a_forged_report_does_not_pass(self, workspace: Workspace, root: Path) -> None:
+        """A suite that writes the report itself: a bomb is not read, good news do not outweigh the exit code."""
+        forge = (
+            "import os, sys, pytest\n"
+            "def pytest_unconfigure(config):\n"
+            "    path = config.option.xmlpath\n"
+            "    open(path, 'w').write({text!r})\n"
+        )
+        (root / "test_app.py").write_text(SUITE)
+        bomb = "<!DOCTYPE a [<!ENTITY a 'aaaa'>]><testsuite><testcase name='&a;'/></testsuite>"
+        for text in (bomb, "<testsuite><testcase name='good'/></testsuite>", "x" * 9_000_000):
+            (root / "conftest.py").write_text(forge.format(text=text))
+            result = await refused(TestTool(workspace).pytest())
+            assert result.exit_code == 1
+            assert "test_wrong" in result.content
+
+    async def test_other_runners_and_none(self, root: Path) -> None:
+        async with open_workspace(root, environment=Environment(test_command=("sh", "check.sh"))) as opened:
+            (root / "check.sh").write_text("echo checked; exit 2\n")
+            result = await refused(TestTool(opened).run(), "exit code 2", "checked")
+            assert result.metadata == {}
+            await refused(TestTool(opened).run(["a"]), "sh check.sh", "shell_run_command")
+            (root / "check.sh").write_text("echo checked\n")
+            assert (await ok(TestTool(opened).run())).content == "checked"
+        async with open_workspace(root, environment=Environment()) as bare:
+            await refused(TestTool(bare).run(), "tests_pytest")
+
+    async def test_without_pytest(self, root: Path) -> None:
+        async with open_workspace(root, environment=Environment(test_command=("absent/bin/pytest",))) as opened:
+            await refused(TestTool(opened).pytest(), "not installed")
+
+    async def test_time_limit(self, workspace: Workspace, root: Path) -> None:
+        (root / "test_app.py").write_text("import time\ndef test_hangs(): time.sleep(600)\n")
+        tool = TestTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=2)))
+        result = await refused(tool.pytest(), "time limit")
+        assert result.outcome is Outcome.TIMEOUT
+
+    def test_which_commands_are_pytest(self) -> None:
+        for command in ("pytest", "/v/bin/pytest -x", "python -m pytest", "uv run pytest", "coverage run -m pytest"):
+            assert is_pytest(tuple(command.split())), command
+        for command in ("make test", "tox -e pytest", "go test ./...", "npm test", ""):
+            assert not is_pytest(tuple(command.split())), command
+
+
+class TestAudit:
+    async def test_every_end_is_recorded(self, workspace: Workspace, root: Path) -> None:
+        policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
+        pipeline = Pipeline(policy=policy, limits=ToolLimits(command_timeout_seconds=20), mask=Secrets(["s3cr3t-value"]))
+        shell, tool, tests = (kind(workspace, pipeline) for kind in (ShellTool, GitTool, TestTool))
+        await ok(shell.run_command("echo s3cr3t-value"))
+        await refused(tool.commit("m"), "denied")
+        await refused(tool.add(["src/../app.py"]), "outside the paths allowed")
+        await refused(shell.run_command("exit 7"))
+        await refused(shell.run_command("sleep 600", timeout_seconds=0.2))
+        await refused(tool.show("--help"))
+        await refused(tool.call("log", {"limit": "many"}), "Signature")
+        (root / "test_app.py").write_text("def test_it(): assert 's3cr3t-value' == ''\n")
+        report = await refused(tests.pytest())
+        call = asyncio.create_task(shell.run_command("touch started; sleep 600"))
+        await until((root / "started").exists)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+        entries = pipeline.trail.entries
+        assert verify(entries, head=pipeline.trail.head) is None
+        assert [(f"{e.tool}_{e.operation}", e.decision, e.outcome, e.exit_code) for e in entries] == [
+            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
+            ("shell_run_command", Decision.ALLOWED, Outcome.SUCCESS, 0),
+            ("git_commit", Decision.REFUSED, Outcome.REFUSED, None),
+            ("git_add", Decision.REFUSED, Outcome.REFUSED, None),
+            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
+            ("shell_run_command", Decision.ALLOWED, Outcome.ERROR, 7),
+            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
+            ("shell_run_command", Decision.ALLOWED, Outcome.TIMEOUT, entries[7].exit_code),
+            ("git_show", Decision.ALLOWED, Outcome.ERROR, None),
+            ("git_log", Decision.ALLOWED, Outcome.INVALID, None),
+            ("tests_pytest", Decision.ALLOWED, Outcome.STARTED, None),
+            ("tests_pytest", Decision.ALLOWED, Outcome.ERROR, 1),
+            ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
+            ("shell_run_command", Decision.ALLOWED, Outcome.CANCELLED, None),
+        ]
+        assert MASK in str(report.metadata) and "s3cr3t-value" not in repr((report, entries))

@@ -1,0 +1,522 @@
+"""JetStream under the conditions it is there for: killed servers, lost answers, full disks, other clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettings
+from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject, token
+from swe_ai_fleet.domain.errors import (
+    AlreadyExists,
+    Fenced,
+    InvalidRequest,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
+from swe_ai_fleet.domain.event import CancelRequested, StoredEvent, Writer
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
+
+
+def writer(agent_id: str = "agent-1", *, execution_id: str = "", generation: int = 1) -> Writer:
+    return Writer(
+        tenant="default",
+        execution_id=execution_id or str(uuid.uuid4()),
+        task_id="task",
+        agent_id=agent_id,
+        generation=generation,
+    )
+
+
+def note(text: str) -> CancelRequested:
+    return CancelRequested(reason=text)
+
+
+def reasons(stored: list[StoredEvent]) -> list[str]:
+    return [one.event.body.reason for one in stored if isinstance(one.event.body, CancelRequested)]
+
+
+@asynccontextmanager
+async def connected(
+    address: NatsAddress, *, url: str = "", settings: StreamSettings | None = None, patience: float = 15.0
+) -> AsyncIterator[JetStream]:
+    credentials = Credentials(token=address.token)
+    async with JetStream.connect(
+        url or address.url, credentials=credentials, settings=settings, patience=patience
+    ) as jetstream:
+        await jetstream.ensure_streams()
+        yield jetstream
+
+
+@pytest.fixture
+async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
+    async with connected(nats_server.address) as jetstream:
+        yield jetstream
+
+
+async def everything(log: JetStream, who: Writer) -> list[StoredEvent]:
+    return [one async for one in log.read(who.tenant, who.execution_id)]
+
+
+async def kill(server: EmbeddedNats) -> None:
+    os.kill(server.address.pid, signal.SIGKILL)
+    await server.wait()
+
+
+async def until_stored(log: JetStream, who: Writer, count: int) -> None:
+    async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
+        async for _ in events:
+            count -= 1
+            if not count:
+                return
+
+
+# --- the server ---
+
+
+async def test_a_restart_keeps_events_token_and_port(tmp_path: Path) -> None:
+    who = writer()
+    async with EmbeddedNats(tmp_path / "data") as server:
+        first = server.address
+        async with connected(first) as log, log.journal(who, fresh=True) as journal:
+            await journal.append(note("kept"))
+    async with EmbeddedNats(tmp_path / "data") as server:
+        assert server.address.token == first.token
+        assert server.address.url == first.url
+        assert server.address.pid != first.pid
+        async with connected(server.address) as log:
+            assert reasons(await everything(log, who)) == ["kept"]
+
+
+async def test_a_second_server_on_a_directory_is_refused(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path):
+        with pytest.raises(PreconditionFailed, match=f"in use by pid {os.getpid()}") as refusal:
+            await EmbeddedNats(tmp_path).__aenter__()
+        assert refusal.value.hint
+    async with EmbeddedNats(tmp_path):
+        pass
+
+
+async def test_another_process_finds_the_address(tmp_path: Path) -> None:
+    with pytest.raises(PreconditionFailed):
+        read_address(tmp_path)
+    async with EmbeddedNats(tmp_path) as server:
+        assert read_address(tmp_path) == server.address
+    with pytest.raises(PreconditionFailed):
+        read_address(tmp_path)
+
+
+async def test_secrets_are_for_the_owner_only(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path / "new") as server:
+        assert len(server.address.token) >= 32
+        for name in ("nats.conf", "token", "address.json"):
+            path = tmp_path / "new" / name
+            assert server.address.token in path.read_text()
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+async def test_a_wrong_token_is_refused(nats_server: EmbeddedNats) -> None:
+    with pytest.raises(PreconditionFailed, match="refused the credentials"):
+        async with JetStream.connect(nats_server.address.url, credentials=Credentials(token="wrong")):
+            pass
+    with pytest.raises(PreconditionFailed, match="refused the credentials"):
+        async with JetStream.connect(nats_server.address.url):
+            pass
+
+
+async def test_no_server_at_all_is_unavailable(unused_tcp_port: int) -> None:
+    with pytest.raises(Unavailable, match="no NATS server answers"):
+        async with JetStream.connect(f"nats://127.0.0.1:{unused_tcp_port}"):
+            pass
+
+
+async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path / "one") as server:
+        taken = int(server.address.url.rsplit(":", 1)[1])
+        with pytest.raises(Unavailable, match="address already in use"):
+            await EmbeddedNats(tmp_path / "two", port=taken).__aenter__()
+
+
+async def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from pathlib import Path
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+
+async def main():
+    async with EmbeddedNats(Path(sys.argv[1])) as server:
+        print(server.address.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(tmp_path)), stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    descriptor = os.pidfd_open(child)
+    try:
+        parent.kill()
+        await parent.wait()
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(descriptor, ended.set)
+        async with asyncio.timeout(10):
+            await ended.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+    # And its directory can be used again at once.
+    async with EmbeddedNats(tmp_path):
+        pass
+
+
+# --- the log ---
+
+
+async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    count, writers = 60, [writer(f"agent-{number}", execution_id="run") for number in range(8)]
+    async with EmbeddedNats(tmp_path) as first:
+        address = first.address
+        port = int(address.url.rsplit(":", 1)[1])
+        async with connected(address) as log:
+
+            async def write(who: Writer) -> None:
+                async with log.journal(who, fresh=True) as journal:
+                    for number in range(count):
+                        await journal.append(note(f"{who.agent_id}:{number}"))
+
+            async with asyncio.TaskGroup() as group:
+                for who in writers:
+                    group.create_task(write(who))
+                await until_stored(log, writers[0], 100)
+                await kill(first)
+                await first.__aexit__(None, None, None)
+                second = await group.create_task(EmbeddedNats(tmp_path, port=port).__aenter__())
+            try:
+                stored = await everything(log, writers[0])
+            finally:
+                await second.__aexit__(None, None, None)
+    for who in writers:
+        mine = [one for one in stored if one.event.agent_id == who.agent_id]
+        assert reasons(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
+    assert len(stored) == count * len(writers)
+
+
+async def test_following_goes_on_after_a_restart(tmp_path: Path) -> None:
+    who = writer()
+    async with EmbeddedNats(tmp_path) as first, connected(first.address) as log:
+        async with log.journal(who, fresh=True) as journal:
+            await journal.append(note("before"))
+            async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events, asyncio.timeout(20):
+                seen = [await anext(events)]
+                waiting = asyncio.ensure_future(anext(events))
+                await kill(first)
+                await first.__aexit__(None, None, None)
+                async with EmbeddedNats(tmp_path):
+                    await journal.append(note("after"))
+                    seen.append(await waiting)
+    assert reasons(seen) == ["before", "after"]
+
+
+async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
+    who = writer()
+    async with EmbeddedNats(tmp_path) as server, connected(server.address, patience=0.5) as log:
+        with pytest.raises(Unavailable):
+            async with log.journal(who, fresh=True) as journal:
+                await journal.append(note("one"))
+                await kill(server)
+                with pytest.raises(Unavailable):
+                    await journal.append(note("two"))
+                with pytest.raises(Unavailable):
+                    await journal.append(note("three"))
+        ping = await log.ping()
+        assert not ping.ok
+        assert ping.error
+
+
+class Proxy:
+    """Stands between a client and the server, and can swallow what the server answers."""
+
+    def __init__(self, url: str) -> None:
+        self.host, port = url.removeprefix("nats://").rsplit(":", 1)
+        self.port = int(port)
+        self.url = ""
+        self.swallowing = False
+        self.swallowed = asyncio.Event()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Proxy]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            self.cut()
+
+    def cut(self) -> None:
+        for one in self._writers:
+            one.close()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await asyncio.open_connection(self.host, self.port)
+        self._writers |= {writer, upstream_writer}
+        await asyncio.gather(
+            self._pump(reader, upstream_writer, answers=False), self._pump(upstream_reader, writer, answers=True)
+        )
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        try:
+            while data := await reader.read(65536):
+                if answers and self.swallowing:
+                    self.swallowed.set()
+                    continue
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+async def test_an_event_whose_answer_got_lost_is_stored_once(nats_server: EmbeddedNats) -> None:
+    for fresh in (True, False):
+        who = writer()
+        proxy = Proxy(nats_server.address.url)
+        async with proxy.running(), connected(nats_server.address, url=proxy.url) as log, asyncio.timeout(20):
+            async with log.journal(who, fresh=fresh) as journal:
+                proxy.swallowing = True
+                first = asyncio.ensure_future(journal.append(note("one")))
+                await proxy.swallowed.wait()
+                proxy.swallowing = False
+                proxy.cut()
+                await first
+                await journal.append(note("two"))
+            stored = await everything(log, who)
+        assert reasons(stored) == ["one", "two"]
+        assert [one.event.id.rsplit("/", 1)[1] for one in stored] == ["1", "2"]
+
+
+async def test_a_result_whose_answer_got_lost_is_published_once(nats_server: EmbeddedNats) -> None:
+    proxy = Proxy(nats_server.address.url)
+    task_id = str(uuid.uuid4())
+    async with proxy.running(), connected(nats_server.address, url=proxy.url) as log, asyncio.timeout(20):
+
+        async def publish() -> bool:
+            return await log.publish(
+                tenant="default", task_id=task_id, execution_id="one", agent_id="", payload=b'{"n": 1}'
+            )
+
+        proxy.swallowing = True
+        first = asyncio.ensure_future(publish())
+        await proxy.swallowed.wait()
+        proxy.swallowing = False
+        proxy.cut()
+        assert await first is True
+        assert await publish() is False
+
+
+async def test_the_same_id_from_somebody_else_is_a_fence(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    who = writer()
+    subject = event_subject(who.tenant, who.execution_id, who.agent_id)
+    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        with pytest.raises(Fenced):
+            async with jetstream.journal(who, fresh=True) as journal:
+                one = await journal.append(note("one"))
+                await stranger.jetstream().publish(
+                    subject, b"{}", headers={"Nats-Msg-Id": f"default/{one.id.rsplit('/', 1)[0]}/2"}
+                )
+                await journal.append(note("two"))
+    finally:
+        await stranger.close()
+
+
+async def test_a_duplicate_this_writer_did_not_send_is_a_fence(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    who = writer()
+    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        headers = {"Nats-Msg-Id": f"default/{who.execution_id}/{who.agent_id}/1/1"}
+        await stranger.jetstream().publish(f"agent.events.elsewhere.{uuid.uuid4()}._", b"{}", headers=headers)
+        with pytest.raises(Fenced, match="did not send"):
+            async with jetstream.journal(who, fresh=True) as journal:
+                await journal.append(note("one"))
+    finally:
+        await stranger.close()
+
+
+async def test_two_connections_fence_each_other(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    who = writer()
+    async with connected(nats_server.address) as elsewhere:
+        with pytest.raises(Fenced):
+            async with jetstream.journal(who, fresh=True) as first:
+                await first.append(note("one"))
+                async with elsewhere.journal(writer(execution_id=who.execution_id, generation=2)) as second:
+                    await second.append(note("two"))
+                await first.append(note("three"))
+        with pytest.raises(AlreadyExists):
+            async with elsewhere.journal(who, fresh=True) as again:
+                await again.append(note("again"))
+    assert reasons(await everything(jetstream, who)) == ["one", "two"]
+
+
+async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
+    who = writer()
+    settings = StreamSettings(max_event_bytes=64 * 1024, max_blob_bytes=256 * 1024, max_result_bytes=64 * 1024)
+    async with EmbeddedNats(tmp_path) as server, connected(server.address, settings=settings) as log:
+        with pytest.raises(ResourceExhausted):
+            async with log.journal(who, fresh=True) as journal:
+                for number in range(100):
+                    journal.post(note(f"{number}:{'x' * 2000}"))
+                await journal.flush()
+        stored = [reason.split(":")[0] for reason in reasons(await everything(log, who))]
+        assert 10 < len(stored) < 100
+        assert stored == [str(number) for number in range(len(stored))]
+        with pytest.raises(ResourceExhausted):
+            await log.put("default", "run", b"x" * 400 * 1024, "text/plain")
+        usage = (await log.usage())["AGENT_EVENTS"]
+        assert usage.max_bytes == 64 * 1024
+        assert 0.9 * usage.max_bytes < usage.bytes <= usage.max_bytes
+
+
+async def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path, max_file_bytes=128 * 1024) as server, connected(server.address) as log:
+        with pytest.raises(ResourceExhausted):
+            async with log.journal(writer(), fresh=True) as journal:
+                for _ in range(100):
+                    await journal.append(note("x" * 4000))
+
+
+async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    who, text = writer(), "x" * 300 * 1024
+    async with jetstream.journal(who, fresh=True) as journal:
+        await journal.append(note(text))
+    assert reasons(await everything(jetstream, who)) == [text]
+    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        subject = event_subject(who.tenant, who.execution_id, who.agent_id)
+        message = await client.jetstream().get_last_msg("AGENT_EVENTS", subject)
+        assert message.data is not None
+        content = json.loads(message.data)
+        assert len(message.data) < 1024
+        assert "body" not in content
+        # Any NATS client can fetch the body.
+        store = await client.jetstream().object_store("agent-blobs")
+        blob = await store.get(content["body_ref"]["name"])
+        assert json.loads(blob.data or b"") == {"reason": text, "type": "cancel_requested"}
+    finally:
+        await client.close()
+
+
+async def test_a_reader_that_leaves_early_leaves_no_consumer(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    who = writer()
+    async with jetstream.journal(who, fresh=True) as journal:
+        for number in range(5):
+            await journal.append(note(str(number)))
+    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        for follow in (False, True):
+            async with aclosing(jetstream.read(who.tenant, who.execution_id, follow=follow)) as events:
+                await anext(events)
+                assert await client.jetstream().consumers_info("AGENT_EVENTS")
+            assert await client.jetstream().consumers_info("AGENT_EVENTS") == []
+
+        async def watch() -> None:
+            async with aclosing(jetstream.heads(follow=True)) as heads:
+                async for _ in heads:
+                    watching.set()
+
+        watching = asyncio.Event()
+        watcher = asyncio.ensure_future(watch())
+        await watching.wait()
+        watcher.cancel()
+        await asyncio.wait([watcher])
+        assert await client.jetstream().consumers_info("AGENT_EVENTS") == []
+    finally:
+        await client.close()
+
+
+async def test_many_events_are_read_over_several_pulls(jetstream: JetStream) -> None:
+    who = writer()
+    async with jetstream.journal(who, fresh=True) as journal:
+        for number in range(700):
+            journal.post(note(str(number)))
+    assert reasons(await everything(jetstream, who)) == [str(number) for number in range(700)]
+
+
+# --- results, for subscribers that know nothing of us ---
+
+
+async def test_a_late_subscriber_hears_every_result(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    task_id = f"task.{uuid.uuid4()}"
+    for execution_id, agent_id in (("one", "agent.1"), ("one", ""), ("two", "")):
+        assert await jetstream.publish(
+            tenant="default",
+            task_id=task_id,
+            execution_id=execution_id,
+            agent_id=agent_id,
+            payload=json.dumps({"execution_id": execution_id}).encode(),
+        )
+    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        heard = await client.jetstream().subscribe("agent.results.>", ordered_consumer=True)
+        found: list[tuple[str, str]] = []
+        while len(found) < 3:
+            message = await heard.next_msg(timeout=10)
+            if token(task_id) in message.subject:
+                found.append((message.subject, json.loads(message.data)["execution_id"]))
+        escaped = task_id.replace(".", "%2E")
+        assert found == [
+            (f"agent.results.{escaped}.agent%2E1", "one"),
+            (f"agent.results.{escaped}", "one"),
+            (f"agent.results.{escaped}", "two"),
+        ]
+    finally:
+        await client.close()
+
+
+async def test_a_result_that_is_too_large_is_refused(jetstream: JetStream) -> None:
+    with pytest.raises(InvalidRequest, match="too large"):
+        await jetstream.publish(
+            tenant="default", task_id="large", execution_id="one", agent_id="", payload=b"x" * 2_000_000
+        )
+
+
+async def test_ping_tells_version_and_latency(jetstream: JetStream) -> None:
+    ping = await jetstream.ping()
+    assert ping.ok
+    assert ping.version.startswith("2.")
+    assert 0 < ping.latency_ms < 2000
+
+
+async def test_limits_can_be_changed(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path) as server:
+        async with connected(server.address) as log:
+            assert (await log.usage())["AGENT_EVENTS"].max_bytes == 0
+        async with connected(server.address, settings=StreamSettings(max_event_bytes=10_000_000)) as log:
+            assert (await log.usage())["AGENT_EVENTS"].max_bytes == 10_000_000
+
+
+@pytest.mark.parametrize("hostile", ["a b", "a.*", ">", "*", "é", "a\r\nb", "_", "%2E"])
+def test_a_token_is_always_one_token(hostile: str) -> None:
+    built = result_subject("acme", hostile, "agent")
+    assert built.count(".") == 4
+    assert not set(built) & set(" *>\r\n\t")
+    assert built.isascii()

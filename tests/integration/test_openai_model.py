@@ -1,0 +1,544 @@
+"""The model client against a server, over real HTTP."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ModelReply,
+    Sampling,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="Look.", parameters=PARAMETERS)
+WRITE = OperationSpec(name="files_write", tool="files", operation="write", description="Write.", parameters=PARAMETERS)
+TOOLS = (LOOK, WRITE)
+OPENING: tuple[Message, ...] = (SystemMessage(content="You are an agent."), UserMessage(content="Fix it."))
+PROBES = 1
+KEY = "sk-very-secret"
+
+
+def client(url: str, **options: Any) -> OpenAIChatModel:
+    settings: dict[str, Any] = {"base_url": url, "retry_wait_seconds": 0.001, "timeout_seconds": 5.0, **options}
+    return OpenAIChatModel(**settings)
+
+
+async def ask(model: OpenAIChatModel, messages: tuple[Message, ...] = OPENING, seed: int | None = None) -> ModelReply:
+    return await model.reply(messages, TOOLS, Sampling(seed=seed))
+
+
+def call(call_id: str, model_call_id: str) -> ToolCall:
+    return ToolCall(call_id=call_id, model_call_id=model_call_id, name="files_look", arguments="{}")
+
+
+@asynccontextmanager
+async def bare_server(
+    chat: Callable[[web.Request], Awaitable[web.StreamResponse]], models: web.Response | None = None
+) -> AsyncGenerator[str]:
+    """A server with odd answers; without `models` it has no such route."""
+
+    async def on_models(request: web.Request) -> web.StreamResponse:
+        assert models is not None
+        return web.Response(status=models.status, body=models.body, content_type=models.content_type)
+
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    if models is not None:
+        application.router.add_get("/v1/models", on_models)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+def completion(**message: object) -> web.Response:
+    return web.json_response({"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]})
+
+
+# What goes out and what comes back
+
+
+async def test_parallel_calls_usage_and_the_way_back() -> None:
+    script = Script.of(
+        Turn(
+            content="I look.",
+            tool_calls=(("files_look", {"path": "ä"}), ("files_write", "{not json")),
+            usage=Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=60),
+        ),
+        Turn(content="Done."),
+    )
+    async with ScriptedModelServer(script, model="m1") as server, client(server.url) as model:
+        first = await model.reply(OPENING, TOOLS, Sampling(temperature=0.5, seed=7, max_tokens=99))
+        assert first.message.content == "I look."
+        assert first.finish_reason == "tool_calls"
+        assert first.model == "m1"
+        one, two = first.message.tool_calls
+        assert (one.name, json.loads(one.arguments)) == ("files_look", {"path": "ä"})
+        assert (two.name, two.arguments) == ("files_write", "{not json")
+        assert one.call_id != two.call_id
+        assert (one.model_call_id, two.model_call_id) == ("call_0_0", "call_0_1")
+        usage = first.usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.model_calls) == (
+            100,
+            20,
+            60,
+            1,
+        )
+
+        observed = (
+            ToolMessage(call_id=one.call_id, content="x = 1"),
+            ToolMessage(call_id=two.call_id, content="Error: bad"),
+        )
+        second = await model.reply((*OPENING, first.message, *observed), TOOLS, Sampling(seed=7))
+        assert (second.message.content, second.finish_reason, second.message.tool_calls) == ("Done.", "stop", ())
+        opened, went_on = server.bodies[-2:]
+    assert {key: opened[key] for key in ("model", "temperature", "seed", "max_tokens")} == {
+        "model": "m1",
+        "temperature": 0.5,
+        "seed": 7,
+        "max_tokens": 99,
+    }
+    assert "temperature" not in went_on
+    assert opened["tools"][0]["function"] == {
+        "name": "files_look",
+        "description": "Look.",
+        "parameters": PARAMETERS,
+        "strict": True,
+    }
+    assert went_on["messages"][:2] == opened["messages"]
+    assert [entry["id"] for entry in went_on["messages"][2]["tool_calls"]] == ["call_0_0", "call_0_1"]
+    assert went_on["messages"][3:] == [
+        {"role": "tool", "tool_call_id": "call_0_0", "content": "x = 1"},
+        {"role": "tool", "tool_call_id": "call_0_1", "content": "Error: bad"},
+    ]
+
+
+async def test_without_tools_none_are_sent() -> None:
+    async with ScriptedModelServer(Script()) as server, client(server.url) as model:
+        await model.reply(OPENING, (), Sampling())
+        assert "tools" not in server.bodies[-1]
+
+
+async def test_many_agents_share_one_client() -> None:
+    script = Script.of(*(Turn(tool_calls=(("files_look", {"path": str(n)}),)) for n in range(5)), Turn(content="Done."))
+
+    async def run(model: OpenAIChatModel, seed: int) -> list[str]:
+        messages: list[Message] = [*OPENING, UserMessage(content=f"You are {seed}.")]
+        said: list[str] = []
+        while not said or said[-1]:
+            reply = await ask(model, tuple(messages), seed)
+            messages.append(reply.message)
+            said.append(reply.message.tool_calls[0].arguments if reply.message.tool_calls else "")
+            messages += [ToolMessage(call_id=one.call_id, content="seen") for one in reply.message.tool_calls]
+        return said
+
+    async with ScriptedModelServer(script) as server, client(server.url) as model:
+        runs = await asyncio.gather(*(run(model, seed) for seed in range(40)))
+        assert all(said == [f'{{"path": "{n}"}}' for n in range(5)] + [""] for said in runs)
+        assert server.requests == 40 * 6 + PROBES
+
+
+@pytest.mark.parametrize("model_ids", [("same", "same"), ("", ""), ("old", "new")])
+async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str, str]) -> None:
+    script = Script.of(
+        Turn(content="one"),
+        Turn(tool_calls=(("files_look", {}), ("files_look", {})), call_ids=model_ids),
+    )
+    history: tuple[Message, ...] = (
+        *OPENING,
+        AssistantMessage(tool_calls=(call("a", "old"),)),
+        ToolMessage(call_id="a", content="1"),
+    )
+    async with ScriptedModelServer(script) as server, client(server.url) as model:
+        reply = await ask(model, history)
+        answers = (ToolMessage(call_id=one.call_id, content="2") for one in reply.message.tool_calls)
+        await ask(model, (*history, reply.message, *answers))
+        wire = server.bodies[-1]["messages"]
+    asked = [entry["id"] for message in wire for entry in message.get("tool_calls", [])]
+    assert asked[0] == "old"
+    assert len(set(asked)) == 3
+    assert [message["tool_call_id"] for message in wire if message["role"] == "tool"] == asked
+
+
+async def test_a_history_from_elsewhere_with_repeated_ids_is_repaired() -> None:
+    history: tuple[Message, ...] = (
+        *OPENING,
+        AssistantMessage(tool_calls=(call("a", "x"), call("b", "x"))),
+        ToolMessage(call_id="b", content="b"),
+        ToolMessage(call_id="a", content="a"),
+    )
+    async with ScriptedModelServer(Script()) as server, client(server.url) as model:
+        await ask(model, history)
+        # The same messages behind a shorter history: what was written for the longer one must not be reused.
+        other = (*OPENING, AssistantMessage(tool_calls=(call("c", "x"),)), *history[2:])
+        await ask(model, other)
+        first, second = (body["messages"] for body in server.bodies[-2:])
+    assert [entry["id"] for entry in first[2]["tool_calls"]] == ["x", "b"]
+    assert [message["tool_call_id"] for message in first[3:]] == ["b", "x"]
+    assert [entry["id"] for entry in second[3]["tool_calls"]] == ["a", "b"]
+    assert [message["tool_call_id"] for message in second[4:]] == ["b", "a"]
+
+
+async def test_call_ids_can_be_made_by_the_caller() -> None:
+    numbers = iter(range(10))
+    script = Script.of(Turn(tool_calls=(("files_look", {}),) * 2))
+    async with (
+        ScriptedModelServer(script) as server,
+        client(server.url, new_call_id=lambda: f"run-{next(numbers)}") as model,
+    ):
+        assert [one.call_id for one in (await ask(model)).message.tool_calls] == ["run-0", "run-1"]
+
+
+async def test_half_a_surrogate_pair_does_not_break_the_request() -> None:
+    async with ScriptedModelServer(Script()) as server, client(server.url) as model:
+        assert (await ask(model, (*OPENING, UserMessage(content="a\ud83db")))).message.content == "Done."
+        assert server.bodies[-1]["messages"][-1]["content"] == "a?b"
+
+
+async def test_raw_calls_are_read_where_no_native_ones_came() -> None:
+    text = 'Let me see.\n<tool_call>\n{"name": "files_look", "arguments": {"path": "a"}}\n</tool_call>'
+    script = Script.of(Turn(content=text), Turn(content=text[:-20], finish_reason="length"))
+    async with ScriptedModelServer(script) as server, client(server.url) as model:
+        whole = await ask(model)
+        assert (whole.message.content, whole.finish_reason) == ("Let me see.", "tool_calls")
+        (found,) = whole.message.tool_calls
+        assert (found.name, found.arguments) == ("files_look", '{"path": "a"}')
+        assert found.model_call_id == found.call_id
+        cut = await ask(model, (*OPENING, AssistantMessage(content="x"), UserMessage(content="go on")))
+        assert (cut.message.content, cut.finish_reason, cut.message.tool_calls) == (text[:-20], "length", ())
+        # Nobody asked for calls here, so text is text.
+        assert (await model.reply(OPENING, (), Sampling())).message.content == text
+
+
+async def test_without_native_tools_everything_is_text() -> None:
+    script = Script.of(Turn(content="I look.", tool_calls=(("files_look", {"path": "a"}),) * 2), Turn(content="Done."))
+    async with ScriptedModelServer(script, native_tools=False) as server, client(server.url) as model:
+        first = await ask(model)
+        one, two = first.message.tool_calls
+        assert json.loads(one.arguments) == {"path": "a"}
+        answers = tuple(ToolMessage(call_id=each.call_id, content=f"saw {each.call_id}") for each in (one, two))
+        second = await ask(model, (*OPENING, first.message, *answers))
+        assert second.message.content == "Done."
+        body = server.bodies[-1]
+    assert "tools" not in body
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+    system, _, said, results = (message["content"] for message in body["messages"])
+    assert system.startswith("You are an agent.")
+    assert '"files_write"' in system
+    assert said.startswith("I look.")
+    assert said.count("<tool_call>") == 2
+    assert f"Result of files_look:\nsaw {one.call_id}" in results
+    assert f"saw {two.call_id}" in results
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}, ['{"a": 1}']),
+        ({"tool_calls": [{"id": None, "function": {"name": "f", "arguments": None}}]}, ["{}"]),
+        ({"content": [{"type": "text", "text": "hi"}], "tool_calls": None}, []),
+    ],
+)
+async def test_quirks_of_other_servers(message: dict[str, object], arguments: list[str]) -> None:
+    async def chat(request: web.Request) -> web.Response:
+        return completion(**message)
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        reply = await ask(model)
+        assert [one.arguments for one in reply.message.tool_calls] == arguments
+        assert all(one.model_call_id for one in reply.message.tool_calls)
+        assert reply.message.content == ("hi" if isinstance(message.get("content"), list) else "")
+        assert reply.usage.prompt_tokens == 0
+
+
+# The probe
+
+
+async def test_the_probe_is_asked_once_by_many() -> None:
+    async with ScriptedModelServer(Script(), max_model_len=4321) as server, client(server.url) as model:
+        found = await asyncio.gather(*(model.probe() for _ in range(20)))
+        expected = ModelCapabilities(model="scripted", max_model_len=4321, strict_schemas=True, server="scripted")
+        assert found == [expected] * 20
+        assert server.requests == PROBES
+
+
+async def test_a_cancelled_caller_does_not_end_the_probe_of_the_others() -> None:
+    async with ScriptedModelServer(Script(), latency_seconds=0.1) as server, client(server.url) as model:
+        impatient = asyncio.create_task(model.probe())
+        patient = asyncio.create_task(model.probe())
+        await server.wait_until(in_flight=1)
+        impatient.cancel()
+        assert (await patient).native_tools
+        assert impatient.cancelled()
+        assert server.requests == PROBES
+
+
+@pytest.mark.parametrize(
+    ("options", "native", "strict", "probes"),
+    [({}, True, True, 1), ({"strict_schemas": False}, True, False, 2), ({"native_tools": False}, False, False, 1)],
+)
+async def test_the_probe_finds_out(options: dict[str, Any], native: bool, strict: bool, probes: int) -> None:
+    async with ScriptedModelServer(Script(), **options) as server, client(server.url) as model:
+        found = await model.probe()
+        assert (found.native_tools, found.strict_schemas) == (native, strict)
+        assert server.requests == probes
+        assert (await ask(model)).message.content == "Done."
+        tools = server.bodies[-1].get("tools", [])
+        assert bool(tools) is native
+        assert all(("strict" in tool["function"]) is strict for tool in tools)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "native"),
+    [
+        (400, "registry.ollama.ai/library/phi does not support tools", False),
+        (500, "tools param requires --jinja flag", False),
+        (404, "No endpoints found that support tool use", False),
+        (422, "", False),
+        (400, "Unknown name strict: Cannot find field.", True),
+        (400, "Invalid JSON payload received.", True),
+    ],
+)
+async def test_the_probe_understands_refusals(status: int, text: str, native: bool) -> None:
+    async def chat(request: web.Request) -> web.Response:
+        tools = (await request.json()).get("tools", [])
+        if tools and (not native or "strict" in tools[0]["function"]):
+            return web.json_response([{"error": {"message": text, "code": status}}], status=status)
+        return completion(content="fine")
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        assert await model.probe() == ModelCapabilities(model="m", native_tools=native)
+        assert (await ask(model)).message.content == "fine"
+
+
+async def test_a_server_that_wants_the_new_name_of_the_token_limit_gets_it() -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def chat(request: web.Request) -> web.Response:
+        body = await request.json()
+        if "max_tokens" in body:
+            text = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+            return web.json_response({"error": {"message": text, "param": "max_tokens"}}, status=400)
+        seen.append(body)
+        return completion(content="fine")
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        await model.reply(OPENING, (), Sampling(max_tokens=5))
+        assert (await model.probe()).strict_schemas
+    assert seen[-1]["max_completion_tokens"] == 5
+
+
+@pytest.mark.parametrize("models", [None, web.Response(text="<html>", content_type="text/html")])
+async def test_a_server_without_a_list_of_models_works_by_name(models: web.Response | None) -> None:
+    async def chat(request: web.Request) -> web.Response:
+        return completion(content=(await request.json())["model"])
+
+    async with bare_server(chat, models) as url:
+        async with client(url, model="mine") as model:
+            assert (await ask(model)).message.content == "mine"
+        async with client(url) as model:
+            with pytest.raises(ModelRejected) as raised:
+                await ask(model)
+            assert raised.value.field in ("model", "model_url")
+
+
+async def test_an_empty_list_of_models_is_said() -> None:
+    async def chat(request: web.Request) -> web.Response:
+        return completion()
+
+    async with bare_server(chat, web.json_response({"data": []})) as url, client(url) as model:
+        with pytest.raises(ModelRejected, match="lists no model"):
+            await model.probe()
+
+
+async def test_a_failed_probe_is_tried_again_by_the_next_caller() -> None:
+    async with ScriptedModelServer(Script()) as server, client(server.url, max_retries=1) as model:
+        server.fail_next(Failure(status=503))
+        with pytest.raises(ModelUnavailable):
+            await model.probe()
+        assert (await model.probe()).strict_schemas
+
+
+async def test_a_bare_host_gets_the_usual_path() -> None:
+    async with ScriptedModelServer(Script()) as server, client(server.url.removesuffix("/v1") + "/") as model:
+        assert (await ask(model)).message.content == "Done."
+
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "field"),
+    [
+        (Failure(status=400, message="too much", param="input_tokens"), ContextTooLong, ""),
+        (Failure(status=400, code="context_length_exceeded"), ContextTooLong, ""),
+        (Failure(status=400, message="This model's maximum context length is 8 tokens."), ContextTooLong, ""),
+        (Failure(status=413), ContextTooLong, ""),
+        (Failure(status=400, message="The input token count exceeds the maximum number of tokens"), ContextTooLong, ""),
+        (Failure(status=404, message="The model `x` does not exist."), ModelRejected, "model"),
+        (Failure(status=404, body='{"detail": "Not Found"}'), ModelRejected, "model_url"),
+        (Failure(status=401, message=f"bad key {KEY}"), ModelRejected, "model_api_key"),
+        (Failure(status=403), ModelRejected, "model_api_key"),
+        (Failure(status=429, code="insufficient_quota"), ModelRejected, "model_api_key"),
+        (Failure(status=400, message="temperature must be at most 2"), ModelRejected, ""),
+        (Failure(status=422, body="[1]"), ModelRejected, ""),
+    ],
+)
+async def test_what_no_retry_can_help_is_raised_at_once(failure: Failure, kind: type[ModelError], field: str) -> None:
+    async with ScriptedModelServer(Script(), api_key=KEY) as server, client(server.url, api_key=KEY) as model:
+        await model.probe()
+        server.fail_next(failure)
+        with pytest.raises(kind) as raised:
+            await ask(model)
+        assert raised.value.field == field
+        assert KEY not in str(raised.value)
+        assert server.requests == PROBES + 1
+        assert (await ask(model)).message.content == "Done."
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Failure(status=503),
+        Failure(status=500, body="<html>oops</html>"),
+        Failure(status=429),
+        Failure(status=429, retry_after_seconds=0.01),
+        Failure(status=429, retry_after_seconds=-1),
+        Failure(status=408),
+        Failure(status=409),
+        Failure(drop=True),
+        Failure(status=200, body="not json"),
+        Failure(status=200, body="{}"),
+        Failure(status=200, body='{"choices": []}'),
+        Failure(status=200, body='{"choices": [{"message": {"tool_calls": [{"function": 1}]}}]}'),
+        Failure(status=200, body='{"error": {"message": "overloaded"}}'),
+        Failure(status=200, body=""),
+    ],
+)
+async def test_what_may_pass_is_retried_and_given_up(failure: Failure) -> None:
+    async with ScriptedModelServer(Script()) as server, client(server.url) as model:
+        await model.probe()
+        server.fail_next(failure)
+        assert (await ask(model)).message.content == "Done."
+        assert server.requests == PROBES + 2
+
+        server.fail_next(replace(failure, times=3))
+        with pytest.raises(ModelUnavailable) as raised:
+            await ask(model)
+        assert server.requests == PROBES + 5
+        assert server.url in raised.value.message
+        assert (await ask(model)).message.content == "Done."
+
+
+async def test_the_server_says_how_long_to_wait() -> None:
+    loop = asyncio.get_running_loop()
+    async with ScriptedModelServer(Script()) as server, client(server.url, retry_wait_max_seconds=1) as model:
+        await model.probe()
+        server.fail_next(Failure(status=429, retry_after_seconds=0.3))
+        started = loop.time()
+        await ask(model)
+        assert loop.time() - started >= 0.3
+        server.fail_next(Failure(status=429, retry_after_seconds=3600))
+        with pytest.raises(ModelUnavailable):
+            await ask(model)
+        assert server.requests == PROBES + 3
+
+
+async def test_a_server_that_is_not_there() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        async with client(f"http://user:{KEY}@127.0.0.1:{port}/v1", model="m") as model:
+            with pytest.raises(ModelUnavailable) as raised:
+                await ask(model)
+    assert f"http://127.0.0.1:{port}/v1" in raised.value.message
+    assert KEY not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:notaport/v1", "ftp://127.0.0.1/v1", "nonsense"])
+async def test_a_url_that_is_none_is_a_named_fault(url: str) -> None:
+    with pytest.raises(ModelRejected) as raised:
+        client(url, model="m")
+    assert raised.value.field == "model_url"
+
+
+async def test_a_user_in_the_url_is_sent_unless_there_is_a_key() -> None:
+    seen: list[str] = []
+
+    async def chat(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return completion()
+
+    async with bare_server(chat) as url:
+        with_user = url.replace("//", "//me:secret@")
+        async with client(with_user, model="m") as model:
+            await ask(model)
+        async with client(with_user, model="m", api_key=KEY) as model:
+            await ask(model)
+    assert set(seen) == {"Basic bWU6c2VjcmV0", f"Bearer {KEY}"}
+
+
+async def test_something_that_is_no_http() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail ready\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with client(url, model="m") as model:
+            with pytest.raises(ModelUnavailable):
+                await ask(model)
+
+
+async def test_a_server_that_takes_too_long() -> None:
+    script = Script.of(Turn(content="late", delay_seconds=30))
+    async with (
+        ScriptedModelServer(script, native_tools=False) as server,
+        client(server.url, timeout_seconds=0.2, max_retries=2) as model,
+    ):
+        with pytest.raises(ModelUnavailable, match=r"timed? ?out|Timeout"):
+            await ask(model)
+        assert server.requests == PROBES + 2
+
+
+async def test_cancelling_ends_the_request_and_nothing_else() -> None:
+    script = Script.of(Turn(content="late", delay_seconds=30))
+    async with ScriptedModelServer(script, native_tools=False) as server, client(server.url) as model:
+        await model.probe()
+        waiting = asyncio.create_task(ask(model))
+        async with asyncio.timeout(5):
+            await server.wait_until(in_flight=1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            # The server hears of it, so that it can stop generating.
+            await server.wait_until(in_flight=0)
+
+
+async def test_outside_of_its_context_it_says_so() -> None:
+    model = client("http://127.0.0.1:1")
+    with pytest.raises(RuntimeError, match="context"):
+        await model.probe()

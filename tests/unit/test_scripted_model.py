@@ -1,0 +1,251 @@
+"""The scripted model server: what it says to whom, and how it fails."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, ScriptRequest, Turn
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def opening(text: str) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": "You are an agent."}, {"role": "user", "content": text}]
+
+
+def later(text: str, turns: int) -> list[dict[str, Any]]:
+    said = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "go on"}]
+    return opening(text) + said * turns
+
+
+async def post(server: ScriptedModelServer, messages: object, **fields: object) -> tuple[int, dict[str, Any]]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}/chat/completions", json={"messages": messages, **fields}) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def say(server: ScriptedModelServer, messages: object, **fields: object) -> str:
+    status, body = await post(server, messages, **fields)
+    assert status == 200, body
+    return body["choices"][0]["message"]["content"]
+
+
+async def test_turns_follow_the_assistant_messages_and_the_last_one_stays() -> None:
+    async with ScriptedModelServer(Script.of(Turn(content="one", times=2), Turn(content="two"))) as server:
+        assert [await say(server, later("x", turn)) for turn in (0, 1, 2, 7, 0)] == ["one", "one", "two", "two", "one"]
+
+
+async def test_a_loop_starts_again() -> None:
+    looping = Conversation(turns=(Turn(content="one"), Turn(content="two")), loop=True)
+    async with ScriptedModelServer(Script(default=looping)) as server:
+        assert [await say(server, later("x", turn)) for turn in range(4)] == ["one", "two", "one", "two"]
+
+
+async def test_conversations_are_chosen_by_their_opening() -> None:
+    def is_hot(request: ScriptRequest) -> bool:
+        return request.payload.get("temperature") == 1
+
+    script = Script(
+        conversations=(
+            Conversation(match="parser", predicate=is_hot, turns=(Turn(content="hot parser"),)),
+            Conversation(match="parser", turns=(Turn(content="parser"),)),
+            Conversation(regex=r"issue #\d+", turns=(Turn(content="issue"),)),
+        )
+    )
+    async with ScriptedModelServer(script) as server:
+        assert await say(server, opening("Fix the parser")) == "parser"
+        assert await say(server, opening("Fix the parser"), temperature=1) == "hot parser"
+        assert await say(server, opening("see issue #12")) == "issue"
+        assert await say(server, opening("else")) == "Done."
+        # What is said later does not move a conversation.
+        assert await say(server, [*later("else", 1), {"role": "user", "content": "parser"}]) == "Done."
+
+
+async def test_seed_and_agent_number_part_a_shared_prompt() -> None:
+    script = Script(
+        conversations=(
+            Conversation(match="task", seed=99, turns=(Turn(content="ninety-nine"),)),
+            *(Conversation(match="task", agent=n, turns=(Turn(content=f"agent {n}"),)) for n in range(3)),
+        )
+    )
+    async with ScriptedModelServer(script) as server:
+        assert {await say(server, opening("task"), seed=seed) for seed in (40, 41, 42)} == {
+            "agent 0",
+            "agent 1",
+            "agent 2",
+        }
+        assert await say(server, opening("task"), seed=99) == "ninety-nine"
+        assert await say(server, opening("task")) == "agent 0"
+
+
+async def test_tool_calls_are_native_where_tools_are_offered_and_text_elsewhere() -> None:
+    turn = Turn(tool_calls=(("look", {"at": "a"}), ("look", "{broken")))
+    async with ScriptedModelServer(Script.of(turn)) as server:
+        _, body = await post(server, opening("x"), tools=TOOLS)
+        choice = body["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        calls = choice["message"]["tool_calls"]
+        assert [call["function"]["arguments"] for call in calls] == ['{"at": "a"}', "{broken"]
+        assert len({call["id"] for call in calls}) == 2
+        assert (await say(server, opening("x"))).count("<tool_call>") == 2
+
+
+async def test_failures_come_as_often_as_they_say_for_each_conversation() -> None:
+    script = Script.of(Turn(content="one"), Failure(status=503, times=2), Failure(status=429), Turn(content="two"))
+    async with ScriptedModelServer(script) as server:
+        for seed in (1, 2):
+            assert await say(server, later("x", 0), seed=seed) == "one"
+            statuses = [(await post(server, later("x", 1), seed=seed))[0] for _ in range(4)]
+            assert statuses == [503, 503, 429, 200]
+
+
+async def test_a_failure_at_the_end_stays() -> None:
+    async with ScriptedModelServer(Script.of(Turn(content="one"), Failure(status=500, times=0))) as server:
+        assert await say(server, later("x", 0)) == "one"
+        assert [(await post(server, later("x", turn)))[0] for turn in (1, 1, 2)] == [500, 500, 500]
+
+
+async def test_numbered_faults() -> None:
+    faults = {2: Failure(status=400, code="context_length_exceeded"), 3: Failure(drop=True)}
+    async with ScriptedModelServer(Script(), faults=faults) as server:
+        assert await say(server, opening("x")) == "Done."
+        assert (await post(server, opening("x")))[1]["error"]["code"] == "context_length_exceeded"
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await post(server, opening("x"))
+        server.fail_next(Failure(status=503, retry_after_seconds=2))
+        assert (await post(server, opening("x")))[0] == 503
+        assert await say(server, opening("x")) == "Done."
+        assert server.requests == 5
+        assert server.in_flight == 0
+        assert [len(body["messages"]) for body in server.bodies] == [2] * 5
+
+
+async def test_usage_counts_the_shared_prefix() -> None:
+    async with ScriptedModelServer(Script()) as server:
+        _, first = await post(server, opening("x" * 400))
+        _, second = await post(server, later("x" * 400, 1))
+        _, rewritten = await post(server, [{"role": "system", "content": ""}, *opening("x" * 400)[1:]])
+    assert first["usage"]["prompt_tokens"] == (len("You are an agent.") + 400) // 4
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == first["usage"]["prompt_tokens"]
+    assert rewritten["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_usage_can_be_scripted() -> None:
+    usage = Usage(prompt_tokens=7, completion_tokens=8, cached_tokens=9)
+    async with ScriptedModelServer(Script.of(Turn(content="x", usage=usage))) as server:
+        assert (await post(server, opening("x")))[1]["usage"]["total_tokens"] == 15
+
+
+async def test_refusals_of_a_real_server() -> None:
+    async with ScriptedModelServer(Script(), max_model_len=10, native_tools=False, api_key="k") as server:
+        async with aiohttp.ClientSession() as session, session.get(f"{server.url}/models") as response:
+            assert response.status == 401
+        assert (await post(server, opening("x")))[0] == 401
+    async with ScriptedModelServer(Script(), max_model_len=10) as server:
+        assert (await post(server, opening("x" * 100)))[1]["error"]["param"] == "input_tokens"
+        assert (await post(server, "no list"))[0] == 400
+        assert (await post(server, [{"role": "assistant", "tool_calls": [{}]}]))[0] == 400
+    async with ScriptedModelServer(Script(), native_tools=False) as server:
+        assert (await post(server, opening("x"), tools=TOOLS))[0] == 400
+
+
+async def test_streams_the_same_reply() -> None:
+    text = "long " * 100
+    async with ScriptedModelServer(Script.of(Turn(content=text, tool_calls=(("look", {}),)))) as server:
+        payload = {
+            "messages": opening("x"),
+            "tools": TOOLS,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{server.url}/chat/completions", json=payload) as response,
+        ):
+            lines = [line for line in (await response.text()).split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert chunks[-1]["usage"]["prompt_tokens"] > 0
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == text
+    assert [call["function"]["name"] for delta in deltas for call in delta.get("tool_calls", [])] == ["look"]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_hundreds_at_once_wait_together() -> None:
+    async with ScriptedModelServer(Script(), latency_seconds=0.2) as server:
+        started = asyncio.get_running_loop().time()
+        replies = await asyncio.gather(*(say(server, opening(str(n))) for n in range(200)))
+        assert replies == ["Done."] * 200
+        assert asyncio.get_running_loop().time() - started < 5
+
+
+SCRIPT = {
+    "conversations": [
+        {
+            "match": "parser",
+            "agent": 1,
+            "turns": [
+                {"tool_calls": [["look", {"at": "a.py"}]], "delay_seconds": 0},
+                {"status": 503, "times": 2},
+                {"content": "Fixed."},
+            ],
+        }
+    ],
+    "default": {"turns": [{"content": "Nothing to do."}]},
+}
+
+
+def test_a_script_file_is_read_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps(SCRIPT))
+    script = Script.from_json(file)
+    assert script.conversations[0] == Conversation(
+        match="parser",
+        agent=1,
+        turns=(Turn(tool_calls=(("look", {"at": "a.py"}),)), Failure(status=503, times=2), Turn(content="Fixed.")),
+    )
+    assert script.default.turns == (Turn(content="Nothing to do."),)
+
+
+@pytest.mark.parametrize("wrong", ['{"conversation": []}', '{"default": {"turns": [{"contents": "x"}]}}', "[]", "{"])
+def test_a_script_file_with_a_mistake_is_refused(tmp_path: Path, wrong: str) -> None:
+    file = tmp_path / "script.json"
+    file.write_text(wrong)
+    with pytest.raises(ValueError):
+        Script.from_json(file)
+
+
+async def test_the_command_prints_its_url_first_and_ends_on_sigterm(tmp_path: Path) -> None:
+    file = tmp_path / "script.json"
+    file.write_text(json.dumps(SCRIPT))
+    command = [sys.executable, "-m", "swe_ai_fleet.testing.scripted_model", str(file), "--model", "mine"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().strip()
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/models") as response:
+            assert (await response.json())["data"][0]["id"] == "mine"
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_the_command_says_what_is_wrong_with_a_script(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "swe_ai_fleet.testing.scripted_model", str(tmp_path / "none.json")]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, errors = await process.communicate()
+    assert process.returncode == 2
+    assert b"none.json" in errors
