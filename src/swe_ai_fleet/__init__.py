@@ -1,0 +1,26 @@
+"""SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
+
+`ToolEnabledAgent` and `VLLMAgentJob` are the two doors for those who use it as a library; each is loaded when first
+asked for, since the second one brings Ray along.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
+    from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
+
+__all__ = ["ToolEnabledAgent", "VLLMAgentJob"]
+_HOMES = {
+    "ToolEnabledAgent": "swe_ai_fleet.runtime.tool_enabled_agent",
+    "VLLMAgentJob": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -219,17 +219,21 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
 
 async def test_following_goes_on_after_a_restart(tmp_path: Path) -> None:
     who = writer()
-    async with EmbeddedNats(tmp_path) as first, connected(first.address) as log:
-        async with log.journal(who, fresh=True) as journal:
-            await journal.append(note("before"))
-            async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events, asyncio.timeout(20):
-                seen = [await anext(events)]
-                waiting = asyncio.ensure_future(anext(events))
-                await kill(first)
-                await first.__aexit__(None, None, None)
-                async with EmbeddedNats(tmp_path):
-                    await journal.append(note("after"))
-                    seen.append(await waiting)
+    async with (
+        EmbeddedNats(tmp_path) as first,
+        connected(first.address) as log,
+        log.journal(who, fresh=True) as journal,
+        asyncio.timeout(20),
+    ):
+        await journal.append(note("before"))
+        async with aclosing(log.read(who.tenant, who.execution_id, follow=True)) as events:
+            seen = [await anext(events)]
+            waiting = asyncio.ensure_future(anext(events))
+            await kill(first)
+            await first.__aexit__(None, None, None)
+            async with EmbeddedNats(tmp_path):
+                await journal.append(note("after"))
+                seen.append(await waiting)
     assert reasons(seen) == ["before", "after"]
 
 
@@ -354,12 +358,28 @@ async def test_a_duplicate_this_writer_did_not_send_is_a_fence(nats_server: Embe
     stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
     try:
         headers = {"Nats-Msg-Id": f"default/{who.execution_id}/{who.agent_id}/1/1"}
-        await stranger.jetstream().publish(f"agent.events.elsewhere.{uuid.uuid4()}._", b"{}", headers=headers)
+        await stranger.jetstream().publish(f"agent.events.elsewhere.{uuid.uuid4()}.agent", b"{}", headers=headers)
         with pytest.raises(Fenced, match="did not send"):
             async with jetstream.journal(who, fresh=True) as journal:
                 await journal.append(note("one"))
     finally:
         await stranger.close()
+
+
+async def test_what_is_no_event_does_not_hide_the_others(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
+    who, broken = writer("_"), writer("_")
+    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        subject = event_subject(broken.tenant, broken.execution_id, broken.agent_id)
+        await stranger.jetstream().publish(subject, b'{"body": {"type": "from_the_future"}}')
+    finally:
+        await stranger.close()
+    async with jetstream.journal(who, fresh=True) as journal:
+        await journal.append(note("fine"))
+    heads = [one async for one in jetstream.heads() if one is not None]
+    assert heads[-1].event.execution_id == who.execution_id
+    with pytest.raises(PreconditionFailed, match="cannot be read"):
+        await everything(jetstream, broken)
 
 
 async def test_two_connections_fence_each_other(nats_server: EmbeddedNats, jetstream: JetStream) -> None:

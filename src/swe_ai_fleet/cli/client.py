@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -18,9 +17,11 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 
 R = TypeVar("R")
 
+START_HINT = "start one with `fleet up`, or run in this process with --local"
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
 _CALL_SECONDS = 60.0
+_DETAILS = "grpc-status-details-bin"
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _STATUS_EXITS = {
     grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
@@ -30,6 +31,7 @@ _STATUS_EXITS = {
     grpc.StatusCode.UNAUTHENTICATED: Exit.USAGE,
     grpc.StatusCode.PERMISSION_DENIED: Exit.USAGE,
     grpc.StatusCode.OUT_OF_RANGE: Exit.USAGE,
+    grpc.StatusCode.UNIMPLEMENTED: Exit.USAGE,
     grpc.StatusCode.UNAVAILABLE: Exit.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Exit.UNAVAILABLE,
     grpc.StatusCode.CANCELLED: Exit.STOPPED,
@@ -113,7 +115,7 @@ class FleetClient:
         return answer
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self) -> Generator[None]:
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -131,35 +133,28 @@ async def connect(address: str, token: str) -> AsyncGenerator[FleetClient, None]
 def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
     """A call's status, with its rich details, as a command tells it."""
     code = error.code()
-    message, field, hint = error.details() or code.name.lower(), "", ""
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin" and isinstance(value, bytes):
-            field, hint = _details(value)
-    if code is grpc.StatusCode.UNAVAILABLE and not hint:
-        hint = f"is the fleet at {address} running? start one with `fleet up`, or give --local"
-    if code is grpc.StatusCode.UNAUTHENTICATED and not hint:
-        hint = "set FLEET_TOKEN to the token that `fleet up` wrote into fleet.json"
-    return CommandFault(message, exit_code=_STATUS_EXITS.get(code, Exit.NOT_ACCEPTED), field=field, hint=hint)
+    exit_code = _STATUS_EXITS.get(code, Exit.NOT_ACCEPTED)
+    message = error.details() or code.name.lower().replace("_", " ")
+    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
+    hint = ""
+    if code is grpc.StatusCode.UNAVAILABLE and not rich:
+        # Only gRPC itself leaves the details out: nobody answered.
+        message = f"no fleet answers at {address}"
+        hint = f"{START_HINT} (the call said: {error.details()})"
+    elif code is grpc.StatusCode.UNAUTHENTICATED:
+        hint = "FLEET_TOKEN must hold the token that the server wrote into its fleet.json"
+    return CommandFault(message, exit_code=exit_code, field=_field(rich[0]) if rich else "", hint=hint)
 
 
-def _details(data: bytes) -> tuple[str, str]:
-    """(field, hint) of a rich error."""
-    field, hints = "", list[str]()
-    status = cast("Any", status_pb2).Status.FromString(data)
-    details = cast("Any", error_details_pb2)
-    for detail in status.details:
-        for kind in (details.BadRequest, details.ErrorInfo, details.Help):
-            if not detail.Is(kind.DESCRIPTOR):
-                continue
-            told = kind()
-            detail.Unpack(told)
-            if kind is details.BadRequest:
-                field = next((violation.field for violation in told.field_violations), field)
-            elif kind is details.ErrorInfo:
-                hints.append(told.metadata.get("hint", ""))
-            else:
-                hints += [link.description for link in told.links]
-    return field, next(filter(None, hints), "")
+def _field(details: bytes) -> str:
+    """The field that a rich error names; empty where it names none."""
+    for detail in status_pb2.Status.FromString(details).details:
+        request = error_details_pb2.BadRequest()
+        if detail.Unpack(request):
+            for violation in request.field_violations:
+                return violation.field
+    return ""
 
 
 def _is_execution_id(name: str) -> bool:

@@ -51,9 +51,11 @@ def exit_of(status: ExecutionStatus) -> Exit:
             return Exit.NOT_ACCEPTED
 
 
-def fault_of(error: FleetError) -> CommandFault:
-    """A fault of our own parts as a command tells it."""
+def fault_of(error: FleetError, *, starting: bool = False) -> CommandFault:
+    """A fault of our own parts as a command tells it. While a fleet is `starting`, what it needs is what is missing."""
     match error:
+        case PreconditionFailed() if starting:
+            code = Exit.UNAVAILABLE
         case InvalidRequest() | NotFound() | AlreadyExists() | PreconditionFailed():
             code = Exit.USAGE
         case Unavailable() | ResourceExhausted():

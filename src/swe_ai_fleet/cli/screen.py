@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Mapping
@@ -57,8 +56,9 @@ class Screen:
 
 
 def _console(stream: TextIO, *, quiet: bool = False) -> Console:
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
     width = None if stream.isatty() else _WIDTH_WITHOUT_TERMINAL
     # Without markup, highlighting and emoji codes, what is printed means nothing but itself.
     return Console(file=stream, markup=False, highlight=False, emoji=False, width=width, quiet=quiet)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.coding_run import test_summary
@@ -11,7 +14,7 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.task import CheckSpec, Task
 from swe_ai_fleet.orchestrator.diff_policy import diff_policy
-from swe_ai_fleet.orchestrator.lint import Findings, find, lint_check
+from swe_ai_fleet.orchestrator.lint import Findings, NotLinted, find, lint_check
 from swe_ai_fleet.ports import BlobStore, Clone, SecretMask, WorkspaceProvider
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.secrets import Secrets
@@ -36,25 +39,35 @@ class EvidenceGatherer:
     async def gather(self, assignment: CheckAssignment) -> CheckReport:
         """All evidence about one candidate. Raises what opening a clone raises."""
         environment = await self.workspaces.environment(assignment.repository, assignment.task.environment)
-        name = f"check-{assignment.candidate_id}"
         patch = await self.blobs.get(assignment.patch) if assignment.patch else None
-        async with self.workspaces.open(assignment.execution_id, name, assignment.repository, environment) as clone:
-            results = await self._evidence(assignment.task, clone, patch)
+
+        def clean_clone(name: str) -> AbstractAsyncContextManager[Clone]:
+            name = f"{name}-{assignment.candidate_id}"
+            return self.workspaces.open(assignment.execution_id, name, assignment.repository, environment)
+
+        async with clean_clone("check") as clone:
+            if patch is None:
+                results = await self._dynamic(assignment.task, clone)
+            else:
+                results = await self._evidence(assignment.task, clone, patch, clean_clone)
         return CheckReport(
             candidate_id=assignment.candidate_id,
             results=tuple(replace(result, output=self._shown(result.output)) for result in results),
         )
 
-    async def _evidence(self, task: Task, clone: Clone, patch: bytes | None) -> list[CheckResult]:
-        if patch is None:
-            return await self._dynamic(task, clone)
+    async def _evidence(
+        self, task: Task, clone: Clone, patch: bytes, clean_clone: Callable[[str], AbstractAsyncContextManager[Clone]]
+    ) -> list[CheckResult]:
         policy = diff_policy(patch, task.constraints)
-        files = policy.files
-        before = await find(clone, files)
         applied = await self._apply(clone, patch)
         if not applied.passed:
             return [applied, policy.result]
-        after = await find(clone, files) if isinstance(before, Findings) else before
+        after = await find(clone, policy.files)
+        before: Findings | NotLinted = Findings(Counter())
+        if isinstance(after, Findings) and after.counts:
+            # Only where there are findings does it matter which of them were there before.
+            async with clean_clone("base") as base:
+                before = await find(base, policy.files)
         return [applied, policy.result, lint_check(before, after), *await self._dynamic(task, clone)]
 
     async def _apply(self, clone: Clone, patch: bytes) -> CheckResult:

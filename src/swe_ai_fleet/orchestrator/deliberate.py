@@ -6,7 +6,15 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport, RankedCandidate
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    Candidate,
+    CheckAssignment,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    RankedCandidate,
+)
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ChecksFinished, RunLost
 from swe_ai_fleet.domain.task import PinnedRepository, Task
@@ -97,7 +105,7 @@ class Deliberation:
         await self.journal.append(ChecksFinished(report=report))
 
     async def _check(self, candidate: Candidate) -> CheckReport:
-        """The evidence about one diff; where none can be gathered, an empty report, which accepts nothing."""
+        """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""
         assignment = CheckAssignment(
             execution_id=self.task.execution_id,
             candidate_id=candidate.candidate_id,
@@ -108,5 +116,5 @@ class Deliberation:
         try:
             return await self.fleet.check(assignment)
         except FleetError as error:
-            self._losses.append(f"no evidence about {candidate.candidate_id}: {error}")
-            return CheckReport(candidate_id=candidate.candidate_id)
+            missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
+            return CheckReport(candidate_id=candidate.candidate_id, results=(missing,))

@@ -11,7 +11,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.model_providers import provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.sandbox import CpuSlots, Sandbox, SandboxPolicy, choose_rung
+from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 
 SLOTS_PER_CPU = 2
@@ -37,9 +37,10 @@ def connect_log(settings: Settings, *, name: str) -> AbstractAsyncContextManager
 
 
 def make_sandbox(settings: Settings) -> Sandbox:
-    """The sandbox of this node. Raises PreconditionFailed when the wanted rung can't be had."""
+    """The sandbox of this node. Whether the machine offers the wanted rung shows with the first command."""
     count = settings.cpu_slots or SLOTS_PER_CPU * (os.cpu_count() or 1)
-    policy = SandboxPolicy(rung=choose_rung(settings.sandbox), max_processes=settings.max_processes)
+    rung = Rung.NONE if settings.sandbox == "none" else Rung.BUBBLEWRAP
+    policy = SandboxPolicy(rung=rung, max_processes=settings.max_processes)
     return Sandbox(policy, CpuSlots(settings.home / "slots", count))
 
 

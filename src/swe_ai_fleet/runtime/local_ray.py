@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
@@ -11,6 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ray
+from ray._raylet import (  # pyright: ignore[reportMissingModuleSource]
+    AuthenticationTokenLoader,  # pyright: ignore[reportUnknownVariableType, reportAttributeAccessIssue]
+    Config,  # pyright: ignore[reportUnknownVariableType, reportAttributeAccessIssue]
+)
 
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.settings import Settings
@@ -37,7 +42,7 @@ def ray_connection(settings: Settings) -> Generator[None]:
     if settings.ray_address:
         try:
             ray.init(  # pyright: ignore[reportUnknownMemberType]
-                address=settings.ray_address, namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR"
+                address=settings.ray_address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
             )
         except ConnectionError as error:
             raise Unavailable(
@@ -49,6 +54,9 @@ def ray_connection(settings: Settings) -> Generator[None]:
     # A short path: Ray puts sockets below it, whose paths may have at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="fleet-ray-"))
     os.environ.update(_PRIVATE, RAY_AUTH_TOKEN=secrets.token_hex(32))
+    # Ray reads its environment once, when it is imported; that may have been before there was a token.
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
         ray.init(  # pyright: ignore[reportUnknownMemberType]
@@ -58,7 +66,7 @@ def ray_connection(settings: Settings) -> Generator[None]:
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             _node_ip_address="127.0.0.1",
             _temp_dir=str(directory),
         )

@@ -20,7 +20,7 @@ from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_pr
 from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
-from swe_ai_fleet.sandbox import raise_file_limit
+from swe_ai_fleet.sandbox import choose_rung, raise_file_limit
 from swe_ai_fleet.settings import Settings
 
 _PROBE_SECONDS = 10.0
@@ -80,6 +80,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
+    await choose_rung(settings.sandbox)
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         embedded = not settings.nats_url

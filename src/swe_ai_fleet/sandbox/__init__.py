@@ -1,0 +1,24 @@
+"""Runs commands in workspaces, confined."""
+
+from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
+from swe_ai_fleet.sandbox.limits import raise_file_limit
+from swe_ai_fleet.sandbox.policy import NetworkGrant, Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.probe import Attack, SandboxReport, choose_rung, examine_sandbox
+from swe_ai_fleet.sandbox.sandbox import Sandbox, default_slots, open_workspace
+from swe_ai_fleet.sandbox.workspace import LocalWorkspace
+
+__all__ = [
+    "Attack",
+    "CpuSlots",
+    "LocalWorkspace",
+    "NetworkGrant",
+    "Rung",
+    "Sandbox",
+    "SandboxPolicy",
+    "SandboxReport",
+    "choose_rung",
+    "default_slots",
+    "examine_sandbox",
+    "open_workspace",
+    "raise_file_limit",
+]

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class CpuSlots:
         return len(self._files)
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
+    async def hold(self) -> AsyncGenerator[None]:
         """Wait for a slot and hold it for the length of the context."""
         async with self._turn:
             while (taken := self._take()) is None:

@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
+TMP = "/tmp"  # noqa: S108  (private inside)
 PROXY_PORT = 3128
 _UID = 1000
 _FLEET = "/run/fleet"
@@ -26,10 +27,10 @@ _SHARED_MEMORY_BYTES = 512 * 1024**2
 _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What programs need of /etc, none of it secret. Accounts, hosts and name services are written by us.
 _ETC = (
-    "alternatives", "ca-certificates", "crypto-policies/back-ends", "debian_version", "fonts", "ld.so.cache", "ld.so.conf",
-    "ld.so.conf.d", "localtime", "lsb-release", "magic", "mime.types", "os-release", "perl", "pki/ca-trust/extracted",
-    "pki/tls/certs", "protocols", "python3", "services", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo",
-    "timezone",
+    "alternatives", "ca-certificates", "crypto-policies/back-ends", "debian_version", "fonts", "ld.so.cache",
+    "ld.so.conf", "ld.so.conf.d", "localtime", "lsb-release", "magic", "mime.types", "os-release", "perl",
+    "pki/ca-trust/extracted", "pki/tls/certs", "protocols", "python3", "services", "ssl/cert.pem", "ssl/certs",
+    "ssl/openssl.cnf", "terminfo", "timezone",
 )  # fmt: skip
 _PIP_FILES = ("pip.conf", "xdg/pip")
 _CREDENTIALS = re.compile(r"://[^/\s]*@")
@@ -118,7 +119,7 @@ def python() -> str:
 
 
 def variables(
-    environment: Environment, host: Mapping[str, str], *, home: str = HOME, tmp: str = "/tmp", networked: bool = False
+    environment: Environment, host: Mapping[str, str], *, home: str = HOME, tmp: str = TMP, networked: bool = False
 ) -> dict[str, str]:
     """The variables of a session: our own, the environment's over them, of the host's only where certificates are."""
     base = toolchain()
@@ -149,7 +150,7 @@ def variables(
     if networked:
         address = f"http://127.0.0.1:{PROXY_PORT}"
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY")
-        found |= dict.fromkeys(names, address) | {"no_proxy": "localhost,127.0.0.1,::1"}
+        found |= dict.fromkeys(names, address) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
     return found | dict(environment.variables)
 
 
@@ -192,7 +193,7 @@ def bubblewrap_arguments(
     if networked:
         forwarder = Path(__file__).with_name("forwarder.py")
         arguments += ["--ro-bind", str(forwarder), FORWARDER, "--ro-bind", str(scratch.proxy), PROXY]
-    arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), "/tmp"]  # noqa: S108
+    arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), TMP]
     arguments += ["--bind", str(root), WORKSPACE]
     for mount in environment.mounts:
         arguments += ["--ro-bind", mount.source, mount.target]

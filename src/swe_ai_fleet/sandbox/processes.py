@@ -38,7 +38,7 @@ def send_signal(pids: list[int], number: signal.Signals) -> None:
 
 
 def stragglers(session: int, marker: bytes) -> list[int]:
-    """Live processes that belong to a Unix session (its leader aside) or were started with `marker` in their environment."""
+    """Live processes of a Unix session, its leader aside, and those with `marker` in their environment."""
     found: list[int] = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == session:

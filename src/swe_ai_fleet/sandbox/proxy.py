@@ -98,7 +98,8 @@ class FilteringProxy:
                 body = f"{refusal.reason}\n".encode()
                 writer.write(
                     f"HTTP/1.1 {refusal.status} {refusal.reason}\r\nContent-Type: text/plain\r\n"
-                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode("latin-1", "replace") + body
+                    f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode("latin-1", "replace")
+                    + body
                 )
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -147,8 +148,8 @@ class FilteringProxy:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = host.lower().rstrip(".")
-        private = any(_matches(pattern, host, port, wildcards=False) for pattern in self._grant.private_hosts)
-        if not private and not any(_matches(pattern, host, port) for pattern in self._grant.hosts):
+        private = any(covers(pattern, host, port, wildcards=False) for pattern in self._grant.private_hosts)
+        if not private and not any(covers(pattern, host, port) for pattern in self._grant.hosts):
             raise _RefusalError(403, f"The network grant does not cover {_shown(host)}:{port}")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -196,7 +197,8 @@ def _authority(target: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _matches(pattern: str, host: str, port: int, *, wildcards: bool = True) -> bool:
+def covers(pattern: str, host: str, port: int, *, wildcards: bool = True) -> bool:
+    """Whether a pattern of a grant covers a host (in lower case) and a port."""
     match = _PATTERN.fullmatch(pattern.lower())
     if match is None:
         return False

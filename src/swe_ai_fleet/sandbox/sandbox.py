@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def default_slots() -> CpuSlots:
 @asynccontextmanager
 async def open_workspace(
     path: Path, *, environment: Environment = _BARE, network: NetworkGrant | None = None
-) -> AsyncIterator[LocalWorkspace]:
+) -> AsyncGenerator[LocalWorkspace]:
     """A workspace over `path` with the default policy on the strongest rung there is. Raises PreconditionFailed."""
     sandbox = Sandbox(SandboxPolicy(rung=await choose_rung("auto")), default_slots())
     async with sandbox.workspace(path, environment=environment, network=network) as workspace:

@@ -81,7 +81,12 @@ class Session:
     @classmethod
     async def start(cls, launch: Launch) -> Session:
         """Start one and wait until its runner answers. Raises PreconditionFailed with what the sandbox said instead."""
-        session = cls(launch)
+        try:
+            session = cls(launch)
+        except OSError as error:
+            if launch.group is not None:
+                await uninterrupted(launch.group.remove())
+            raise Unavailable(f"the sandbox did not start: {error}") from error
         try:
             await session._greet()
         except BaseException:
@@ -213,6 +218,8 @@ class Session:
 
     def _drain(self) -> bool:
         """Read what the pipes still hold; False when they would not run dry."""
+        if self._pipes.closed:
+            return True
         reads = [(self._pipes.output[0], 0), (self._pipes.errors[0], 1)]
         for _ in range(_DRAIN_READS):
             reads = [(descriptor, capture) for descriptor, capture in reads if self._on_output(descriptor, capture)]
@@ -296,7 +303,11 @@ class _Pipes:
 
     def __init__(self) -> None:
         self._open: set[int] = set()
-        self.output, self.errors, self.status, self.control, self.info = (self._pipe() for _ in range(5))
+        try:
+            self.output, self.errors, self.status, self.control, self.info = (self._pipe() for _ in range(5))
+        except OSError:
+            self.close()
+            raise
         for descriptor in (self.output[0], self.errors[0], self.status[0], self.control[1], self.info[0]):
             os.set_blocking(descriptor, False)
 
@@ -323,6 +334,10 @@ class _Pipes:
         for read in (self.output[0], self.errors[0], self.status[0]):
             loop.remove_reader(read)
         loop.remove_writer(self.control[1])
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
 
     def close(self) -> None:
         self._close(set(self._open))

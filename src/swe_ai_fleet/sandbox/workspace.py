@@ -75,7 +75,8 @@ class LocalWorkspace:
     ) -> None:
         if not confined and (environment.mounts or writable):
             raise PreconditionFailed(
-                "without a sandbox nothing can be mounted into a workspace", hint="install bubblewrap, or build in place"
+                "without a sandbox nothing can be mounted into a workspace",
+                hint="install bubblewrap, or build in place",
             )
         self._host = host
         self._root = root.resolve()
@@ -185,16 +186,14 @@ class LocalWorkspace:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
         group = host.groups.create(max_processes=policy.max_processes, max_memory_bytes=policy.max_memory_bytes)
         if host.bubblewrap is None:
-            marker = f"{_MARKER}={secrets.token_hex(16)}"
-            name, _, value = marker.partition("=")
-            own = {name: value}
+            token = secrets.token_hex(16)
+            variables = jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp))
             return Launch(
                 argv=(jail.shell(), _CONTROL),
-                variables=own
-                | jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp)),
+                variables=variables | {_MARKER: token},
                 prologue=prologue(max_file_bytes=policy.max_file_bytes, max_processes=None, sweep=False),
                 group=group,
-                marker=marker.encode(),
+                marker=f"{_MARKER}={token}".encode(),
             )
         arguments = jail.bubblewrap_arguments(
             host.bubblewrap,
@@ -226,11 +225,11 @@ def _limits_per_namespace() -> bool:
 
 
 def _remove_tree(directory: Path) -> None:
-    def open_up(function: Callable[[str], object], path: str, error: object) -> None:
-        # Commands may have taken themselves the right to enter or to write a directory of theirs.
-        for each in (Path(path).parent, Path(path)):
-            if each.is_relative_to(directory) and not each.is_symlink() and each.is_dir():
-                each.chmod(stat.S_IRWXU)
-        shutil.rmtree(path, ignore_errors=True) if Path(path).is_dir() else Path(path).unlink(missing_ok=True)
-
-    shutil.rmtree(directory, onerror=open_up)
+    shutil.rmtree(directory, ignore_errors=True)
+    # Commands may have taken themselves the right to enter or to write a directory of theirs.
+    for folder, names, _ in os.walk(directory):
+        for name in names:
+            below = Path(folder, name)
+            if not below.is_symlink():
+                below.chmod(stat.S_IRWXU)
+    shutil.rmtree(directory, ignore_errors=True)

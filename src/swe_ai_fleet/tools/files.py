@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
 
 from pydantic import Field
@@ -12,6 +13,7 @@ from pydantic import Field
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools import search
+from swe_ai_fleet.tools.directory import as_workspace
 from swe_ai_fleet.tools.edits import Replacement, replace_passage
 from swe_ai_fleet.tools.excerpt import numbered, regions
 from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
@@ -36,15 +38,15 @@ class FileTool(Toolkit):
     """The files of one workspace. Nothing outside of it and nothing in `.git` can be reached.
 
     Args:
-        workspace: An open workspace; searching and listing run their programs in its sandbox.
+        workspace: An open workspace, or the path of a directory. Searching and listing run programs in its sandbox.
         pipeline: The way every call goes; without one, its own.
     """
 
     name = "files"
 
-    def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:
-        super().__init__(workspace, pipeline)
-        self._tree = Tree(workspace.root, workspace.mount)
+    def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
+        super().__init__(as_workspace(workspace), pipeline)
+        self._tree = Tree(self.workspace.root, self.workspace.mount)
 
     @operation(read_only=True)
     async def read_file(
@@ -101,15 +103,17 @@ class FileTool(Toolkit):
         """Find lines that match a regular expression; gives path:line:text. Skips what .gitignore names."""
         scope = self._scope(path, glob)
         found = await search.find_matches(self.workspace, scope, pattern, ignore_case=ignore_case, limit=max_results)
-        files = len({match.path for match in found.items})
+        files = {match.path for match in found.items}
         lines = [f"{match.path}:{match.line}:{match.text}" for match in found.items]
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif found.complete:
-            lines.append(f"[{len(lines)} matches in {files} files]")
+            lines.append(f"[{_count(lines, 'match')} in {_count(files, 'file')}]")
         else:
-            lines.append(f"[the first {len(lines)} matches; there are more: narrow the pattern, the path or the glob]")
-        metadata = {"matches": len(found.items), "files": files, "complete": found.complete}
+            lines.append(
+                f"[the first {_count(lines, 'match')}; there are more: narrow the pattern, the path or the glob]"
+            )
+        metadata = {"matches": len(found.items), "files": len(files), "complete": found.complete}
         return _done("search_in_files", "\n".join(lines), metadata)
 
     @operation(read_only=True)
@@ -122,9 +126,9 @@ class FileTool(Toolkit):
         if not lines:
             lines.append(f"There are no files in {_words(path, glob)}.")
         elif found.complete:
-            lines.append(f"[{len(lines)} files]")
+            lines.append(f"[{_count(lines, 'file')}]")
         else:
-            lines.append(f"[the first {len(lines)} files; there are more: give a path below {path!r} or a glob]")
+            lines.append(f"[the first {_count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
         return _done("list_files", "\n".join(lines), {"files": len(found.items), "complete": found.complete})
 
     @operation(risk=Risk.MEDIUM)
@@ -187,7 +191,7 @@ class FileTool(Toolkit):
             old = Text(content="")
         text, data = rewritten(old, content, path)
         real = self._tree.write(path, data, limit=self.pipeline.limits.max_file_bytes)
-        said = f"{'Replaced' if old else 'Created'} {real}: {len(text.lines)} lines, {len(data)} bytes."
+        said = f"{'Replaced' if old else 'Created'} {real}: {_count(text.lines, 'line')}, {len(data)} bytes."
         return self._written("write_file", real, said, data, text, before=old.content if old else "")
 
     def _append_file(self, path: str, content: str) -> ToolResult:
@@ -199,7 +203,7 @@ class FileTool(Toolkit):
         text = old.with_content(old.content + joint + content)
         data = text.encode(path)
         real = self._tree.write(path, data, limit=self.pipeline.limits.max_file_bytes)
-        said = f"Appended to {real}: now {len(text.lines)} lines, {len(data)} bytes."
+        said = f"Appended to {real}: now {_count(text.lines, 'line')}, {len(data)} bytes."
         return self._written("append_file", real, said, data, text, before=old.content)
 
     def _edit_file(self, path: str, old: str, new: str, replace_all: bool, expected_sha256: str | None) -> ToolResult:
@@ -225,7 +229,7 @@ class FileTool(Toolkit):
         """The result of a change, with the syntax error that it brought in, if it did."""
         error = syntax_error(path, text.content)
         if error and not (before and syntax_error(path, before)):
-            said += f"\nWarning: {path} does not parse any more: {error}"
+            said += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
         metadata = {
             "path": path,
             "lines": len(text.lines),
@@ -273,7 +277,7 @@ def _done(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult
 
 def _closing_note(path: str, start: int, end: int, total: int) -> str:
     if start == 1 and end == total:
-        return f"[all {total} lines]"
+        return "[the only line]" if total == 1 else f"[all {total} lines]"
     note = f"[lines {start}-{end} of {total}"
     if end < total:
         note += f"; files_read_file(path={path!r}, start_line={end + 1}) shows what follows"
@@ -284,6 +288,11 @@ def _said(path: str, replacement: Replacement, lines: list[str]) -> str:
     times = "" if replacement.count == 1 else f" in {replacement.count} places"
     how = ", found by overlooking white space at line ends" if replacement.tolerant else ""
     return f"Edited {path}{times}{how}. Now it reads:\n{regions(lines, replacement.changed)}"
+
+
+def _count(things: Collection[object], noun: str) -> str:
+    ending = "" if len(things) == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{len(things)} {noun}{ending}"
 
 
 def _words(path: str, glob: str | None) -> str:

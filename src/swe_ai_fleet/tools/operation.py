@@ -77,7 +77,7 @@ class Definition:
         properties = cast("dict[str, dict[str, object]]", self.spec.parameters.get("properties", {}))
         parts: list[str] = []
         for name, schema in properties.items():
-            kind = schema.get("type", "any")
+            kind = _kind(schema)
             parts.append(f"{name}: {kind} = {schema['default']!r}" if "default" in schema else f"{name}: {kind}")
         return f"{self.spec.name}({', '.join(parts)})"
 
@@ -170,6 +170,12 @@ def _problem(detail: Any) -> str:
             return f"unexpected argument '{name}'"
         case _:
             return f"argument '{name}': {detail['msg']}"
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " | ".join(_kind(choice) for choice in schema["anyOf"])
+    return str(schema.get("type", "any"))
 
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:

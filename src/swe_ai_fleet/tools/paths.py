@@ -82,7 +82,7 @@ class Tree:
     """The files beneath one root, by paths that nobody has checked yet.
 
     Args:
-        root: The directory on this host.
+        root: The directory on this host, itself trusted.
         mount: The same directory as commands see it; absolute paths below it are accepted as relative ones.
     Every method raises ToolFailure naming the path and what is wrong with it.
     """
@@ -188,7 +188,7 @@ class Tree:
     def _walk(self, path: str, *, create: bool = False, follow: bool = True) -> Place:
         """Where a path leads. With `create`, missing parents are made; `follow` is about the last component only."""
         pending = self._components(path)[::-1]
-        handles, names, links = [os.open(self._root, _DIRECTORY)], list[str](), 0
+        handles, names, links = [os.open(self._root, _DIRECTORY & ~os.O_NOFOLLOW)], list[str](), 0
         try:
             while pending:
                 if links > MAX_LINKS:

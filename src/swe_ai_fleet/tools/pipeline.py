@@ -66,30 +66,33 @@ class Pipeline:
         try:
             checked = definition.validate(arguments)
         except FleetError as error:
-            return record.close(_failed(spec, Outcome.INVALID, error.message))
+            return record.close(_failed(spec, Outcome.INVALID, self._mask(error.message)))
         decision = self.policy.decide(spec, checked)
         if decision.refused:
-            return record.close(_failed(spec, Outcome.REFUSED, decision.reason), Decision.REFUSED, decision.reason)
-        if not spec.read_only:
-            await record.start()
+            reason = self._mask(decision.reason)
+            return record.close(_failed(spec, Outcome.REFUSED, reason), Decision.REFUSED, reason)
         try:
+            if not spec.read_only:
+                await record.start()
             result = await self._run(definition, toolkit, checked)
+            result = replace(result, duration=time.monotonic() - started_at)
+            presentable = await self._presentable(result)
         except asyncio.CancelledError:
             record.close(_failed(spec, Outcome.CANCELLED, "the run was cancelled"))
             raise
-        result = replace(result, duration=time.monotonic() - started_at)
-        return record.close(*await self._presentable(result))
+        return record.close(*presentable)
 
     async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
         limit = None if spec.executes else spec.time_limit_seconds
+        scope = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with scope:
                 return await definition.function(toolkit, **arguments)
-        except TimeoutError:
-            return _failed(spec, Outcome.TIMEOUT, f"{spec.name} did not finish within {limit:g} seconds")
         except (FleetError, OSError, ValueError) as error:
-            return _failed(spec, Outcome.ERROR, str(error))
+            if scope.expired():
+                return _failed(spec, Outcome.TIMEOUT, f"{spec.name} did not finish within {limit:g} seconds")
+            return _failed(spec, Outcome.ERROR, str(error) or type(error).__name__)
 
     async def _presentable(self, result: ToolResult) -> tuple[ToolResult, Decision, str, str]:
         """The result as it may be shown, and the whole masked output behind it."""

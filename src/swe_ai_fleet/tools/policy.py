@@ -13,6 +13,9 @@ from swe_ai_fleet.domain.tool import Decision, OperationSpec
 PATH_ARGUMENTS = frozenset({"path", "paths", "destination", "source", "directory"})
 """Arguments of these names are paths of the workspace in every operation."""
 
+MOUNT = "/workspace/"
+"""Where commands see the workspace: models write such paths, and file tools take them as relative ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

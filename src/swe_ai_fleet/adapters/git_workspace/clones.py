@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Sandbox
+from swe_ai_fleet.sandbox import Rung, Sandbox
 
 MAX_PATCH_BYTES = 32 * 1024 * 1024
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
@@ -134,7 +134,7 @@ class GitClone:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""
         asked = await self.run(
             Command(
-                argv=("git", "rev-parse", "--verify", "HEAD", "--symbolic-full-name", "HEAD"),
+                argv=("git", "rev-parse", "HEAD", "--symbolic-full-name", "HEAD"),
                 timeout_seconds=_HEAD_TIMEOUT_SECONDS,
                 output_limit=4096,
                 light=True,
@@ -162,9 +162,12 @@ class Clones:
         """A clean clone of the seed's commit in a sandbox; gone at the end of the context, however that comes."""
         history = history_of(seed)
         async with self.checkout(execution_id, name, seed) as premises:
-            mounts = (*environment.mounts, Mount(source=str(history.objects), target=str(history.objects)))
+            if self._sandbox.policy.rung is not Rung.NONE:
+                # At the same place as on the host, which is what the clone's alternates say.
+                seen = Mount(source=str(history.objects), target=str(history.objects))
+                environment = replace(environment, mounts=(*environment.mounts, seen))
             async with self._sandbox.workspace(
-                premises.tree, environment=replace(environment, mounts=mounts)
+                premises.tree, environment=environment, scratch=premises.directory
             ) as workspace:
                 yield GitClone(self._git, workspace, premises, history, seed.name)
 
@@ -173,16 +176,13 @@ class Clones:
         """The directories of a clone with the seed's commit checked out, without a sandbox."""
         directory = self._home / execution_id / f"{name}-{secrets.token_hex(4)}"
         premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"))
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        held = try_lock(premises.lock)
-        if held is None:
-            raise PreconditionFailed(f"{directory.name} is in use")
+        held = _hold(premises.lock)
         try:
             history = history_of(seed)
             await asyncio.to_thread(_write_premises, premises, history, seed.name)
             dot_git = premises.tree / ".git"
             await self._git.run(
-                *("read-tree", "-m", "--reset", "-u", "HEAD"),
+                *("read-tree", "--reset", "-u", "HEAD"),
                 layout=Layout(git_dir=dot_git, work_tree=premises.tree),
                 cwd=premises.tree,
                 timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
@@ -208,6 +208,18 @@ async def apply_patch(
         )
     except GitFailed as error:
         raise PatchRejected(error.message[:2000]) from error
+
+
+def _hold(lock: Path) -> int:
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            held = try_lock(lock)
+        except FileNotFoundError:
+            continue  # a reaper took the empty directory away under us
+        if held is not None:
+            return held
+        raise PreconditionFailed(f"{lock.name} is held by another process")  # the name is random: it is being reaped
 
 
 def _write_premises(premises: Premises, history: History, commit: str) -> None:

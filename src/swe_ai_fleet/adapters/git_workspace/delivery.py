@@ -76,22 +76,24 @@ class Deliveries:
         """
         await self._check_branch_name(delivery.branch)
         cache_layout = Layout(git_dir=cache, alternates=(seed / "objects",))
-        async with self._tree(seed, patch, objects=cache / "objects") as (layout, tree):
-            async with locked(cache.with_suffix(".lock")):
-                commit = await self._standing(cache_layout, pin, repository.commit, tree)
+        async with (
+            self._tree(seed, patch, objects=cache / "objects") as (layout, tree),
+            locked(cache.with_suffix(".lock")),
+        ):
+            commit = await self._standing(cache_layout, pin, repository.commit, tree)
+            if not commit:
+                commit = await self._commit(layout, tree, repository.commit, delivery)
+                await self._git.run("update-ref", pin, commit, layout=cache_layout)
+            if not delivery.push:
+                return Delivered(commit_sha=commit, branch=delivery.branch)
+            party = (repository.tenant, repository.credential, remote)
+            there = await self._remotes.branch(*party, cache, delivery.branch)
+            if there:
+                commit = await self._standing(cache_layout, there, repository.commit, tree)
                 if not commit:
-                    commit = await self._commit(layout, tree, repository.commit, delivery)
-                    await self._git.run("update-ref", pin, commit, layout=cache_layout)
-                if not delivery.push:
-                    return Delivered(commit_sha=commit, branch=delivery.branch)
-                party = (repository.tenant, repository.credential, remote)
-                there = await self._remotes.branch(*party, cache, delivery.branch)
-                if there:
-                    commit = await self._standing(cache_layout, there, repository.commit, tree)
-                    if not commit:
-                        raise _taken(delivery.branch, "it exists at the remote with other content")
-                else:
-                    await self._remotes.push(*party, cache_layout, commit, delivery.branch)
+                    raise _taken(delivery.branch, "it exists at the remote with other content")
+            else:
+                await self._remotes.push(*party, cache_layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
 
     async def _check_branch_name(self, branch: str) -> None:

@@ -39,14 +39,17 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
     draft.mkdir()
     try:
         yield draft
-        try:
-            draft.rename(target)
-        except OSError:
-            if not target.is_dir():
-                raise
+        _rename(draft, target)
     finally:
-        if draft.exists():
-            await finished(asyncio.to_thread(remove_tree, draft))
+        await finished(asyncio.to_thread(remove_tree, draft))
+
+
+def _rename(draft: Path, target: Path) -> None:
+    try:
+        draft.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
 
 
 def remove_tree(root: Path) -> None:

@@ -29,6 +29,7 @@ _CONFIG = {
     "core.alternateRefsCommand": "false",
     "core.sshCommand": "false",
     "credential.helper": "",
+    "checkout.workers": "0",
     "commit.gpgSign": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",

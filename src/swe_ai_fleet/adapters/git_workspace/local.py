@@ -1,4 +1,4 @@
-"""Repositories on this machine: found, read and snapshotted without a trace in them and without trust in their config."""
+"""Repositories on this machine: read and snapshotted without a trace in them, without trust in their config."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class LocalRepository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What a reference means: a full commit, the branch it names if it is one, and whose uncommitted changes it holds."""
+    """What a reference means: a full commit, and the branch it names if it is one.
+
+    `snapshot_of` is set when the commit is a snapshot of uncommitted changes on that one.
+    """
 
     commit: str
     branch: str = ""
@@ -83,7 +86,7 @@ class LocalRepositories:
             index=Path(index),
             bare=is_bare,
             object_format=object_format,
-            shallow=Path(shallow).read_bytes() if Path(shallow).is_file() else b"",
+            shallow=_content(Path(shallow)),
         )
         for part in (repository.top, repository.git_dir, repository.common_dir, *_object_stores(repository.objects)):
             if not self._policy.contains(part.resolve()):
@@ -227,6 +230,10 @@ def _write_private(private: Path, repository: LocalRepository, head: str, own_ex
     if repository.index.is_file():
         # With its time: git trusts an entry only if the file is older than the index.
         shutil.copy2(repository.index, private / "index")
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _object_stores(objects: Path, depth: int = 5) -> list[Path]:

@@ -49,7 +49,7 @@ class GitWorkspaceProvider:
         hosts: tuple[str, ...] = ("*",),
         credentials: CredentialLookup | None = None,
         setup: SetupPolicy | None = None,
-        mask: SecretMask = str,
+        mask: SecretMask | None = None,
         ages: Ages | None = None,
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class GitWorkspaceProvider:
             self._clones,
             PythonTools(self._home / "tools"),
             policy=setup or SetupPolicy(network=NetworkGrant(hosts=("*",)), variables={}),
-            mask=mask,
+            mask=mask or _unmasked,
         )
 
     async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
@@ -210,6 +210,10 @@ class GitWorkspaceProvider:
         )
         if answer.text() != "tree":
             raise PreconditionFailed(f"{subdirectory[:256]!r} is no directory of the commit", field="repo.subdirectory")
+
+
+def _unmasked(text: str) -> str:
+    return text
 
 
 def _subdirectory(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import compileall
 import hashlib
 import importlib.metadata
@@ -9,10 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing
-from swe_ai_fleet.domain.environment import Mount
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
 
-TOOLS_MOUNT = "/fleet/tools"
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
 _PROGRAMS = ("ruff",)
 
@@ -22,9 +21,9 @@ class PythonTools:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self._ready: Mount | None = None
+        self._ready: Path | None = None
 
-    async def mount(self) -> Mount:
+    async def directory(self) -> Path:
         """The directory to show read-only: `python/` for PYTHONPATH, `bin/` for PATH."""
         if self._ready is not None:
             return self._ready
@@ -33,8 +32,8 @@ class PythonTools:
         target = self._home / f"python-{hashlib.sha256(versions.encode()).hexdigest()[:16]}"
         if not target.is_dir():
             async with appearing(target) as draft:
-                _copy(found, draft)
-        self._ready = Mount(source=str(target), target=TOOLS_MOUNT)
+                await finished(asyncio.to_thread(_copy, found, draft))
+        self._ready = target
         return self._ready
 
 

@@ -45,7 +45,7 @@ def reap(home: Path, ages: Ages) -> Reaped:
             environments += _removed(environment)
     for place in (home / "scratch", home / "trash"):
         for leftover in _entries(place):
-            if leftover.is_dir() and _age(leftover) > _DRAFT_AGE_SECONDS:
+            if leftover.is_dir() and not leftover.is_symlink() and _age(leftover) > _DRAFT_AGE_SECONDS:
                 remove_tree(leftover)
     for depth, place in ((2, home / "seeds"), (1, home / "environments"), (1, home / "tools")):
         for draft in _directories(place, depth=depth, drafts=True):

@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
+
 from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials
+from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, StoredMessage
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault
 from swe_ai_fleet.adapters.jetstream.journal import journal
 from swe_ai_fleet.adapters.jetstream.reader import messages
@@ -17,7 +19,7 @@ from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.wire import event_of
 from swe_ai_fleet.domain.candidate import BlobRef
-from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.ports import Journal
 
@@ -25,6 +27,8 @@ __all__ = ["Credentials", "JetStream", "Ping", "StreamSettings", "StreamUsage"]
 
 PATIENCE_SECONDS = 60.0
 _PING_SECONDS = 2.0
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +94,35 @@ class JetStream:
     async def read(
         self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
     ) -> AsyncGenerator[StoredEvent]:
-        """An execution's events; with `follow` without an end. Raises NotFound (no stream), Unavailable."""
+        """An execution's events from a sequence number on; with `follow` without an end.
+
+        Raises:
+            NotFound: There are no streams yet, or a large event's body is gone.
+            PreconditionFailed: An event cannot be read (a newer version wrote it, say).
+            Unavailable: NATS did not answer in time; once following there is no such limit.
+        """
         subject = subjects.execution_filter(tenant, execution_id)
-        async with aclosing(self._events(subject, from_sequence=from_sequence, follow=follow)) as events:
-            async for stored in events:
-                if stored is not None:
-                    yield stored
+        async with aclosing(self._messages(subject, from_sequence=from_sequence, follow=follow)) as stored:
+            async for message in stored:
+                if message is not None:
+                    yield await self._event(message)
 
     async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """What all executions themselves say; with `follow` a None after everything stored before the call."""
-        async with aclosing(self._events(subjects.ALL_HEADS, from_sequence=0, follow=follow)) as events:
-            async for stored in events:
-                if stored is not None or follow:
-                    yield stored
+        """What all executions themselves say; with `follow` a None after everything stored before the call.
+
+        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        """
+        async with aclosing(self._messages(subjects.ALL_HEADS, from_sequence=0, follow=follow)) as stored:
+            async for message in stored:
+                if message is not None:
+                    try:
+                        head = await self._event(message)
+                    except (PreconditionFailed, NotFound) as fault:
+                        _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
+                    else:
+                        yield head
+                elif follow:
+                    yield None
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
         """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
@@ -135,13 +155,17 @@ class JetStream:
         """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
         return await streams.usage(self._connection, self._settings, patience=self._patience)
 
-    async def _events(self, subject: str, *, from_sequence: int, follow: bool) -> AsyncGenerator[StoredEvent | None]:
-        stored = messages(
+    def _messages(self, subject: str, *, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
+        return messages(
             self._connection, subjects.EVENTS, subject, start=from_sequence, follow=follow, patience=self._patience
         )
-        async with aclosing(stored):
-            async for message in stored:
-                if message is None:
-                    yield None
-                else:
-                    yield StoredEvent(sequence=message.sequence, event=await event_of(message.data, self._blobs))
+
+    async def _event(self, message: StoredMessage) -> StoredEvent:
+        try:
+            event = await event_of(message.data, self._blobs)
+        except ValueError as error:
+            raise PreconditionFailed(
+                f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
+                hint="did a newer version of the fleet write it?",
+            ) from error
+        return StoredEvent(sequence=message.sequence, event=event)

@@ -149,7 +149,10 @@ class Connection:
     @property
     def server_version(self) -> str:
         """The version of the server this is (or was last) connected to."""
-        return str(self._client.connected_server_version) if self._client else ""
+        if self._client is None:
+            return ""
+        version = self._client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
 
     async def request(
         self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = REQUEST_SECONDS
@@ -301,6 +304,7 @@ class Connection:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=cast("int", 0.1),
                     ping_interval=10,
+                    pending_size=0,  # no buffer for a lost connection, and no forced flush, which swallows cancellation
                     skip_subject_validation=True,
                     error_cb=_report,
                     closed_cb=closed,
@@ -349,19 +353,23 @@ class Connection:
 
     async def _reconnect(self) -> None:
         backoff = Backoff.lasting(None)
-        while not self._ready.is_set():
+        while not self._closing:
             try:
                 await self._connect(REQUEST_SECONDS)
             except (Unavailable, PreconditionFailed) as fault:
-                _log.info("nats.reconnect_failed", reason=str(fault))
-                await backoff.wait(fault)
-        _log.info("nats.reconnected", servers=self._urls)
+                if not self._closing:
+                    _log.info("nats.reconnect_failed", reason=str(fault))
+                    await backoff.wait(fault)
+            else:
+                _log.info("nats.reconnected", servers=self._urls)
+                return
 
     async def _close(self) -> None:
         self._closing = True
-        if self._reconnecting is not None and not self._reconnecting.done():
+        while self._reconnecting is not None and not self._reconnecting.done():
+            # More than once: the client library swallows a cancellation that comes while it connects.
             self._reconnecting.cancel()
-            await asyncio.wait([self._reconnecting])
+            await asyncio.wait([self._reconnecting], timeout=_RETRY_FIRST_SECONDS)
         if self._client is not None:
             await self._client.close()
             self._lost(self._client)

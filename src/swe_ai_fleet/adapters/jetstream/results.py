@@ -10,7 +10,6 @@ from swe_ai_fleet.adapters.jetstream.faults import Refused
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 
 EXECUTION_HEADER = "Fleet-Execution-Id"
 
@@ -26,7 +25,7 @@ class JetStreamResults:
         """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable."""
         subject = subjects.result_subject(tenant, task_id, agent_id)
         headers = {
-            MESSAGE_ID: f"{tenant}/{execution_id}/{agent_id or EXECUTION_SUBJECT}/result",
+            MESSAGE_ID: f"{subject}/{execution_id}",
             EXECUTION_HEADER: execution_id,
         }
         backoff = Backoff.lasting(self._patience)

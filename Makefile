@@ -1,0 +1,51 @@
+# Everything a contributor or a curious visitor runs. `make help` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check proto bench up lock clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winner (MODEL_URL=… MODEL=… for a real model)
+	@MODEL_URL="$(MODEL_URL)" MODEL="$(MODEL)" $(BIN)/python -m swe_ai_fleet.cli.demo
+
+test: check ## Lint, types, architecture, and the test suite without the slow tests
+	$(PYTEST) -m "not slow"
+
+test-all: check ## Everything, the slow tests too
+	$(PYTEST)
+
+check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code against the proto
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/python scripts/generate_proto.py --check
+
+proto: $(VENV)/ready ## Generate src/fleet from proto/
+	$(BIN)/python scripts/generate_proto.py
+
+bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
+	$(BIN)/python -m tests.bench
+
+up: $(VENV)/ready ## Run a fleet here (FLEET_MODEL_URL=… names the model server)
+	$(BIN)/fleet up
+
+lock: $(VENV)/ready ## Resolve requirements.lock anew (needs uv)
+	uv pip compile --extra dev --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/ready: requirements.lock pyproject.toml scripts/system_packages.sh
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	sh scripts/system_packages.sh
+	touch $@

@@ -1,0 +1,50 @@
+"""Who may call: whoever shows the token."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import grpc
+
+from services.orchestrator.errors import Context, Handler, Interceptor, Unauthenticated, abort, status
+
+OPEN_SERVICES = ("/grpc.health.v1.Health/",)
+"""Probes ask for these without a token; they say no more than whether the server is ready."""
+
+
+class TokenInterceptor(Interceptor):
+    """Refuses calls without `authorization: Bearer <token>` in their metadata, before their request is read."""
+
+    def __init__(self, token: str) -> None:
+        if not token:
+            raise ValueError("an empty token protects nothing")
+        self._token = token.encode()
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        method = str(handler_call_details.method)
+        metadata = cast("Sequence[tuple[str, str | bytes]]", handler_call_details.invocation_metadata or ())
+        if method.startswith(OPEN_SERVICES) or self._admits([value for key, value in metadata if key == _HEADER]):
+            return await continuation(handler_call_details)
+        # On the wire every kind of call is a stream, and this one need not read anything.
+        return cast("Any", grpc).stream_stream_rpc_method_handler(_refuse)
+
+    def _admits(self, headers: list[str | bytes]) -> bool:
+        if len(headers) != 1:
+            return False
+        header = headers[0] if isinstance(headers[0], bytes) else headers[0].encode("utf-8", "replace")
+        scheme, _, credential = header.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(credential.strip(), self._token)
+
+
+_HEADER = "authorization"
+
+
+async def _refuse(_: Any, context: Context) -> None:
+    error = Unauthenticated("no valid token", hint="send the metadata 'authorization: Bearer <token>'")
+    await abort(context, status(error))

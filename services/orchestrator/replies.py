@@ -1,0 +1,168 @@
+"""Whole replies, small enough for every client: what does not fit is cut or left as a reference."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, cast
+
+from google.protobuf.message import Message
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator import responses
+from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.event import ModelReplied, ToolFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.ports import BlobStore, EventLog
+
+MAX_REPLY_BYTES = 3 * 1024 * 1024
+MAX_INLINE_PATCH_BYTES = 256 * 1024
+# Ids and digests have at most 128 characters, so that no cut reaches them.
+_CUTS = ((16_000, 1_000), (4_000, 200), (1_000, 50), (200, 10), (128, 3))
+_OVERHEAD_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replies:
+    """Makes the replies that need patches and operations.
+
+    Args:
+        log: Has the operations.
+        blobs: Has the patches.
+        max_bytes: Bound on what `deliberation`, `orchestration` and `candidates` put into one message.
+    """
+
+    log: EventLog
+    blobs: BlobStore
+    max_bytes: int = MAX_REPLY_BYTES
+
+    async def deliberation(self, state: ExecutionState, passed_over: Sequence[str] = ()) -> pb.DeliberateResponse:
+        """The end of a deliberation."""
+        candidates = await self.candidates(state, room=self.max_bytes)
+        return pb.DeliberateResponse(
+            task_id=state.task.task_id,
+            results=candidates,
+            winner_id=responses.winner_agent(state),
+            duration_ms=state.duration_ms,
+            metadata=metadata(state, passed_over),
+            execution_id=state.execution_id,
+            status=responses.status(state.status),
+            audit_head=responses.audit_head(state),
+            usage=responses.total_usage(state),
+        )
+
+    async def orchestration(self, state: ExecutionState, passed_over: Sequence[str] = ()) -> pb.OrchestrateResponse:
+        """The end of an orchestration."""
+        # The winner stands there twice.
+        candidates = await self.candidates(state, room=self.max_bytes // 2)
+        winner = next((one for one in candidates if state.winner_id and one.candidate_id == state.winner_id), None)
+        return pb.OrchestrateResponse(
+            winner=winner,
+            candidates=candidates,
+            execution_id=state.execution_id,
+            duration_ms=state.duration_ms,
+            metadata=metadata(state, passed_over),
+            status=responses.status(state.status),
+            commit_sha=state.delivered.commit_sha if state.delivered else "",
+            branch=state.delivered.branch if state.delivered else "",
+            audit_head=responses.audit_head(state),
+            usage=responses.total_usage(state),
+        )
+
+    async def candidates(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
+        """The candidates with patches and operations, as much of them as fits into `room` bytes, the best first."""
+        found = responses.results(state)
+        left = room - fit(found, room)
+        for one in found:
+            left -= await self.inline_patch(state, one, room=left)
+        if found:
+            await self._add_operations(state, found, share=left // len(found))
+        return found
+
+    async def partial(self, state: ExecutionState, candidate_id: str) -> pb.DeliberationResult:
+        """One candidate as it stands, with its patch."""
+        ranked = next((one for one in state.ranking if one.candidate_id == candidate_id), None)
+        told = responses.result(state, state.candidates[candidate_id], ranked)
+        room = self.max_bytes // 4
+        await self.inline_patch(state, told, room=room - fit([told], room))
+        return told
+
+    async def inline_patch(self, state: ExecutionState, told: pb.DeliberationResult, *, room: int) -> int:
+        """Put the patch itself in the place of its reference, if it is small enough and there. Bytes used."""
+        ref = state.candidates[told.candidate_id].artifacts.patch
+        if ref is None or ref.size > min(MAX_INLINE_PATCH_BYTES, room - _OVERHEAD_BYTES):
+            return 0
+        try:
+            told.patch.text = await self.blobs.get(ref)
+        except NotFound:
+            return 0
+        return ref.size + _OVERHEAD_BYTES
+
+    async def _add_operations(self, state: ExecutionState, found: list[pb.DeliberationResult], *, share: int) -> None:
+        """Add each agent's operations in order until its share of the room is used up."""
+        waiting = {one.proposal.author_id: one for one in found}
+        room = dict.fromkeys(waiting, share)
+        steps: dict[str, int] = {}
+        async with aclosing(self.log.read(state.task.tenant, state.execution_id)) as events:
+            async for stored in events:
+                agent_id, body = stored.event.agent_id, stored.event.body
+                if isinstance(body, ModelReplied):
+                    steps[agent_id] = body.step
+                elif isinstance(body, ToolFinished) and agent_id in waiting:
+                    told = responses.operation(stored, body, steps.get(agent_id, 0))
+                    room[agent_id] -= told.ByteSize() + _OVERHEAD_BYTES
+                    if room[agent_id] < 0:
+                        del waiting[agent_id]
+                    else:
+                        waiting[agent_id].operations.append(told)
+
+
+def metadata(state: ExecutionState, passed_over: Sequence[str] = ()) -> dict[str, str]:
+    """Facts for people that have no field of their own."""
+    facts = {"execution_id": state.execution_id, "base_commit": state.repository.commit}
+    if state.error:
+        facts["error"] = state.error[: responses.MAX_ERROR_CHARS]
+    if state.ranking:
+        facts["ranking"] = state.ranking[0].reason[: responses.MAX_ERROR_CHARS]
+    if state.task.rounds:
+        facts["peer_review"] = "not available"
+    if passed_over:
+        facts["passed_over"] = ", ".join(passed_over)
+    return facts
+
+
+def fit(messages: Sequence[Message], room: int) -> int:
+    """Cut long texts and lists, those of the last messages first and more and more, until all fit. The bytes left."""
+    sizes = [one.ByteSize() + _OVERHEAD_BYTES for one in messages]
+    for characters, entries in _CUTS:
+        for index in reversed(range(len(messages))):
+            if sum(sizes) <= room:
+                return sum(sizes)
+            _cut(messages[index], characters, entries)
+            sizes[index] = messages[index].ByteSize() + _OVERHEAD_BYTES
+    return sum(sizes)
+
+
+def _cut(message: Message, characters: int, entries: int) -> None:
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            texts = cast("dict[str, str]", value)
+            for key in list(texts):
+                texts[key] = _shortened(texts[key], characters)
+        elif field.is_repeated:
+            items = cast("MutableSequence[Any]", value)
+            del items[entries:]
+            for index, item in enumerate(items):
+                if isinstance(item, Message):
+                    _cut(item, characters, entries)
+                elif isinstance(item, str):
+                    items[index] = _shortened(item, characters)
+        elif isinstance(value, Message):
+            _cut(value, characters, entries)
+        elif isinstance(value, str):
+            setattr(message, field.name, _shortened(value, characters))
+
+
+def _shortened(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"

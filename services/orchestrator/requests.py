@@ -1,0 +1,292 @@
+"""Requests as clients send them, turned into tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.errors import NotAvailable
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.task import (
+    DEFAULT_AGENTS,
+    DEFAULT_TENANT,
+    CheckSpec,
+    Constraints,
+    Delivery,
+    EnvironmentSpec,
+    RepoRef,
+    Role,
+    Task,
+    TaskKind,
+    UncommittedChanges,
+)
+
+DEFAULT_ROUNDS = 1
+MAX_TASK_BYTES = 1024 * 1024
+MAX_EXIT_CODE = 255
+
+_UNCOMMITTED = {
+    pb.UNCOMMITTED_CHANGES_UNSPECIFIED: UncommittedChanges.REFUSE,
+    pb.UNCOMMITTED_CHANGES_INCLUDE: UncommittedChanges.INCLUDE,
+    pb.UNCOMMITTED_CHANGES_IGNORE: UncommittedChanges.IGNORE,
+}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ORCHESTRATE_FIELDS = {"num_agents": "options.num_agents", "rounds": "options.deliberation_rounds"}
+
+
+def deliberation_task(request: pb.DeliberateRequest) -> Task:
+    """The task of a Deliberate request. Raises InvalidRequest and NotAvailable, naming the field."""
+    check_values(request)
+    _refuse_later_features(request)
+    return _bounded(
+        Task(
+            kind=TaskKind.DELIBERATE,
+            num_agents=request.num_agents or DEFAULT_AGENTS,
+            rounds=request.rounds or DEFAULT_ROUNDS,
+            **_common(request),
+        )
+    )
+
+
+def orchestration_task(request: pb.OrchestrateRequest) -> Task:
+    """The task of an Orchestrate request. Raises InvalidRequest and NotAvailable, naming the field."""
+    check_values(request)
+    _refuse_later_features(request)
+    options = request.options
+    for name in ("derive_subtasks", "enable_architect_selection"):
+        if getattr(options, name):
+            raise _later(f"options.{name}")
+    reviewed = options.enable_peer_review or not request.HasField("options")
+    return _bounded(
+        Task(
+            kind=TaskKind.ORCHESTRATE,
+            num_agents=options.num_agents or DEFAULT_AGENTS,
+            rounds=(options.deliberation_rounds or DEFAULT_ROUNDS) if reviewed else 0,
+            delivery=_delivery(request.delivery),
+            case_id=request.case_id,
+            story_id=request.story_id,
+            plan_id=request.plan_id,
+            **_common(request),
+        )
+    )
+
+
+def submitted_task(request: pb.SubmitTaskRequest) -> Task:
+    """The task inside a SubmitTask request. Raises InvalidRequest and NotAvailable, naming the field."""
+    match request.WhichOneof("task"):
+        case "deliberate":
+            return deliberation_task(request.deliberate)
+        case "orchestrate":
+            return orchestration_task(request.orchestrate)
+        case _:
+            raise InvalidRequest("no task given", field="task", hint="set deliberate or orchestrate")
+
+
+@contextmanager
+def fields_of(request: Message) -> Generator[None]:
+    """Inside, faults name fields as they are called in this request, whatever the task calls them."""
+    names: Mapping[str, str] = {}
+    prefix, inner = "", request
+    if isinstance(request, pb.SubmitTaskRequest):
+        chosen = request.WhichOneof("task")
+        prefix, inner = (f"{chosen}.", getattr(request, chosen)) if chosen else ("", request)
+    if isinstance(inner, pb.OrchestrateRequest):
+        names = _ORCHESTRATE_FIELDS
+    try:
+        yield
+    except FleetError as error:
+        field = prefix + names.get(error.field, error.field)
+        if not error.field or field == error.field:
+            raise
+        raise type(error)(error.message, field=field, hint=error.hint) from error
+
+
+def passed_over(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> tuple[str, ...]:
+    """Fields that were given but do nothing yet, and whose absence does no harm; the reply names them."""
+    if isinstance(request, pb.DeliberateRequest):
+        return ()
+    given = {
+        "options.custom_params": bool(request.options.custom_params),
+        "context_options": bool(request.context_options.ListFields()),
+    }
+    return tuple(name for name, there in given.items() if there)
+
+
+def check_values(message: Message, path: str = "") -> None:
+    """Refuse what no field of any request may hold: negative numbers, unknown enum values, NUL characters."""
+    for field, value in message.ListFields():
+        name = f"{path}.{field.name}" if path else field.name
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name["value"]
+            for key, one in cast("Mapping[object, object]", value).items():
+                _check_value(field.message_type.fields_by_name["key"], key, name)
+                _check_value(inner, one, f"{name}[{key}]")
+        elif field.is_repeated:
+            for number, one in enumerate(cast("list[object]", value)):
+                _check_value(field, one, f"{name}[{number}]")
+        else:
+            _check_value(field, value, name)
+
+
+def _check_value(field: FieldDescriptor, value: object, name: str) -> None:
+    if isinstance(value, Message):
+        check_values(value, name)
+    elif isinstance(value, str) and "\0" in value:
+        raise InvalidRequest(f"{name} has a NUL character", field=name)
+    elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+        known = ", ".join(field.enum_type.values_by_name)
+        raise InvalidRequest(f"{name} has the unknown value {value}", field=name, hint=f"one of {known}")
+    elif isinstance(value, int) and value < 0:
+        raise InvalidRequest(f"{name} is {value}", field=name, hint="0 for the default, or a positive number")
+
+
+def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, Any]:
+    """The fields of `Task` that both kinds of request have."""
+    if not request.task_id:
+        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
+    return {
+        "tenant": DEFAULT_TENANT,
+        "task_id": request.task_id,
+        "description": request.task_description,
+        "role": Role.parse(request.role),
+        "repo": _repo(request.repo),
+        "context": request.context,
+        "constraints": _constraints(request.constraints),
+        "environment": _environment(request.environment),
+        "enable_tools": request.enable_tools if request.HasField("enable_tools") else True,
+        "tools": tuple(request.tools),
+        "attempt": request.attempt or 1,
+    }
+
+
+def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> None:
+    asked = {
+        "approval": request.approval not in (pb.APPROVAL_POLICY_UNSPECIFIED, pb.APPROVAL_POLICY_NONE),
+        "planning_mode": request.planning_mode not in (pb.PLANNING_MODE_UNSPECIFIED, pb.PLANNING_MODE_AGENTIC),
+        "memory.read": request.memory.read,
+        "memory.write": request.memory.write,
+        "model_profile": bool(request.model_profile),
+        "environment.container_image": bool(request.environment.container_image),
+        "constraints.network": request.constraints.HasField("network"),
+        "repo.credential_ref": bool(request.repo.credential_ref),
+    }
+    for field, there in asked.items():
+        if there:
+            raise _later(field)
+
+
+def _later(field: str) -> NotAvailable:
+    return NotAvailable(f"{field} is not available yet", field=field, hint="leave it out")
+
+
+def _repo(repo: pb.RepoRef) -> RepoRef:
+    if repo.WhichOneof("location") == "upload_id":
+        raise InvalidRequest("uploaded repositories are not available yet", field="repo.upload_id")
+    # A URL that is none would otherwise be looked up as a path on this machine.
+    if repo.url and "://" not in repo.url and ":" not in repo.url.split("/", 1)[0]:
+        raise InvalidRequest(f"{repo.url[:64]!r} is no URL", field="repo.url", hint="repo.path names a directory")
+    if repo.path and not repo.path.startswith("/"):
+        raise InvalidRequest(f"{repo.path[:64]!r} is not an absolute path", field="repo.path")
+    return RepoRef(
+        location=repo.path or repo.url,
+        ref=repo.ref,
+        commit=repo.commit,
+        subdirectory=repo.subdirectory,
+        uncommitted=_UNCOMMITTED[repo.uncommitted],
+    )
+
+
+def _constraints(given: pb.TaskConstraints) -> Constraints:
+    default = Limits()
+    limits = Limits(
+        max_iterations=given.max_iterations or default.max_iterations,
+        max_tool_calls=given.max_tool_calls or default.max_tool_calls,
+        max_tokens=given.max_tokens or default.max_tokens,
+        timeout_seconds=float(given.timeout_seconds or default.timeout_seconds),
+    )
+    return Constraints(
+        rubric=given.rubric,
+        requirements=tuple(given.requirements),
+        metadata=dict(given.metadata),
+        limits=limits,
+        allowed_tools=tuple(given.allowed_tools),
+        denied_tools=tuple(given.denied_tools),
+        allowed_paths=tuple(given.allowed_paths),
+        checks=_checks(given),
+        abort_on_error=given.abort_on_error,
+    )
+
+
+def _checks(given: pb.TaskConstraints) -> tuple[CheckSpec, ...]:
+    checks: dict[str, CheckSpec] = {}
+    for number, one in enumerate(given.checks):
+        name = one.name or one.command
+        if name in checks:
+            raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
+        if one.expected_exit_code > MAX_EXIT_CODE:
+            field = f"constraints.checks[{number}].expected_exit_code"
+            raise InvalidRequest(f"no command exits with {one.expected_exit_code}", field=field, hint="0 to 255")
+        spec = CheckSpec(
+            name=name,
+            command=one.command,
+            required=one.required if one.HasField("required") else True,
+            expected_exit_code=one.expected_exit_code,
+        )
+        if one.timeout_seconds:
+            spec = CheckSpec(
+                name=name,
+                command=one.command,
+                timeout_seconds=float(one.timeout_seconds),
+                required=spec.required,
+                expected_exit_code=one.expected_exit_code,
+            )
+        checks[name] = spec
+    return tuple(checks.values())
+
+
+def _environment(given: pb.EnvironmentSpec) -> EnvironmentSpec:
+    for name in given.variables:
+        if not _VARIABLE.fullmatch(name):
+            raise InvalidRequest(
+                f"{name[:64]!r} is not the name of a variable",
+                field=f"environment.variables[{name[:64]}]",
+                hint="letters, digits and _",
+            )
+    return EnvironmentSpec(
+        setup=tuple(given.setup_commands),
+        variables=dict(given.variables),
+        path=tuple(given.path_directories),
+        detect=not given.disable_detection,
+    )
+
+
+def _delivery(given: pb.Delivery) -> Delivery:
+    default = Delivery()
+    return Delivery(
+        branch=given.branch,
+        push=given.push,
+        author_name=given.author_name or default.author_name,
+        author_email=given.author_email or default.author_email,
+        message=given.message,
+    )
+
+
+def _bounded(task: Task) -> Task:
+    """The task, if an event can carry it and a client can be sent that event."""
+    size = len(to_json(task))
+    if size > MAX_TASK_BYTES:
+        # `context` is the only field without a bound of its own that is meant for prose.
+        raise InvalidRequest(
+            f"the request has {size} bytes as a stored task",
+            field="context",
+            hint=f"at most {MAX_TASK_BYTES}; put long material into a file of the repository",
+        )
+    return task

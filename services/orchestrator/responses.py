@@ -1,0 +1,300 @@
+"""Domain values as clients get them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from google.protobuf import json_format, struct_pb2
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain import budget, candidate, execution, health
+from swe_ai_fleet.domain.candidate import BlobRef, Candidate, CheckKind, CheckReport, RankedCandidate
+from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import Role, TaskKind
+
+MAX_ERROR_CHARS = 8_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AGENT_STATUS = {
+    "running": pb.AGENT_STATUS_RUNNING,
+    "finished": pb.AGENT_STATUS_FINISHED,
+    "lost": pb.AGENT_STATUS_LOST,
+}
+
+
+def milliseconds(at: str) -> int:
+    """An ISO 8601 time as milliseconds since the epoch; empty is 0."""
+    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(milliseconds=1) if at else 0
+
+
+def status(of: ExecutionStatus) -> pb.DeliberationStatus:
+    return cast("pb.DeliberationStatus", pb.DeliberationStatus.Value(f"DELIBERATION_STATUS_{of.name}"))
+
+
+def role(of: Role) -> pb.Role:
+    return cast("pb.Role", pb.Role.Value(f"ROLE_{of.name}"))
+
+
+def usage(of: budget.Usage) -> pb.Usage:
+    return pb.Usage(
+        prompt_tokens=of.prompt_tokens,
+        completion_tokens=of.completion_tokens,
+        cached_tokens=of.cached_tokens,
+        model_calls=of.model_calls,
+        tool_calls=of.tool_calls,
+        duration_ms=of.duration_ms,
+    )
+
+
+def total_usage(state: ExecutionState) -> pb.Usage:
+    """What the execution has cost so far; its own sum once it has ended."""
+    if state.status.terminal and state.usage != budget.Usage():
+        return usage(state.usage)
+    return usage(sum((agent.usage for agent in state.agents.values()), budget.Usage()))
+
+
+def artifact(of: BlobRef, execution_id: str, name: str = "") -> pb.ArtifactRef:
+    return pb.ArtifactRef(
+        digest=of.digest, size_bytes=of.size, media_type=of.media_type, name=name, execution_id=execution_id
+    )
+
+
+def check_suite(report: CheckReport) -> pb.CheckSuite:
+    """The evidence about a candidate. The first check of a kind that has a field stands there, the others behind."""
+    suite = pb.CheckSuite(
+        all_passed=report.accepted,
+        duration_ms=sum(result.duration_ms for result in report.results),
+        skipped_reason="" if report.results else "no evidence could be gathered",
+    )
+    for result in report.results:
+        match result.kind:
+            case CheckKind.POLICY if not suite.HasField("policy"):
+                suite.policy.CopyFrom(_policy(result))
+            case CheckKind.LINT if not suite.HasField("lint"):
+                suite.lint.CopyFrom(_lint(result))
+            case CheckKind.DRY_RUN if not suite.HasField("dryrun"):
+                suite.dryrun.CopyFrom(_dry_run(result))
+            case _:
+                suite.additional_checks.append(_check(result))
+    return suite
+
+
+def _policy(of: candidate.CheckResult) -> pb.PolicyResult:
+    return pb.PolicyResult(
+        passed=of.passed,
+        violations=of.problems,
+        message=of.message,
+        duration_ms=of.duration_ms,
+        skipped_reason=of.skipped_reason,
+    )
+
+
+def _lint(of: candidate.CheckResult) -> pb.LintResult:
+    return pb.LintResult(
+        passed=of.passed,
+        error_count=len(of.problems),
+        warning_count=of.warnings,
+        errors=of.problems,
+        duration_ms=of.duration_ms,
+        skipped_reason=of.skipped_reason,
+    )
+
+
+def _dry_run(of: candidate.CheckResult) -> pb.DryRunResult:
+    return pb.DryRunResult(
+        passed=of.passed,
+        output=of.output,
+        exit_code=of.exit_code or 0,
+        message=of.message,
+        duration_ms=of.duration_ms,
+        skipped_reason=of.skipped_reason,
+    )
+
+
+def _check(of: candidate.CheckResult) -> pb.CheckResult:
+    details = {"kind": str(of.kind), "required": str(of.required).lower(), **of.details}
+    if of.exit_code is not None:
+        details["exit_code"] = str(of.exit_code)
+    if of.output:
+        details["output"] = of.output
+    if of.problems:
+        details["problems"] = "\n".join(of.problems)
+    return pb.CheckResult(
+        check_type=of.name,
+        passed=of.passed,
+        score=of.score,
+        message=of.message,
+        details=details,
+        duration_ms=of.duration_ms,
+        skipped_reason=of.skipped_reason,
+    )
+
+
+def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None) -> pb.DeliberationResult:
+    """A candidate with its evidence and its place; its patch by reference, without its operations."""
+    left, report = of.artifacts, state.reports.get(of.candidate_id)
+    patch = None
+    if left.patch is not None:
+        patch = pb.Patch(
+            artifact=artifact(left.patch, state.execution_id, f"{of.candidate_id}.patch"),
+            files_changed=left.files_changed,
+            lines_added=left.insertions,
+            lines_removed=left.deletions,
+            base_commit=state.repository.commit,
+        )
+    return pb.DeliberationResult(
+        proposal=pb.Proposal(
+            author_id=of.agent_id,
+            author_role=str(of.role),
+            content=of.summary,
+            created_at_ms=milliseconds(of.submitted_at),
+        ),
+        checks=check_suite(report) if report else None,
+        score=ranked.score if ranked else 0.0,
+        rank=ranked.rank if ranked else 0,
+        candidate_id=of.candidate_id,
+        patch=patch,
+        artifacts=pb.Artifacts(
+            commit_sha=left.commit_sha,
+            branch=left.branch,
+            patch=patch,
+            files_changed=left.files_changed,
+            tests=_tests(left.tests) if left.tests else None,
+        ),
+        stop_reason=stop_reason(of.stop_reason),
+        usage=usage(of.usage),
+        audit_head=of.audit_head,
+        duplicates=ranked.duplicates if ranked else (),
+    )
+
+
+def results(state: ExecutionState) -> list[pb.DeliberationResult]:
+    """The candidates by rank. Of an execution that ended before it ranked them, all, without ranks."""
+    if state.ranking:
+        return [result(state, state.candidates[one.candidate_id], one) for one in state.ranking]
+    if not state.status.terminal:
+        return []
+    return [result(state, state.candidates[name], None) for name in sorted(state.candidates)]
+
+
+def stop_reason(of: str) -> pb.StopReason:
+    return cast("pb.StopReason", pb.StopReason.Value(f"STOP_REASON_{of.upper() or 'UNSPECIFIED'}"))
+
+
+def _tests(of: candidate.TestSummary) -> pb.TestSummary:
+    return pb.TestSummary(
+        passed=of.passed,
+        failed=of.failed,
+        errors=of.errors,
+        skipped=of.skipped,
+        duration_ms=of.duration_ms,
+        failing_tests=of.failing,
+    )
+
+
+def operation(stored: StoredEvent, body: ToolFinished, step: int) -> pb.ToolOperation:
+    """One use of a tool, from its audit entry and its result."""
+    entry, given = body.entry, body.result
+    told = pb.ToolOperation(
+        tool=entry.tool,
+        operation=entry.operation,
+        params=_struct(entry.arguments),
+        success=given.success,
+        output=given.content,
+        error=given.error or entry.reason,
+        exit_code=given.exit_code,
+        duration_ms=entry.duration_ms,
+        step=step,
+        audit_seq=entry.seq,
+        call_id=entry.call_id,
+    )
+    told.started_at.FromDatetime(datetime.fromisoformat(entry.at) - timedelta(milliseconds=entry.duration_ms))
+    if given.artifact:
+        told.output_artifact.CopyFrom(
+            pb.ArtifactRef(digest=given.artifact, size_bytes=entry.bytes_out, execution_id=stored.event.execution_id)
+        )
+    return told
+
+
+def _struct(of: Mapping[str, object]) -> struct_pb2.Struct:
+    return json_format.ParseDict(dict(of), struct_pb2.Struct())
+
+
+def winner_agent(state: ExecutionState) -> str:
+    """The agent whose candidate won; empty without a winner."""
+    winner = state.candidates.get(state.winner_id)
+    return winner.agent_id if winner else ""
+
+
+def audit_head(state: ExecutionState) -> str:
+    """The head of the winner's audit chain; every agent has a chain of its own."""
+    winner = state.candidates.get(state.winner_id)
+    return winner.audit_head if winner else ""
+
+
+def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
+    """An execution as it stands."""
+    orchestrates = state.task.kind is TaskKind.ORCHESTRATE
+    return pb.Execution(
+        execution_id=state.execution_id,
+        task_id=state.task.task_id,
+        kind=pb.EXECUTION_KIND_ORCHESTRATION if orchestrates else pb.EXECUTION_KIND_DELIBERATION,
+        status=status(state.status),
+        role=role(state.task.role),
+        task_description=state.task.description,
+        created_at_ms=milliseconds(state.started_at),
+        updated_at_ms=milliseconds(state.updated_at),
+        finished_at_ms=milliseconds(state.finished_at),
+        agents=[_agent(one) for one in state.agents.values()],
+        results=candidates,
+        winner_id=winner_agent(state),
+        error_message=state.error[:MAX_ERROR_CHARS],
+        commit_sha=state.delivered.commit_sha if state.delivered else "",
+        branch=state.delivered.branch if state.delivered else "",
+        audit_heads=[
+            pb.AuditHead(agent_id=one.agent_id, hash=one.audit_head) for one in state.agents.values() if one.audit_head
+        ],
+        usage=total_usage(state),
+        last_sequence=state.last_sequence,
+        attempt=state.task.attempt,
+    )
+
+
+def _agent(of: execution.AgentProgress) -> pb.AgentProgress:
+    return pb.AgentProgress(
+        agent_id=of.agent_id,
+        status=_AGENT_STATUS.get(of.status, pb.AGENT_STATUS_UNSPECIFIED),
+        step=of.step,
+        last_tool=of.last_tool,
+        usage=usage(of.usage),
+        stop_reason=stop_reason(of.stop_reason),
+    )
+
+
+def event(stored: StoredEvent) -> pb.ExecutionEvent:
+    """A stored event; its body is the JSON that the codec makes of it."""
+    happened = stored.event
+    return pb.ExecutionEvent(
+        sequence=stored.sequence,
+        event_id=happened.id,
+        execution_id=happened.execution_id,
+        task_id=happened.task_id,
+        agent_id=happened.agent_id,
+        type=happened.body.type,
+        at_ms=milliseconds(happened.at),
+        payload_json=to_json(happened.body).decode(),
+    )
+
+
+def component(of: health.Component) -> pb.ComponentStatus:
+    return pb.ComponentStatus(
+        name=of.name,
+        state=cast("pb.ComponentState", pb.ComponentState.Value(f"COMPONENT_STATE_{of.state.name}")),
+        message=of.message,
+        version=of.version,
+        latency_ms=of.latency_ms,
+    )

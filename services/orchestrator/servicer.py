@@ -1,0 +1,283 @@
+"""The RPCs of `fleet.orchestrator.v1.OrchestratorService`: convert, call, convert back."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import NoReturn, TypeVar
+
+from google.protobuf.message import Message
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
+from services.orchestrator import requests, responses
+from services.orchestrator.errors import Context, NotAvailable
+from services.orchestrator.listing import page
+from services.orchestrator.progress import Progress
+from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind, check_identifier
+from swe_ai_fleet.orchestrator.executions import Executions, Submission
+from swe_ai_fleet.ports import BlobStore, EventLog
+
+CHUNK_BYTES = 256 * 1024
+MAX_REASON_CHARS = 4_000
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
+
+
+class OrchestratorServicer(OrchestratorServiceServicer):
+    """Serves executions. The end of a call ends the caller's wait and nothing else.
+
+    Args:
+        executions: What is served.
+        blobs: Has patches and artifacts.
+        log: Has the events.
+        components: Measures what the fleet stands on.
+    """
+
+    def __init__(
+        self,
+        *,
+        executions: Executions,
+        blobs: BlobStore,
+        log: EventLog,
+        components: Callable[[], Awaitable[Sequence[Component]]],
+    ) -> None:
+        self._executions = executions
+        self._blobs = blobs
+        self._replies = Replies(log=log, blobs=blobs)
+        self._components = components
+        self._started_at = time.monotonic()
+
+    async def Deliberate(self, request: pb.DeliberateRequest, context: Context) -> pb.DeliberateResponse:
+        submission = await self._submit(request, requests.deliberation_task(request))
+        state = await self._executions.wait(DEFAULT_TENANT, submission.execution_id)
+        return await self._replies.deliberation(state, requests.passed_over(request))
+
+    async def StreamDeliberation(
+        self, request: pb.DeliberateRequest, context: Context
+    ) -> AsyncIterator[pb.DeliberationUpdate]:
+        submission = await self._submit(request, requests.deliberation_task(request))
+        async with aclosing(self._updates(submission.execution_id, pb.DeliberationUpdate)) as updates:
+            async for update, ended in updates:
+                if ended is not None:
+                    update.final.CopyFrom(await self._replies.deliberation(ended, requests.passed_over(request)))
+                yield update
+
+    async def Orchestrate(self, request: pb.OrchestrateRequest, context: Context) -> pb.OrchestrateResponse:
+        submission = await self._submit(request, requests.orchestration_task(request))
+        state = await self._executions.wait(DEFAULT_TENANT, submission.execution_id)
+        return await self._replies.orchestration(state, requests.passed_over(request))
+
+    async def StreamOrchestration(
+        self, request: pb.OrchestrateRequest, context: Context
+    ) -> AsyncIterator[pb.OrchestrationUpdate]:
+        submission = await self._submit(request, requests.orchestration_task(request))
+        async with aclosing(self._updates(submission.execution_id, pb.OrchestrationUpdate)) as updates:
+            async for update, ended in updates:
+                if ended is not None:
+                    update.final.CopyFrom(await self._replies.orchestration(ended, requests.passed_over(request)))
+                yield update
+
+    async def SubmitTask(self, request: pb.SubmitTaskRequest, context: Context) -> pb.SubmitTaskResponse:
+        with requests.fields_of(request):
+            task = requests.submitted_task(request)
+        submission = await self._submit(request, task)
+        known = self._executions.projection.get(DEFAULT_TENANT, submission.execution_id)
+        return pb.SubmitTaskResponse(
+            execution_id=submission.execution_id,
+            task_id=task.task_id,
+            status=responses.status(known.status if known else ExecutionStatus.PENDING),
+            already_existed=submission.existed,
+        )
+
+    async def GetDeliberationResult(
+        self, request: pb.GetDeliberationResultRequest, context: Context
+    ) -> pb.GetDeliberationResultResponse:
+        state = await self._latest(check_identifier(request.task_id, field="task_id"))
+        ran = state.duration_ms if state.finished_at else _now_ms() - responses.milliseconds(state.started_at)
+        return pb.GetDeliberationResultResponse(
+            task_id=state.task.task_id,
+            status=responses.status(state.status),
+            results=await self._replies.candidates(state, room=MAX_REPLY_BYTES),
+            winner_id=responses.winner_agent(state),
+            duration_ms=max(ran, 0),
+            error_message=state.error[: responses.MAX_ERROR_CHARS],
+            metadata=metadata(state),
+        )
+
+    async def GetArtifact(
+        self, request: pb.GetArtifactRequest, context: Context
+    ) -> AsyncIterator[pb.GetArtifactResponse]:
+        requests.check_values(request)
+        execution_id = _execution_id(request.execution_id)
+        if not _DIGEST.fullmatch(request.digest):
+            raise InvalidRequest("not a SHA-256 digest", field="digest", hint="64 lower-case hexadecimal digits")
+        name = f"{DEFAULT_TENANT}/{execution_id}/{request.digest}"
+        try:
+            data = await self._blobs.get(BlobRef(name=name, digest=request.digest, size=0))
+        except NotFound:
+            raise NotFound(f"the execution stored no {request.digest}", field="digest") from None
+        if request.offset_bytes > len(data):
+            raise InvalidRequest(
+                f"offset_bytes is {request.offset_bytes}", field="offset_bytes", hint=f"at most {len(data)}"
+            )
+        ref = BlobRef(name=name, digest=request.digest, size=len(data))
+        yield pb.GetArtifactResponse(artifact=responses.artifact(ref, execution_id))
+        for offset in range(request.offset_bytes, len(data), CHUNK_BYTES):
+            yield pb.GetArtifactResponse(chunk=data[offset : offset + CHUNK_BYTES])
+
+    async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
+        state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
+        told = responses.execution_message(state)
+        told.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - told.ByteSize()))
+        return pb.GetExecutionResponse(execution=told)
+
+    async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
+        return page(self._executions.projection, request)
+
+    async def StreamExecution(
+        self, request: pb.StreamExecutionRequest, context: Context
+    ) -> AsyncIterator[pb.ExecutionEvent]:
+        events = self._executions.watch(DEFAULT_TENANT, _execution_id(request.execution_id), request.from_sequence)
+        async with aclosing(events):
+            async for stored in events:
+                yield responses.event(stored)
+
+    async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
+        execution_id = _execution_id(request.execution_id)
+        if len(request.reason) > MAX_REASON_CHARS:
+            raise InvalidRequest(
+                "the reason is too long", field="reason", hint=f"at most {MAX_REASON_CHARS} characters"
+            )
+        before = await self._executions.get(DEFAULT_TENANT, execution_id)
+        after = await self._executions.cancel(DEFAULT_TENANT, execution_id, request.reason)
+        stopped = after.status is ExecutionStatus.CANCELLED and not before.status.terminal
+        return pb.CancelExecutionResponse(
+            execution_id=execution_id, status=responses.status(after.status), already_ended=not stopped
+        )
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        components = await self._components()
+        return pb.GetStatusResponse(
+            status=_overall(components),
+            uptime_seconds=int(time.monotonic() - self._started_at),
+            stats=_stats(self._executions.projection.all(DEFAULT_TENANT)) if request.include_stats else None,
+            components=[responses.component(one) for one in components],
+        )
+
+    async def UploadRepository(self, request: AsyncIterator[pb.UploadRepositoryRequest], context: Context) -> NoReturn:
+        raise NotAvailable("uploads are not available yet", hint="name a repository that the server can reach")
+
+    async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> NoReturn:
+        raise NotAvailable("approvals are not available yet; no execution waits for one")
+
+    async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> NoReturn:
+        raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")
+
+    async def UnregisterAgent(self, request: pb.UnregisterAgentRequest, context: Context) -> NoReturn:
+        raise NotAvailable(_NO_COUNCILS)
+
+    async def CreateCouncil(self, request: pb.CreateCouncilRequest, context: Context) -> NoReturn:
+        raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")
+
+    async def ListCouncils(self, request: pb.ListCouncilsRequest, context: Context) -> NoReturn:
+        raise NotAvailable(_NO_COUNCILS)
+
+    async def DeleteCouncil(self, request: pb.DeleteCouncilRequest, context: Context) -> NoReturn:
+        raise NotAvailable(_NO_COUNCILS)
+
+    async def ProcessPlanningEvent(self, request: pb.ProcessPlanningEventRequest, context: Context) -> NoReturn:
+        raise NotAvailable("planning events are not taken yet", hint="submit the task itself")
+
+    async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> NoReturn:
+        raise NotAvailable("plans are not split into subtasks yet", hint="submit the tasks one by one")
+
+    async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> NoReturn:
+        raise NotAvailable("contexts cannot be asked for yet", hint="the event run_started has an agent's messages")
+
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> NoReturn:
+        raise NotAvailable("metrics are not measured yet", hint="GetStatus with include_stats has counters")
+
+    async def _submit(self, request: Message, task: Task) -> Submission:
+        with requests.fields_of(request):
+            return await self._executions.submit(task)
+
+    async def _latest(self, task_id: str) -> ExecutionState:
+        try:
+            return await self._executions.latest(DEFAULT_TENANT, task_id, TaskKind.DELIBERATE)
+        except NotFound:
+            return await self._executions.latest(DEFAULT_TENANT, task_id)
+
+    async def _updates(
+        self, execution_id: str, kind: type[Update]
+    ) -> AsyncGenerator[tuple[Update, ExecutionState | None], None]:
+        """An update for every event, the last one with the state that the execution ended in."""
+        progress = Progress()
+        async with aclosing(self._executions.watch(DEFAULT_TENANT, execution_id)) as events:
+            async for stored in events:
+                progress.follow(stored)
+                update = kind(
+                    status=responses.status(progress.state.status),
+                    progress_percent=progress.percent,
+                    current_step=progress.step,
+                    current_agent=progress.agent_id,
+                    sequence=stored.sequence,
+                    event=responses.event(stored),
+                )
+                if progress.candidate_id:
+                    update.partial_result.CopyFrom(await self._replies.partial(progress.state, progress.candidate_id))
+                yield update, progress.state if _ends(stored) else None
+
+
+_NO_COUNCILS = "councils cannot be managed yet; each task's council is made for it"
+
+
+def _ends(stored: StoredEvent) -> bool:
+    return isinstance(stored.event.body, ExecutionFinished)
+
+
+def _execution_id(text: str) -> str:
+    """The id itself, if it can be one. Raises InvalidRequest."""
+    try:
+        canonical = str(uuid.UUID(text))
+    except ValueError:
+        canonical = ""
+    if canonical != text or not text:
+        raise InvalidRequest(f"{text[:64]!r} is not an execution id", field="execution_id", hint="a lower-case UUID")
+    return text
+
+
+def _overall(components: Sequence[Component]) -> str:
+    states = {one.state for one in components}
+    if ComponentState.DOWN in states:
+        return "unhealthy"
+    return "degraded" if ComponentState.DEGRADED in states else "healthy"
+
+
+def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
+    deliberations = [state for state in states if state.task.kind is TaskKind.DELIBERATE]
+    ended = [state.duration_ms for state in deliberations if state.status.terminal]
+    roles: dict[str, int] = {}
+    for state in states:
+        roles[str(state.task.role)] = roles.get(str(state.task.role), 0) + 1
+    return pb.OrchestratorStats(
+        total_deliberations=len(deliberations),
+        total_orchestrations=len(states) - len(deliberations),
+        avg_deliberation_time_ms=sum(ended) / len(ended) if ended else 0.0,
+        role_counts=roles,
+    )
+
+
+def _now_ms() -> int:
+    return responses.milliseconds(datetime.now(UTC).isoformat())

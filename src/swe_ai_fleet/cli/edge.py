@@ -1,0 +1,81 @@
+"""The edge of the process: settings read, the loop run, every fault told in a line, one exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+
+import structlog
+import typer
+from pydantic import ValidationError
+
+from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.settings import Settings
+
+
+def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
+    """Run a command to its end and leave with its exit code.
+
+    Args:
+        work: The command.
+        json: Whether results are JSON documents.
+        log_level: What the fleet's own parts, where they run in this process, log to standard error; empty takes the
+            level of the settings.
+    """
+    screen = Screen.open(json=json)
+    try:
+        settings = _settings()
+        _log_to_stderr(log_level or settings.log_level)
+        code = asyncio.run(_awaited(work, screen, settings))
+    except CommandFault as fault:
+        screen.fault(fault)
+        code = fault.exit_code
+    except FleetError as error:
+        fault = fault_of(error)
+        screen.fault(fault)
+        code = fault.exit_code
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        screen.fault(CommandFault("interrupted", exit_code=Exit.STOPPED))
+        code = Exit.STOPPED
+    except BrokenPipeError:
+        # Whoever read our output has enough; Python must not complain about it at exit either.
+        sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
+        code = Exit.ACCEPTED
+    except Exception as error:  # noqa: BLE001 - the edge of the process
+        structlog.get_logger().exception("a command met a fault of ours")
+        screen.fault(CommandFault(f"internal fault: {type(error).__name__}: {error}", exit_code=Exit.NOT_ACCEPTED))
+        code = Exit.NOT_ACCEPTED
+    raise typer.Exit(int(code))
+
+
+async def _awaited(work: Callable[[Screen, Settings], Awaitable[Exit]], screen: Screen, settings: Settings) -> Exit:
+    return await work(screen, settings)
+
+
+def _settings() -> Settings:
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise CommandFault(
+            f"setting {name}: {first['msg']}",
+            exit_code=Exit.USAGE,
+            hint="see the FLEET_ variables and fleet.toml",
+        ) from None
+    except ValueError as error:
+        raise CommandFault(f"fleet.toml cannot be read: {error}", exit_code=Exit.USAGE) from None
+
+
+def _log_to_stderr(level: str) -> None:
+    """Standard output belongs to results."""
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping().get(level.upper(), logging.ERROR)
+        ),
+    )

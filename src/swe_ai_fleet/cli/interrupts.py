@@ -1,0 +1,69 @@
+"""Ctrl-C and SIGTERM while a command runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Generator
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """The first signal asks, the second one insists by cancelling the command's task.
+
+    Outside of `wait` and `race` there is nobody to ask, and the first signal cancels.
+    """
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self._asked = asyncio.Event()
+        self._listening = False
+
+    async def wait(self) -> None:
+        """Wait for the first signal."""
+        self._listening = True
+        try:
+            await self._asked.wait()
+        finally:
+            self._listening = False
+
+    async def race(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        """The work as a task, when it is done or the first signal came, whichever is sooner. It is not cancelled."""
+        doing = asyncio.ensure_future(work)
+        asked = asyncio.create_task(self.wait())
+        try:
+            await asyncio.wait({doing, asked}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            doing.cancel()
+            raise
+        finally:
+            asked.cancel()
+        assert isinstance(doing, asyncio.Task)
+        return doing
+
+    def arrived(self) -> None:
+        """A signal arrived."""
+        if self._listening and not self._asked.is_set():
+            self._asked.set()
+        else:
+            self._task.cancel()
+
+
+@contextmanager
+def interrupts() -> Generator[Interrupts]:
+    """Take the signals over from Python for as long as the context lasts; for the main thread's loop."""
+    task = asyncio.current_task()
+    assert task is not None
+    handler, loop = Interrupts(task), asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, handler.arrived)
+    try:
+        yield handler
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)

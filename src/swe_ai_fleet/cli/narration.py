@@ -1,0 +1,63 @@
+"""Events told in a line each."""
+
+from __future__ import annotations
+
+from swe_ai_fleet.cli.tables import checks_text
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.event import (
+    CancelRequested,
+    CandidatesRanked,
+    ChecksFinished,
+    ExecutionFinished,
+    ExecutionStarted,
+    RunFinished,
+    RunLost,
+    RunStarted,
+    StoredEvent,
+    ToolFinished,
+    WinnerDelivered,
+)
+
+_LINE = 200
+_SUBJECTS = ("path", "command", "pattern", "paths", "message")
+
+
+def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
+    """What happened, in a line; empty for what a reader can do without. `brief` leaves single tool calls out."""
+    agent, body = stored.event.agent_id, stored.event.body
+    match body:
+        case ExecutionStarted(task=task, repository=repository):
+            line = f"{task.num_agents} agents on {repository.location} at {repository.commit[:12]}"
+        case RunStarted(model=model, tools=tools):
+            line = f"{agent}: started with {model} and {len(tools)} tools"
+        case ToolFinished(entry=entry):
+            line = "" if brief else f"{agent}: {_tool(entry)}"
+        case RunFinished(stop_reason=reason, artifacts=left, usage=usage):
+            size = f"+{left.insertions} -{left.deletions} in {len(left.files_changed)} files"
+            line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens"
+        case RunLost(lost_agent_id=lost, reason=reason):
+            line = f"{lost}: lost: {reason}"
+        case ChecksFinished(report=report):
+            verdict = "accepted" if report.accepted else "not accepted"
+            line = f"{report.candidate_id}: {verdict}: {checks_text(report) or 'no evidence'}"
+        case CandidatesRanked(ranking=ranking, winner_id=winner):
+            order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
+            line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
+        case WinnerDelivered(delivered=delivered, report=report):
+            verdict = "passed" if report.accepted else "FAILED"
+            line = f"delivered as {delivered.commit_sha[:12]} on {delivered.branch}; checks there {verdict}"
+        case CancelRequested(reason=reason):
+            line = f"cancelled: {reason}"
+        case ExecutionFinished(status=status, error=error):
+            line = f"ended: {status}" + (f": {error}" if error else "")
+        case _:
+            line = ""
+    return one_line(line, _LINE)
+
+
+def _tool(entry: AuditEntry) -> str:
+    subject = next((str(entry.arguments[name]) for name in _SUBJECTS if entry.arguments.get(name)), "")
+    name = f"{entry.tool}_{entry.operation}" + (f" {one_line(subject, 60)}" if subject else "")
+    why = f": {entry.reason}" if entry.reason else ""
+    return f"{name} -> {entry.outcome}{why} ({entry.duration_ms / 1000:.1f} s)"

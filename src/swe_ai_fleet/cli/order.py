@@ -1,0 +1,123 @@
+"""What `fleet run` asks for, and the request it becomes."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
+
+_SLUG_LENGTH = 40
+_NO_SLUG = re.compile(r"[^a-z0-9]+")
+# host:path as scp and git write it; a single letter before the colon is a drive, not a host.
+_SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]{2,}:(?!//).+")
+_UNCOMMITTED = {
+    UncommittedChanges.REFUSE: pb.UNCOMMITTED_CHANGES_UNSPECIFIED,
+    UncommittedChanges.INCLUDE: pb.UNCOMMITTED_CHANGES_INCLUDE,
+    UncommittedChanges.IGNORE: pb.UNCOMMITTED_CHANGES_IGNORE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
+
+    description: str
+    repo: str = "."
+    ref: str = ""
+    agents: int = 0
+    rounds: int | None = None
+    role: str = "DEV"
+    checks: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    branch: str = ""
+    uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
+    task_id: str = ""
+    timeout_seconds: int = 0
+    deliberate_only: bool = False
+    name: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def request(self) -> pb.SubmitTaskRequest:
+        """The request. Raises CommandFault naming the option that is wrong."""
+        try:
+            task_id = check_identifier(self.task_id, field="--task-id") if self.task_id else self._made_up_id()
+            role = str(Role.parse(self.role))
+        except FleetError as error:
+            raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
+        if not self.description.strip():
+            raise CommandFault("the task is empty", exit_code=Exit.USAGE, hint='fleet run --repo PATH "what to do"')
+        if self.deliberate_only and self.branch:
+            raise CommandFault(
+                "--branch and --deliberate-only exclude each other: a deliberation applies nothing",
+                exit_code=Exit.USAGE,
+            )
+        constraints = pb.TaskConstraints(
+            timeout_seconds=self.timeout_seconds, checks=[pb.CheckSpec(command=command) for command in self.checks]
+        )
+        environment = pb.EnvironmentSpec(
+            setup_commands=self.setup, variables=self._variables(), path_directories=self.path
+        )
+        given = environment if self.setup or self.variables or self.path else None
+        if self.deliberate_only:
+            return pb.SubmitTaskRequest(
+                deliberate=pb.DeliberateRequest(
+                    task_id=task_id,
+                    task_description=self.description,
+                    role=role,
+                    constraints=constraints,
+                    rounds=self.rounds or 0,
+                    num_agents=self.agents,
+                    repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
+                    environment=given,
+                )
+            )
+        return pb.SubmitTaskRequest(
+            orchestrate=pb.OrchestrateRequest(
+                task_id=task_id,
+                task_description=self.description,
+                role=role,
+                constraints=constraints,
+                options=pb.OrchestratorOptions(
+                    enable_peer_review=self.rounds != 0,
+                    deliberation_rounds=self.rounds or 0,
+                    num_agents=self.agents,
+                ),
+                repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
+                delivery=pb.Delivery(branch=self.branch),
+                environment=given,
+            )
+        )
+
+    def _made_up_id(self) -> str:
+        words = _NO_SLUG.sub("-", self.description.lower())[:_SLUG_LENGTH].strip("-")
+        return f"{words or 'task'}-{self.name}"
+
+    def _variables(self) -> dict[str, str]:
+        variables: dict[str, str] = {}
+        for assignment in self.variables:
+            name, equals, value = assignment.partition("=")
+            if not equals or not name:
+                raise CommandFault(f"--env {assignment!r} is not KEY=VALUE", exit_code=Exit.USAGE)
+            variables[name] = value
+        return variables
+
+
+def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges) -> pb.RepoRef:
+    """The repository that `location` names: a directory of this machine, or a URL. Raises CommandFault."""
+    directory = Path(location).expanduser()
+    if directory.is_dir():
+        return pb.RepoRef(path=str(directory.resolve()), ref=ref, uncommitted=_UNCOMMITTED[uncommitted])
+    if "://" in location or _SCP_LIKE.fullmatch(location):
+        return pb.RepoRef(url=location, ref=ref)
+    raise CommandFault(
+        f"--repo {location!r} is neither a directory nor a URL",
+        exit_code=Exit.USAGE,
+        hint="give a git repository's directory, or a URL that git clones",
+    )

@@ -1,0 +1,56 @@
+"""`fleet run`: hand a task in, watch it, show what came of it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
+from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.outcome import show_outcome
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.execution import ExecutionState
+
+
+async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], order: Order) -> Exit:
+    """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
+    request = order.request()
+    with interrupts() as signals:
+        async with fleet as client:
+            accepted = await client.submit(request)
+            existed = " (the same task was handed in before)" if accepted.already_existed else ""
+            screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
+            state = await _watch(screen, client, accepted.execution_id, signals)
+            return await show_outcome(screen, client, state)
+
+
+async def watch(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], name: str) -> Exit:
+    """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
+    async with fleet as client:
+        execution_id = await client.find(name)
+        progress = Progress()
+        with interrupts() as signals, view(screen, progress, json_lines=True) as show:
+            following = await signals.race(follow(client, execution_id, progress, show))
+            if not following.done():
+                following.cancel()
+                raise CommandFault("stopped watching; the execution goes on", exit_code=Exit.STOPPED)
+            state = following.result()
+        if screen.json:
+            return exit_of(state.status)
+        return await show_outcome(screen, client, state)
+
+
+async def _watch(screen: Screen, client: FleetClient, execution_id: str, signals: Interrupts) -> ExecutionState:
+    progress = Progress()
+    with view(screen, progress) as show:
+        following = await signals.race(follow(client, execution_id, progress, show))
+        if not following.done():
+            screen.note("cancelling the execution; Ctrl-C again leaves without waiting", style="yellow")
+            try:
+                await client.cancel(execution_id, "Ctrl-C")
+                return await following
+            finally:
+                following.cancel()
+        return following.result()

@@ -1,0 +1,128 @@
+"""Tables for people. Every cell may hold untrusted text and is cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.audit import ChainVerdict
+from swe_ai_fleet.cli.events import moment
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
+from swe_ai_fleet.domain.execution import ExecutionState
+
+_CELL = 400
+_HASH_SHOWN = 16
+
+
+def candidates_table(state: ExecutionState) -> Table:
+    """All candidates by rank with their evidence, then the agents that left none."""
+    table = _table("rank", "candidate", "accepted", "score", "checks", "lines", "tokens", "why")
+    for ranked in state.ranking:
+        candidate = state.candidates.get(ranked.candidate_id)
+        same = f" (= {', '.join(ranked.duplicates)})" if ranked.duplicates else ""
+        left = candidate.artifacts if candidate else None
+        _row(
+            table,
+            str(ranked.rank),
+            ranked.candidate_id + same,
+            "yes" if ranked.accepted else "no",
+            f"{ranked.score:.3f}",
+            checks_text(state.reports.get(ranked.candidate_id)),
+            f"+{left.insertions} -{left.deletions}" if left else "",
+            f"{candidate.usage.total_tokens:,}" if candidate else "",
+            ranked.reason,
+            style="bold green" if ranked.candidate_id == state.winner_id else "" if ranked.accepted else "red",
+        )
+    for agent in state.agents.values():
+        if agent.agent_id not in state.candidates and agent.agent_id != "_":
+            why = f"left no candidate: {agent.stop_reason or agent.status}"
+            tokens = f"{agent.usage.total_tokens:,}"
+            _row(table, "-", agent.agent_id, "no", "", "", "", tokens, why, style="dim")
+    return table
+
+
+def checks_text(report: CheckReport | None) -> str:
+    """A report in a line: what passed, what failed, what was skipped."""
+    return ", ".join(_check_text(result) for result in report.results) if report else ""
+
+
+def executions_table(executions: Iterable[pb.Execution]) -> Table:
+    table = _table("execution", "task", "kind", "status", "role", "started (UTC)", "what")
+    for execution in executions:
+        _row(
+            table,
+            execution.execution_id,
+            execution.task_id,
+            enum_word(pb.ExecutionKind.Name(execution.kind), "EXECUTION_KIND_"),
+            status_word(execution.status),
+            enum_word(pb.Role.Name(execution.role), "ROLE_").upper(),
+            moment(execution.created_at_ms)[:19],
+            one_line(execution.task_description, 60),
+        )
+    return table
+
+
+def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
+    table = _table("agent", "entries", "head", "verdict")
+    for verdict in verdicts:
+        run = f" (run {verdict.run})" if verdict.run > 1 else ""
+        fault = verdict.fault
+        told = "intact" if fault is None else f"BROKEN at entry {fault.seq}: {fault.reason}"
+        if fault is None and not verdict.recorded_head:
+            told = "intact so far; the run has recorded no head"
+        style = "green" if verdict.intact else "bold red"
+        _row(table, verdict.agent_id + run, str(verdict.entries), verdict.head[:_HASH_SHOWN] or "-", told, style=style)
+    return table
+
+
+def agents_table(rows: Iterable[Sequence[str]]) -> Table:
+    """The agents of a running execution: agent, step, last tool, tokens, seconds, state."""
+    table = _table("agent", "step", "last tool", "tokens", "seconds", "state")
+    for row in rows:
+        _row(table, *row)
+    return table
+
+
+def findings_table(rows: Iterable[tuple[Sequence[str], str]]) -> Table:
+    """What `fleet doctor` found: rows of (part, state, version, cause, mend), each with its style."""
+    table = _table("part", "state", "version", "what was found", "mend")
+    for row, style in rows:
+        _row(table, *row, style=style)
+    return table
+
+
+def status_word(status: pb.DeliberationStatus) -> str:
+    """A status as the command line writes it: `in_progress`."""
+    return enum_word(pb.DeliberationStatus.Name(status), "DELIBERATION_STATUS_")
+
+
+def enum_word(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix).lower()
+
+
+def _check_text(result: CheckResult) -> str:
+    if result.skipped_reason:
+        return f"{result.name} skipped"
+    counted = ""
+    if result.tests is not None:
+        tests = result.tests
+        counted = f" {tests.passed}/{tests.passed + tests.failed + tests.errors}"
+    elif result.problems:
+        counted = f" ({len(result.problems)} problems)"
+    return f"{result.name} {'ok' if result.passed else 'FAILED'}{counted}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _row(table: Table, *cells: str, style: str = "") -> None:
+    table.add_row(*(Text(one_line(cell, _CELL)) for cell in cells), style=style)

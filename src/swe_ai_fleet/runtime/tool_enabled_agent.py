@@ -1,0 +1,170 @@
+"""`ToolEnabledAgent`: one agent as a library call, in a workspace of the caller's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from swe_ai_fleet.agents.coding_run import Solution, solve
+from swe_ai_fleet.agents.results import operation
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import RunFinished, Writer
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role, Task, TaskKind, UncommittedChanges, execution_id
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
+from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.runtime.constraints import read_constraints
+from swe_ai_fleet.runtime.factories import connect_log, make_sandbox, open_model, workspace_provider
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.catalogue import coding_toolkits
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.secrets import Secrets
+
+
+class ToolEnabledAgent:
+    """An agent that solves tasks with tools in a git clone.
+
+    Args:
+        agent_id: Names the agent in audit entries and events.
+        role: DEV, QA, ARCHITECT, DEVOPS or DATA.
+        workspace_path: A git clone, used as it is and never removed. Where nothing is there yet,
+            `constraints["repo_url"]` is cloned into it first.
+        vllm_url: Base URL of an OpenAI-compatible server; without it, what settings say.
+        model: Model name; empty = the first the server lists.
+        settings: Everything else; from the environment when not given. With a `nats_url` each step goes to the log.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        role: str,
+        workspace_path: str | Path,
+        vllm_url: str | None = None,
+        model: str = "",
+        *,
+        settings: Settings | None = None,
+    ) -> None:
+        given = {"model_url": vllm_url or "", "model": model}
+        self._settings = (settings or Settings()).model_copy(update={k: v for k, v in given.items() if v})
+        self.agent_id = agent_id
+        self.role = Role.parse(role)
+        self.workspace_path = Path(workspace_path)
+        self.execution_id = ""
+
+    @property
+    def tools(self) -> dict[str, Toolkit]:
+        """The toolkits over the workspace, by name (`git`, `files`, `tests`, `shell`), for direct calls."""
+        workspace = make_sandbox(self._settings).workspace(self.workspace_path)
+        return coding_toolkits(workspace, Pipeline(mask=Secrets(self._settings.secrets)))
+
+    async def execute_task(
+        self,
+        task: str,
+        context: str = "",
+        constraints: Mapping[str, object] | None = None,
+        *,
+        task_id: str = "",
+    ) -> AgentResult:
+        """Solve a task. A run that a limit, the model or a tool stopped is a result with `success` false.
+
+        Args:
+            task: What is to be done.
+            context: What else the agent should know.
+            constraints: max_iterations, max_tool_calls, max_tokens, timeout_seconds, abort_on_error, allowed_tools,
+                denied_tools, allowed_paths, requirements, rubric, checks; repo_url and ref where nothing is cloned yet.
+            task_id: Names the task in the log; a random one when empty.
+
+        Raises:
+            InvalidRequest: A malformed constraint, or no workspace and no `repo_url`.
+            PreconditionFailed, Unavailable: No sandbox, no repository, no NATS.
+        """
+        wanted = dict(constraints or {})
+        location = str(wanted.pop("repo_url", "") or "")
+        ref = str(wanted.pop("ref", "") or "")
+        task_id = task_id or f"task-{uuid.uuid4().hex[:12]}"
+        self.execution_id = execution_id(
+            tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=1
+        )
+        async with AsyncExitStack() as stack:
+            workspaces = workspace_provider(self._settings)
+            if not (self.workspace_path / ".git").exists():
+                if not location:
+                    raise InvalidRequest(
+                        f"{self.workspace_path.name or self.workspace_path} holds no git clone",
+                        field="workspace_path",
+                        hint="name a clone, or set constraints['repo_url']",
+                    )
+                await workspaces.clone_into(RepoRef(location=location, ref=ref), self.workspace_path)
+            repo = RepoRef(location=str(self.workspace_path), uncommitted=UncommittedChanges.IGNORE)
+            request = Task(
+                task_id=task_id,
+                kind=TaskKind.DELIBERATE,
+                description=task,
+                repo=repo,
+                role=self.role,
+                context=context,
+                constraints=read_constraints(wanted),
+                num_agents=1,
+            ).validated(max_agents=1)
+            pinned = await workspaces.pin(DEFAULT_TENANT, repo)
+            environment = await workspaces.environment(pinned, request.environment)
+            clone = await stack.enter_async_context(workspaces.attach(pinned, environment))
+            model = await stack.enter_async_context(open_model(self._settings))
+            journal = await self._journal(stack, task_id)
+            trail = AuditTrail(
+                execution_id=self.execution_id,
+                agent_id=self.agent_id,
+                journal=journal,
+                key=self._settings.audit_key.encode(),
+            )
+            mask = Secrets(self._settings.secrets)
+            solution = await solve(request, clone, model=model, trail=trail, journal=journal, mask=mask)
+            if journal is not None:
+                await journal.append(_finished(solution, trail))
+        return _result(solution, trail)
+
+    async def _journal(self, stack: AsyncExitStack, task_id: str) -> Journal | None:
+        """This run's journal where a log is configured; every step then stands in it as it happens."""
+        if not self._settings.nats_url:
+            return None
+        log = await stack.enter_async_context(connect_log(self._settings, name=self.agent_id))
+        await log.ensure_streams()
+        writer = Writer(tenant=DEFAULT_TENANT, execution_id=self.execution_id, task_id=task_id, agent_id=self.agent_id)
+        return await stack.enter_async_context(log.journal(writer))
+
+
+def _finished(solution: Solution, trail: AuditTrail) -> RunFinished:
+    trajectory = solution.trajectory
+    return RunFinished(
+        stop_reason=trajectory.stop_reason,
+        artifacts=solution.artifacts(None),
+        usage=trajectory.usage,
+        audit_head=trail.head,
+        answer=trajectory.answer,
+        error=trajectory.error,
+    )
+
+
+def _result(solution: Solution, trail: AuditTrail) -> AgentResult:
+    trajectory, left = solution.trajectory, solution.artifacts(None)
+    return AgentResult(
+        success=trajectory.stop_reason is StopReason.FINAL_ANSWER,
+        operations=tuple(operation(entry) for entry in trail.entries if entry.outcome is not Outcome.STARTED),
+        artifacts={
+            "commit_sha": left.commit_sha,
+            "branch": left.branch,
+            "patch": solution.diff.patch.decode("utf-8", "replace"),
+            "files_changed": list(left.files_changed),
+            "tests": to_plain(left.tests) if left.tests else None,
+            "answer": trajectory.answer,
+        },
+        audit_trail=tuple(trail.entries),
+        error=trajectory.error or None,
+        usage=trajectory.usage,
+        stop_reason=trajectory.stop_reason,
+    )

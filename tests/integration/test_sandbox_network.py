@@ -1,0 +1,187 @@
+"""The granted network: through the proxy, to granted hosts at public addresses, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox, SandboxPolicy
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+FETCH = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], data=sys.argv[2].encode() if len(sys.argv) > 2 else None)
+# Spelled out, for `localhost` is exempt from the proxies of the environment.
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": "http://127.0.0.1:3128"}))
+try:
+    reply = opener.open(request, timeout=20)
+except OSError as error:
+    print(getattr(error, "code", "-"), error)
+else:
+    print(reply.status, reply.read().decode())
+"""
+# A CONNECT tunnel, by hand: what arrives through it need not be TLS.
+TUNNEL = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", 3128))
+connection.sendall(f"CONNECT {sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
+print(connection.recv(65536).decode().splitlines()[0])
+connection.sendall(b"ping")
+connection.shutdown(socket.SHUT_WR)
+print(connection.makefile("rb").read().decode())
+"""
+
+
+class Service:
+    """A server on this host's loopback that tells what it was sent."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.seen: list[str] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        start = await reader.read(4)
+        if start == b"ping":
+            writer.write(b"pong")
+        else:
+            head = (start + await reader.readuntil(b"\r\n\r\n")).decode()
+            lengths = [line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-length")]
+            body = await reader.readexactly(int(lengths[0])) if lengths else b""
+            self.seen.append(head + body.decode())
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    service = Service()
+    server = await asyncio.start_server(service.answer, "127.0.0.1", 0)
+    service.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield service
+
+
+@asynccontextmanager
+async def networked(root: Path, *hosts: str, private: tuple[str, ...] = ()) -> AsyncIterator[LocalWorkspace]:
+    grant = NetworkGrant(hosts=hosts, private_hosts=private)
+    # A long path: a unix address would not hold it.
+    scratch = root / ("long" * 30)
+    scratch.mkdir()
+    async with Sandbox(SandboxPolicy()).workspace(root, network=grant, scratch=scratch) as workspace:
+        yield workspace
+
+
+def fetch(*arguments: str) -> Command:
+    return Command(argv=("python3", "-c", FETCH, *arguments), timeout_seconds=60)
+
+
+def tunnel(target: str) -> Command:
+    return Command(argv=("python3", "-c", TUNNEL, target), timeout_seconds=60)
+
+
+async def test_a_private_host_is_reached_where_the_grant_names_it(tmp_path: Path, service: Service) -> None:
+    address = f"localhost:{service.port}"
+    async with networked(tmp_path, private=(address,)) as workspace:
+        assert (await workspace.run(fetch(f"http://{address}/a?b=c"))).stdout.text() == "200 hello\n"
+        assert (await workspace.run(fetch(f"http://{address}/form", "x=1"))).stdout.text() == "200 hello\n"
+        tunnelled = await workspace.run(tunnel(address))
+    assert tunnelled.stdout.text() == "HTTP/1.1 200 Connection established\npong\n"
+    first, second = service.seen
+    assert first.startswith(f"GET /a?b=c HTTP/1.1\r\nHost: {address}\r\n")
+    assert second.startswith("POST /form HTTP/1.1\r\n")
+    assert second.endswith("\r\n\r\nx=1")
+
+
+async def test_parallel_commands_have_the_network_too(tmp_path: Path, service: Service) -> None:
+    address = f"localhost:{service.port}"
+    async with networked(tmp_path, private=(address,)) as workspace:
+        results = await asyncio.gather(*(workspace.run(fetch(f"http://{address}/{number}")) for number in range(4)))
+    assert [result.stdout.text() for result in results] == ["200 hello\n"] * 4
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "127.0.0.1", "localhost", "0.0.0.0", "2130706433", "0x7f.1", "0177.0.0.1", "127.1", "[::1]",
+        "[::ffff:127.0.0.1]", "[::]", "169.254.169.254", "10.0.0.1", "[64:ff9b::7f00:1]", "[2002:7f00:1::]",
+    ],
+)  # fmt: skip
+async def test_no_spelling_of_a_private_address_is_reached(tmp_path: Path, service: Service, target: str) -> None:
+    async with networked(tmp_path, "*", f"*:{service.port}") as workspace:
+        for port in (service.port, 80):
+            result = await workspace.run(tunnel(f"{target}:{port}"))
+            status = result.stdout.text().splitlines()[0]
+            # A resolver may know nothing of the odder spellings.
+            assert status.startswith(("HTTP/1.1 403", "HTTP/1.1 502 Cannot resolve")), status
+    assert service.seen == []
+
+
+@pytest.mark.parametrize(
+    "address", ["http://other.example/", "http://allowed.example:8080/", "http://notallowed.example/"]
+)
+async def test_hosts_and_ports_without_a_grant_are_refused(tmp_path: Path, address: str) -> None:
+    async with networked(tmp_path, "allowed.example") as workspace:
+        result = await workspace.run(fetch(address))
+    assert result.stdout.text().startswith("403 HTTP Error 403: The network grant does not cover")
+
+
+async def test_there_is_no_way_around_the_proxy(tmp_path: Path, service: Service) -> None:
+    async with networked(tmp_path, "*", private=(f"localhost:{service.port}",)) as workspace:
+        direct = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)"
+        for host, port in (("127.0.0.1", service.port), ("8.8.8.8", 53)):
+            result = await workspace.run(Command(argv=("python3", "-c", direct, host, str(port))))
+            assert result.exit_code == 1, host
+        assert not (await workspace.run(Command(argv=("rm", "-f", "/run/fleet/proxy/proxy.sock")))).ok
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        ("GET / HTTP/1.1", "400"),
+        ("GET ftp://localhost:{port}/ HTTP/1.1", "400"),
+        ("GET http://localhost:99999/ HTTP/1.1", "400"),
+        ("nonsense", "400"),
+        ("CONNECT localhost HTTP/1.1", "400"),
+        ("CONNECT a@localhost:{port} HTTP/1.1", "400"),
+        ("POST http://localhost:{port}/ HTTP/1.1\r\nTransfer-Encoding: chunked", "411"),
+        ("POST http://localhost:{port}/ HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2", "400"),
+        ("POST http://localhost:{port}/ HTTP/1.1\r\nContent-Length: -1", "400"),
+        ("GET http://localhost:{port}/ HTTP/1.1\r\nBad Name: 1", "400"),
+    ],
+)
+async def test_malformed_requests_are_refused(tmp_path: Path, service: Service, request_head: str, status: str) -> None:
+    script = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", 3128))
+connection.sendall(sys.argv[1].encode() + b"\\r\\n\\r\\n")
+print(connection.makefile("rb").readline().decode())
+"""
+    async with networked(tmp_path, private=(f"localhost:{service.port}",)) as workspace:
+        head = request_head.format(port=service.port)
+        result = await workspace.run(Command(argv=("python3", "-c", script, head), timeout_seconds=30))
+    assert result.stdout.text().startswith(f"HTTP/1.1 {status} ")
+    assert service.seen == []
+
+
+async def test_a_second_request_on_the_connection_does_not_pass(tmp_path: Path, service: Service) -> None:
+    script = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", 3128))
+one = f"GET http://{sys.argv[1]}/{{}} HTTP/1.1\\r\\nHost: other.example\\r\\nProxy-Authorization: x\\r\\n\\r\\n"
+connection.sendall((one.format(1) + one.format(2)).encode())
+print(connection.makefile("rb").read().decode())
+"""
+    address = f"localhost:{service.port}"
+    async with networked(tmp_path, private=(address,)) as workspace:
+        result = await workspace.run(Command(argv=("python3", "-c", script, address), timeout_seconds=30))
+    assert result.stdout.text().endswith("hello\n")
+    (head,) = service.seen
+    assert head == f"GET /1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"

@@ -1,0 +1,109 @@
+"""CPU slots: as many holders as slots, over processes, in order, and freed by death."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.sandbox import CpuSlots
+
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from swe_ai_fleet.sandbox import CpuSlots
+
+async def main():
+    async with CpuSlots(Path(sys.argv[1]), int(sys.argv[2])).hold():
+        print("held", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(main())
+"""
+
+
+async def holder(directory: Path, count: int) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDER, str(directory), str(count), stdin=pipe, stdout=pipe
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    return process
+
+
+async def test_never_more_holders_than_slots(tmp_path: Path) -> None:
+    slots = CpuSlots(tmp_path, 3)
+    inside = peak = 0
+
+    async def work() -> None:
+        nonlocal inside, peak
+        async with slots.hold():
+            inside += 1
+            peak = max(peak, inside)
+            await asyncio.sleep(0)
+            inside -= 1
+
+    await asyncio.gather(*(work() for _ in range(50)))
+    assert (peak, inside) == (3, 0)
+
+
+async def test_waiters_are_served_in_order(tmp_path: Path) -> None:
+    slots = CpuSlots(tmp_path, 1)
+    served: list[int] = []
+
+    async def work(number: int) -> None:
+        async with slots.hold():
+            served.append(number)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(work(number) for number in range(20)))
+    assert served == list(range(20))
+
+
+async def test_another_process_excludes_us_until_it_lets_go(tmp_path: Path) -> None:
+    process = await holder(tmp_path, 1)
+    slots = CpuSlots(tmp_path, 1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), slots.hold():
+            pass
+    await process.communicate(b"\n")
+    async with asyncio.timeout(5), slots.hold():
+        pass
+
+
+async def test_a_killed_process_frees_its_slot(tmp_path: Path) -> None:
+    process = await holder(tmp_path, 1)
+    process.kill()
+    await process.wait()
+    async with asyncio.timeout(5), CpuSlots(tmp_path, 1).hold():
+        pass
+
+
+async def test_two_processes_share_two_slots(tmp_path: Path) -> None:
+    process = await holder(tmp_path, 2)
+    slots = CpuSlots(tmp_path, 2)
+    async with asyncio.timeout(5), slots.hold():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), slots.hold():
+                pass
+    await process.communicate(b"\n")
+
+
+async def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody(tmp_path: Path) -> None:
+    slots = CpuSlots(tmp_path, 1)
+    async with slots.hold():
+        waiter = asyncio.create_task(slots.hold().__aenter__())
+        await asyncio.sleep(0)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+    async with asyncio.timeout(1), slots.hold():
+        pass
+
+
+def test_at_least_one_slot(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        CpuSlots(tmp_path, 0)

@@ -1,0 +1,448 @@
+"""FileTool through its whole pipeline: what it does, what it says, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.command import Command, CommandResult, Output
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+
+PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
+MIB = 1024 * 1024
+
+
+@dataclass
+class HostWorkspace:
+    """A directory whose commands run on this host as they are; some programs may be said to be missing."""
+
+    root: Path
+    missing: tuple[str, ...] = ()
+    mount: str = "/workspace"
+    environment: Environment = field(default_factory=Environment)
+    ran: list[Command] = field(default_factory=list[Command])
+
+    async def run(self, command: Command) -> CommandResult:
+        self.ran.append(command)
+        if command.argv[0] in self.missing:
+            return CommandResult(exit_code=127, stdout=Output(), stderr=Output(), duration_ms=0)
+        child = await asyncio.create_subprocess_exec(
+            *command.argv,
+            cwd=self.root / command.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        out, err = await child.communicate()
+        return CommandResult(
+            exit_code=child.returncode or 0, stdout=_kept(out, command), stderr=_kept(err, command), duration_ms=0
+        )
+
+
+def _kept(data: bytes, command: Command) -> Output:
+    limit = command.output_limit
+    if len(data) <= 2 * limit:
+        return Output(head=data, total=len(data))
+    return Output(head=data[:limit], tail=data[-limit:], total=len(data))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    (root / "src").mkdir(parents=True)
+    (root / "src/double.py").write_text(PYTHON)
+    (root / "README.md").write_text("# Doubling\n\nDouble things.\n")
+    (tmp_path / "secret.txt").write_text("outside")
+    return root
+
+
+@pytest.fixture
+def files(root: Path) -> FileTool:
+    return FileTool(HostWorkspace(root))
+
+
+def failed(result: ToolResult, *said: str) -> str:
+    assert not result.success
+    assert result.outcome is Outcome.ERROR
+    for text in said:
+        assert text in result.error
+    return result.error
+
+
+class TestReadFile:
+    async def test_lines_are_numbered_and_counted(self, files: FileTool) -> None:
+        result = await files.read_file(path="src/double.py")
+        assert result.content == (
+            "    1\tdef double(x):\n    2\t    return x + x\n    3\t\n    4\t\n    5\tprint(double(2))\n[all 5 lines]"
+        )
+        assert result.metadata == {
+            "path": "src/double.py",
+            "lines": 5,
+            "start_line": 1,
+            "end_line": 5,
+            "sha256": hashlib.sha256(PYTHON.encode()).hexdigest(),
+        }
+
+    async def test_a_range_says_how_to_go_on(self, files: FileTool) -> None:
+        result = await files.read_file("src/double.py", 2, 3)
+        assert result.content.splitlines()[-1] == (
+            "[lines 2-3 of 5; files_read_file(path='src/double.py', start_line=4) shows what follows]"
+        )
+        assert (await files.read_file("src/double.py", 5, 99)).content.endswith("[lines 5-5 of 5]")
+
+    async def test_a_long_file_comes_in_whole_lines_until_all_is_seen(self, root: Path) -> None:
+        lines = [f"line {number} {'x' * (number % 60)}" for number in range(1, 1001)]
+        (root / "long.txt").write_text("\n".join(lines) + "\n")
+        files = FileTool(HostWorkspace(root), Pipeline(limits=ToolLimits(observation_chars=4000)))
+        seen: list[str] = []
+        start = 1
+        while start <= 1000:
+            result = await files.read_file("long.txt", start)
+            assert not result.truncated
+            *rows, note = result.content.split("\n")
+            seen += [row.split("\t", 1)[1] for row in rows]
+            assert ("start_line=" in note) == (len(seen) < 1000)
+            start = len(seen) + 1
+        assert seen == lines
+
+    async def test_ranges_that_make_no_sense(self, files: FileTool) -> None:
+        failed(await files.read_file("src/double.py", 6), "has 5 lines", "start_line is 6")
+        failed(await files.read_file("src/double.py", 4, 2), "end_line 2")
+        assert (await files.read_file("src/double.py", 0)).outcome is Outcome.INVALID
+
+    async def test_an_empty_file(self, files: FileTool, root: Path) -> None:
+        (root / "empty").touch()
+        assert (await files.read_file("empty")).content == "[the file is empty]"
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            "h\u00e9\n".encode(),
+            "\ufeffh\u00e9\n".encode(),
+            b"\xff\xfe" + "h\u00e9\n".encode("utf-16-le"),
+            b"\xfe\xff" + "h\u00e9\n".encode("utf-16-be"),
+            "h\u00e9\n".encode("latin-1"),
+            "h\u00e9\r\n".encode(),
+        ],
+    )
+    async def test_encodings_and_line_ends_are_read_alike(self, files: FileTool, root: Path, data: bytes) -> None:
+        (root / "text").write_bytes(data)
+        assert (await files.read_file("text")).content == "    1\th\u00e9\n[the only line]"
+
+    @pytest.mark.parametrize(
+        ("data", "kind"),
+        [
+            (b"\x89PNG\r\n\x1a\n\0\0\0", "PNG image"),
+            (b"a\0b", "starts with 61 00 62"),
+            (b"\xfe\x01\xff\x02", "starts with"),
+        ],
+    )
+    async def test_binary_files_are_named_not_shown(self, files: FileTool, root: Path, data: bytes, kind: str) -> None:
+        (root / "blob").write_bytes(data)
+        failed(await files.read_file("blob"), "binary", f"{len(data)} bytes", kind)
+
+    async def test_a_file_over_the_limit(self, files: FileTool, root: Path) -> None:
+        with (root / "big").open("wb") as file:
+            file.truncate(11 * MIB)
+        failed(await files.read_file("big"), f"{11 * MIB} bytes", f"at most {10 * MIB}")
+
+    async def test_a_directory_and_a_missing_file(self, files: FileTool) -> None:
+        failed(await files.read_file("src"), "is a directory", "files_list_files")
+        failed(await files.read_file("src/doubel.py"), "did you mean 'src/double.py'")
+
+
+class TestWriteFile:
+    async def test_a_new_file_with_its_directories(self, files: FileTool, root: Path) -> None:
+        result = await files.write_file(path="a/b/new.py", content="x = 1\n")
+        assert result.content == "Created a/b/new.py: 1 line, 6 bytes."
+        assert (root / "a/b/new.py").read_text() == "x = 1\n"
+        assert result.metadata["sha256"] == hashlib.sha256(b"x = 1\n").hexdigest()
+
+    async def test_replacing_keeps_encoding_line_ends_and_mode(self, files: FileTool, root: Path) -> None:
+        path = root / "old.txt"
+        path.write_bytes(b"\xff\xfe" + "a\r\nb\r\n".encode("utf-16-le"))
+        path.chmod(0o640)
+        result = await files.write_file("old.txt", "\u00e9\n")
+        assert path.read_bytes() == b"\xff\xfe" + "\u00e9\r\n".encode("utf-16-le")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+        assert result.content.startswith("Replaced old.txt")
+
+    async def test_what_the_old_encoding_cannot_hold_becomes_utf_8(self, files: FileTool, root: Path) -> None:
+        (root / "old.txt").write_bytes("caf\u00e9".encode("latin-1"))
+        await files.write_file("old.txt", "caf\u00e9 \u2192 tea")
+        assert (root / "old.txt").read_text(encoding="utf-8") == "caf\u00e9 \u2192 tea"
+
+    async def test_carriage_returns_in_the_content_are_kept(self, files: FileTool, root: Path) -> None:
+        (root / "old.txt").write_bytes(b"a\nb\n")
+        await files.write_file("old.txt", "a\r\nb\n")
+        assert (root / "old.txt").read_bytes() == b"a\r\nb\n"
+
+    async def test_a_binary_file_can_be_replaced(self, files: FileTool, root: Path) -> None:
+        (root / "blob").write_bytes(b"\0\1")
+        assert (await files.write_file("blob", "text")).success
+        assert (root / "blob").read_bytes() == b"text"
+
+    async def test_a_syntax_error_is_reported_and_written(self, files: FileTool, root: Path) -> None:
+        result = await files.write_file("bad.py", "def f(:\n")
+        assert result.success
+        assert "Warning: bad.py does not parse: line 1" in result.content
+        assert (root / "bad.py").exists()
+
+    async def test_more_than_the_limit(self, root: Path) -> None:
+        files = FileTool(HostWorkspace(root), Pipeline(limits=ToolLimits(max_file_bytes=10)))
+        failed(await files.write_file("x", "\u00e9" * 6), "12 bytes", "at most 10")
+        assert not (root / "x").exists()
+
+    async def test_appending_starts_on_a_line_of_its_own(self, files: FileTool, root: Path) -> None:
+        (root / "log").write_bytes(b"one\r\ntwo")
+        await files.append_file("log", "three\nfour\n")
+        assert (root / "log").read_bytes() == b"one\r\ntwo\r\nthree\r\nfour\r\n"
+        await files.append_file("new/log", "one\n")
+        assert (root / "new/log").read_text() == "one\n"
+        (root / "blob").write_bytes(b"\0")
+        failed(await files.append_file("blob", "x"), "binary")
+
+
+class TestEditFile:
+    async def test_it_shows_the_changed_region(self, files: FileTool, root: Path) -> None:
+        result = await files.edit_file("src/double.py", "return x + x", "return 2 * x")
+        assert (root / "src/double.py").read_text() == PYTHON.replace("x + x", "2 * x")
+        assert result.content == (
+            "Edited src/double.py. Now it reads:\n"
+            "    1\tdef double(x):\n    2\t    return 2 * x\n    3\t\n    4\t\n    5\tprint(double(2))"
+        )
+        assert result.metadata["count"] == 1
+        assert result.metadata["syntax_error"] == ""
+
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+    @pytest.mark.parametrize("newline", ["\n", "\r\n"])
+    async def test_everything_else_stays_as_it_was(
+        self, files: FileTool, root: Path, encoding: str, newline: str
+    ) -> None:
+        path = root / "f.txt"
+        text = "caf\u00e9\none\ntwo\n".replace("\n", newline)
+        path.write_bytes(text.encode(encoding))
+        path.chmod(0o755)
+        assert (await files.edit_file("f.txt", "one\ntwo", "eins\nzwei")).success
+        assert path.read_bytes() == text.replace("one", "eins").replace("two", "zwei").encode(encoding)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+    async def test_the_file_must_be_the_one_that_was_read(self, files: FileTool, root: Path) -> None:
+        digest = str((await files.read_file("README.md")).metadata["sha256"])
+        assert (await files.edit_file("README.md", "Double", "Twice", True, digest)).success
+        error = failed(await files.edit_file("README.md", "Twice", "Double", True, digest), "has changed")
+        assert hashlib.sha256((root / "README.md").read_bytes()).hexdigest() in error
+
+    async def test_a_passage_that_is_not_there_changes_nothing(self, files: FileTool, root: Path) -> None:
+        failed(await files.edit_file("src/double.py", "return x+x", "y"), "'src/double.py': old does not occur")
+        failed(await files.edit_file("README.md", "oubl", "y"), "occurs 2 times, at lines 1, 3")
+        assert (root / "src/double.py").read_text() == PYTHON
+
+    async def test_only_new_syntax_errors_are_reported(self, files: FileTool, root: Path) -> None:
+        result = await files.edit_file("src/double.py", "(x):", "(x:")
+        assert "Warning: src/double.py does not parse any more: line 1" in result.content
+        result = await files.edit_file("src/double.py", "print", "show")
+        assert "Warning" not in result.content
+        assert result.metadata["syntax_error"]
+
+    async def test_what_the_encoding_cannot_hold(self, files: FileTool, root: Path) -> None:
+        (root / "old.txt").write_bytes("caf\u00e9".encode("latin-1"))
+        failed(await files.edit_file("old.txt", "caf", "\u2192"), "latin-1", "'\u2192'")
+
+
+@pytest.fixture(params=["ripgrep", "git"])
+def searching(request: pytest.FixtureRequest, root: Path) -> FileTool:
+    """The file tool where ripgrep is installed and where it is not."""
+    if request.param == "ripgrep" and shutil.which("rg") is None:
+        pytest.skip("ripgrep is not installed")
+    (root / ".gitignore").write_text("generated.py\n/out/\n")
+    for path in ("generated.py", "out/x.py", ".hidden.py", "src/deep/c.py", ".git/config.py", "src/empty.py"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("" if "empty" in path else f"double = '{path}'\n")
+    (root / "src/blob.bin").write_bytes(b"double\0")
+    return FileTool(HostWorkspace(root, missing=() if request.param == "ripgrep" else ("rg",)))
+
+
+class TestSearching:
+    async def test_listing_honours_gitignore(self, searching: FileTool) -> None:
+        result = await searching.list_files()
+        expected = [
+            ".gitignore",
+            ".hidden.py",
+            "README.md",
+            "src/blob.bin",
+            "src/deep/c.py",
+            "src/double.py",
+            "src/empty.py",
+        ]
+        assert result.content.split("\n") == [*expected, "[7 files]"]
+
+    @pytest.mark.parametrize(
+        ("path", "glob", "expected"),
+        [
+            (".", "*.py", [".hidden.py", "src/deep/c.py", "src/double.py", "src/empty.py"]),
+            (".", "**/*.py", [".hidden.py", "src/deep/c.py", "src/double.py", "src/empty.py"]),
+            (".", "src/*.py", ["src/double.py", "src/empty.py"]),
+            ("src", "deep/*.py", ["src/deep/c.py"]),
+            ("/workspace/src/deep/..", "*.bin", ["src/blob.bin"]),
+            ("src", "!*.py", ["src/blob.bin"]),
+            ("src/double.py", None, ["src/double.py"]),
+        ],
+    )
+    async def test_paths_and_globs(self, searching: FileTool, path: str, glob: str | None, expected: list[str]) -> None:
+        result = await searching.list_files(path, glob)
+        assert result.content.split("\n")[:-1] == expected
+
+    async def test_listing_nothing_and_too_much(self, searching: FileTool) -> None:
+        assert (
+            await searching.list_files("src", "*.rs")
+        ).content == "There are no files in 'src' among files like '*.rs'."
+        result = await searching.list_files(max_results=2)
+        assert result.content.split("\n")[2].startswith("[the first 2 files; there are more")
+        assert result.metadata == {"files": 2, "complete": False}
+
+    async def test_matches_have_path_line_and_text(self, searching: FileTool) -> None:
+        result = await searching.search_in_files("double\\(")
+        assert (
+            result.content == "src/double.py:1:def double(x):\nsrc/double.py:5:print(double(2))\n[2 matches in 1 file]"
+        )
+        assert (await searching.search_in_files("DOUBLE THINGS", ignore_case=True)).metadata["matches"] == 1
+        assert (await searching.search_in_files("DOUBLE THINGS")).content == "No line matches 'DOUBLE THINGS' in '.'."
+
+    async def test_matches_in_scope_only(self, searching: FileTool) -> None:
+        assert (await searching.search_in_files("double", "src", "*.py")).metadata == {
+            "matches": 3,
+            "files": 2,
+            "complete": True,
+        }
+        result = await searching.search_in_files("double", "src/double.py", max_results=1)
+        assert result.content.split("\n")[1].startswith("[the first 1 match; there are more")
+
+    @pytest.mark.parametrize(
+        "pattern", ["--pre=touch owned", "-f/etc/passwd", "--files", "-e", "--open-files-in-pager=touch owned"]
+    )
+    async def test_a_pattern_is_never_an_option(self, searching: FileTool, root: Path, pattern: str) -> None:
+        result = await searching.search_in_files(pattern)
+        assert "No line matches" in result.content
+        (root / "-x").write_text("-e is an option\n")
+        assert "-x:1:-e is an option" in (await searching.search_in_files("^-e is", "-x")).content
+        assert not (root / "owned").exists()
+
+    @pytest.mark.parametrize("glob", ["--pre=touch owned", ":(top)", "*.py --no-ignore"])
+    async def test_a_glob_is_never_an_option(self, searching: FileTool, root: Path, glob: str) -> None:
+        result = await searching.list_files(glob=glob)
+        assert not result.success or "no files" in result.content
+        assert not (root / "owned").exists()
+
+    async def test_a_wrong_pattern_is_explained(self, searching: FileTool) -> None:
+        result = await searching.search_in_files("double(")
+        assert result.outcome is Outcome.ERROR
+        assert result.error
+
+    async def test_outside_of_the_workspace_is_nothing_to_find(self, searching: FileTool, root: Path) -> None:
+        (root / "out-link").symlink_to(root.parent)
+        for path in ("..", "/etc", "out-link", ".git", "missing"):
+            assert not (await searching.search_in_files("outside", path)).success
+            assert not (await searching.list_files(path)).success
+        assert "secret.txt" not in (await searching.list_files()).content
+
+    async def test_reading_only_is_enough(self, root: Path) -> None:
+        files = FileTool(HostWorkspace(root), Pipeline(policy=Policy(read_only=True)))
+        assert (await files.list_files()).success
+        assert (await files.write_file("x", "")).outcome is Outcome.REFUSED
+
+    async def test_a_flood_is_bounded(self, searching: FileTool, root: Path) -> None:
+        (root / "flood.txt").write_text("double trouble\n" * 300_000)
+        result = await searching.search_in_files("trouble", max_results=2000)
+        assert result.metadata["matches"] == 2000
+        assert result.metadata["complete"] is False
+        assert result.truncated
+
+
+class TestOtherOperations:
+    async def test_deleting(self, files: FileTool, root: Path) -> None:
+        assert (await files.delete_file("README.md")).content == "Deleted the file README.md."
+        assert not (root / "README.md").exists()
+        failed(await files.delete_file("src"), "not empty")
+        failed(await files.delete_file("."), "workspace itself")
+        failed(await files.delete_file("README.md"), "there is no 'README.md'")
+
+    async def test_mkdir(self, files: FileTool, root: Path) -> None:
+        assert (await files.mkdir("a/b")).metadata["created"] is True
+        assert (await files.mkdir("a/b")).content == "The directory a/b exists already."
+        assert (root / "a/b").is_dir()
+
+    async def test_file_info(self, files: FileTool, root: Path) -> None:
+        (root / "win.txt").write_bytes(b"a\r\nb\r\n")
+        (root / "win.txt").chmod(0o600)
+        facts = (await files.file_info("win.txt")).metadata
+        digest = hashlib.sha256(b"a\r\nb\r\n").hexdigest()
+        assert facts == {
+            "path": "win.txt",
+            "type": "file",
+            "mode": "0600",
+            "size": 6,
+            "sha256": digest,
+            "lines": 2,
+            "encoding": "utf-8",
+            "newline": "CRLF",
+        }
+        (root / "link").symlink_to("win.txt")
+        assert "target: win.txt" in (await files.file_info("link")).content
+        assert (await files.file_info("src")).metadata["entries"] == 1
+        (root / "blob").write_bytes(b"\0")
+        assert (await files.file_info("blob")).metadata["encoding"] == "binary"
+        os.mkfifo(root / "pipe")
+        assert (await files.file_info("pipe")).metadata["type"] == "fifo"
+
+    @pytest.mark.parametrize(
+        "path", ["../secret.txt", "/etc/passwd", ".git/config", "link/secret.txt", "a\0b", "x" * 5000]
+    )
+    async def test_no_operation_leaves_the_workspace(self, files: FileTool, root: Path, path: str) -> None:
+        (root / "link").symlink_to(root.parent)
+        for result in (
+            await files.read_file(path),
+            await files.write_file(path, "x"),
+            await files.append_file(path, "x"),
+            await files.edit_file(path, "outside", "inside"),
+            await files.delete_file(path),
+            await files.mkdir(path),
+            await files.file_info(path),
+            await files.list_files(path),
+            await files.search_in_files("x", path),
+        ):
+            failed(result)
+        assert (root.parent / "secret.txt").read_text() == "outside"
+        assert sorted(entry.name for entry in root.iterdir()) == ["README.md", "link", "src"]
+
+    async def test_large_files_do_not_hold_up_the_loop(self, files: FileTool, root: Path) -> None:
+        (root / "large.txt").write_text("some words in a line\n" * 200_000)
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        await files.read_file("large.txt", 100_000, 100_010)
+        await files.edit_file("large.txt", "no such words anywhere", "x")
+        ticking.cancel()
+        assert ticks > 20
+
+    async def test_a_path_alone_is_a_workspace(self, root: Path) -> None:
+        for directory in (root, str(root)):
+            assert (await FileTool(directory).read_file("README.md")).success

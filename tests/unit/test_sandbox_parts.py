@@ -1,0 +1,156 @@
+"""The parts of the sandbox that need no sandbox: captures, addresses, patterns, rendering, control groups' texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy, jail
+from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.sandbox.capture import Capture
+from swe_ai_fleet.sandbox.control_groups import ControlGroups
+from swe_ai_fleet.sandbox.proxy import covers
+from swe_ai_fleet.sandbox.runner import render
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.integers(min_value=0, max_value=50))
+def test_capture_keeps_head_and_tail_and_counts_all(chunks: list[bytes], limit: int) -> None:
+    capture = Capture(limit)
+    for chunk in chunks:
+        capture.feed(chunk)
+    whole, output = b"".join(chunks), capture.output()
+    assert output.total == len(whole)
+    assert output.head == whole[:limit]
+    assert output.tail == (whole[limit:][-limit:] if limit else b"")
+    assert output.elided == max(0, len(whole) - 2 * limit)
+
+
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+)
+def test_public_addresses(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
+        "100.100.100.200", "168.63.129.16", "192.0.0.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "240.0.0.1",
+        "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
+        "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "2002:a00:1::1",
+        "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2001:0:7f00:1::", "2001:0:808:808:0:0:80ff:fffe",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "port", "covered"),
+    [
+        ("*", "example.org", 443, True),
+        ("*", "example.org", 80, True),
+        ("*", "example.org", 22, False),
+        ("*:22", "example.org", 22, True),
+        ("*:22", "example.org", 443, False),
+        ("example.org", "example.org", 443, True),
+        ("Example.ORG.", "example.org", 443, True),
+        ("example.org", "notexample.org", 443, False),
+        ("example.org", "a.example.org", 443, False),
+        ("*.example.org", "a.b.example.org", 443, True),
+        ("*.example.org", "example.org", 443, False),
+        ("*.example.org", "evilexample.org", 443, False),
+        ("example.org:8443", "example.org", 8443, True),
+        ("example.org:8443", "example.org", 443, False),
+        ("[2606:4700::1]:8443", "2606:4700::1", 8443, True),
+        ("[2606:4700::1]", "2606:4700::1", 443, True),
+        ("2606:4700::1", "2606:4700::1", 443, True),
+        ("", "example.org", 443, False),
+    ],
+)
+def test_host_patterns(pattern: str, host: str, port: int, covered: bool) -> None:
+    assert covers(pattern, host, port) is covered
+
+
+def test_private_hosts_know_no_wildcards() -> None:
+    assert not covers("*", "localhost", 80, wildcards=False)
+    assert not covers("*.internal", "a.internal", 80, wildcards=False)
+    assert covers("mirror.internal", "mirror.internal", 80, wildcards=False)
+
+
+@pytest.mark.parametrize(
+    ("command", "field"),
+    [
+        (Command(argv=()), "argv"),
+        (Command(argv=("",)), "argv"),
+        (Command(argv=("-c", "x")), "argv"),
+        (Command(argv=("echo", "a\0b")), "argv"),
+        (Command(argv=("true",), cwd="../other"), "cwd"),
+        (Command(argv=("true",), cwd="/etc"), "cwd"),
+        (Command(argv=("true",), cwd="a\0"), "cwd"),
+        (Command(argv=("true",), variables={"A B": "1"}), "variables"),
+        (Command(argv=("true",), variables={"A;id": "1"}), "variables"),
+        (Command(argv=("true",), variables={"A": "\0"}), "variables"),
+    ],
+)
+def test_commands_that_no_process_can_be_given_are_refused(command: Command, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        render(command, mount="/workspace")
+    assert refused.value.field == field
+
+
+def test_variables_come_from_a_list_and_the_environments_path_is_first() -> None:
+    environment = Environment(path=("/workspace/.venv/bin",), variables={"MODE": "test", "CI": "2"})
+    host = {"AWS_SECRET_ACCESS_KEY": "x", "SSL_CERT_FILE": "/etc/ssl/certs/ca.crt", "PIP_CERT": "/somebody/cert.pem"}
+    found = jail.variables(environment, host)
+    assert found["PATH"].startswith("/workspace/.venv/bin:")
+    assert (found["MODE"], found["CI"], found["HOME"]) == ("test", "2", "/home/agent")
+    assert found["SSL_CERT_FILE"] == "/etc/ssl/certs/ca.crt"
+    assert not found.keys() & {"AWS_SECRET_ACCESS_KEY", "PIP_CERT", "http_proxy"}
+    assert jail.variables(environment, host, networked=True)["https_proxy"] == "http://127.0.0.1:3128"
+
+
+V1_MOUNT = "39 31 0:36 / {point} rw,relatime - cgroup cgroup rw,pids"
+V2_MOUNT = "41 31 0:38 / {point} rw,relatime - cgroup2 cgroup2 rw"
+
+
+def test_control_groups_of_version_1_are_made_below_our_own(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    groups = ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/ours\n")
+    assert (groups.processes, groups.memory) == (True, False)
+    group = groups.create(max_processes=7, max_memory_bytes=1)
+    assert group is not None
+    (entrance,) = group.entrances
+    assert entrance.parent.parent == tmp_path / "ours"
+    assert (entrance.parent / "pids.max").read_text() == "7"
+
+
+def test_control_groups_of_version_2_need_the_controllers(tmp_path: Path) -> None:
+    groups = ControlGroups(V2_MOUNT.format(point=tmp_path), "0::/\n")
+    assert (groups.processes, groups.memory) == (False, False)
+
+
+def test_leftovers_of_dead_processes_are_removed_and_only_those(tmp_path: Path) -> None:
+    dead, alive, other = tmp_path / "fleet-99999999-0", tmp_path / "fleet-1-0", tmp_path / "somebody"
+    for directory in (dead, alive, other):
+        directory.mkdir()
+    ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
+    assert [directory.exists() for directory in (dead, alive, other)] == [False, True, True]
+
+
+def test_no_control_groups_without_a_mount() -> None:
+    groups = ControlGroups("", "")
+    assert groups.create(max_processes=1, max_memory_bytes=1) is None
+
+
+def test_defaults_are_the_strict_ones() -> None:
+    assert SandboxPolicy().rung is Rung.BUBBLEWRAP
+    assert NetworkGrant() == NetworkGrant(hosts=(), private_hosts=())
+    assert Sandbox(SandboxPolicy()).policy.grace_seconds == 2.0
