@@ -1,12 +1,17 @@
-"""What several suites share."""
+"""What several suites share: one NATS server, one scripted model, one running fleet for the whole run."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 
+from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from tests.scripts import SCRIPT
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +19,30 @@ async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     """One NATS server for the whole run; use ids of your own on it."""
     async with EmbeddedNats(tmp_path_factory.mktemp("nats")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+async def model_server() -> AsyncIterator[ScriptedModelServer]:
+    """The scripted model; which conversation a task gets is chosen by a word in its description, see tests.scripts."""
+    async with ScriptedModelServer(SCRIPT) as server:
+        yield server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetUnderTest:
+    """A fleet that runs in this process, and the settings it was started with."""
+
+    running: RunningFleet
+    settings: Settings
+
+
+@pytest.fixture(scope="session")
+async def fleet(
+    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[FleetUnderTest]:
+    """Embedded NATS, a private Ray, the orchestrator and its gRPC server, real all of them."""
+    settings = Settings(
+        home=tmp_path_factory.mktemp("fleet"), model_url=model_server.url, model="scripted", listen="127.0.0.1:0"
+    )
+    async with open_fleet(settings) as running:
+        yield FleetUnderTest(running=running, settings=settings)

@@ -62,10 +62,10 @@ async def serve_grpc(
     interceptors: Sequence[Interceptor] = [ErrorInterceptor()]
     if token is not None:
         interceptors = [TokenInterceptor(token), *interceptors]
-    server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS)
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
     cast("Any", orchestrator_pb2_grpc).add_OrchestratorServiceServicer_to_server(servicer, server)
     state: Any = cast("Any", health).aio.HealthServicer()
-    cast("Any", health_pb2_grpc).add_HealthServicer_to_server(state, server)
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
         port = server.add_insecure_port(listen)

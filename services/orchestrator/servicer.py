@@ -176,7 +176,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             components=[responses.component(one) for one in components],
         )
 
-    async def UploadRepository(self, request: AsyncIterator[pb.UploadRepositoryRequest], context: Context) -> NoReturn:
+    async def UploadRepository(
+        self, request_iterator: AsyncIterator[pb.UploadRepositoryRequest], context: Context
+    ) -> NoReturn:
         raise NotAvailable("uploads are not available yet", hint="name a repository that the server can reach")
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> NoReturn:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 
 import psutil
@@ -33,14 +31,14 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bub
 
 PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest", "-p", "no:asyncio")
 PREFIXES = sorted({sys.prefix, sys.base_prefix})
-WITH_PYTEST = Environment(
-    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in PREFIXES), test_command=PYTEST
-)
+WITH_PYTEST = Environment(mounts=tuple(Mount(source=prefix, target=prefix) for prefix in PREFIXES), test_command=PYTEST)
 
 
 def git(root: Path, *arguments: str) -> str:
     """Git on the host, as a person would use it on the clone before an agent gets it."""
-    done = subprocess.run(["git", "-c", "safe.directory=*", *arguments], cwd=root, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", *arguments], cwd=root, check=True, capture_output=True, text=True
+    )
     return done.stdout
 
 
@@ -75,6 +73,12 @@ async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
     for text in said:
         assert text in result.observation()
     return result
+
+
+NO_REFS = [
+    *("--output=pwned", "--upload-pack=touch pwned", "-Opwned", "--orphan=pwned", "-bpwned", "--exec=touch pwned"),
+    *("HEAD --output=pwned", "HEAD\n--output=pwned", "HEAD\0", "", ":/first", "..", "/etc/passwd", "HEAD:../x"),
+]
 
 
 class TestGit:
@@ -143,15 +147,15 @@ class TestGit:
         await ok(shell.run_command("git checkout -q other; git checkout -q main"))
         assert git(root, "rev-list", "--count", "--all").strip() == "1"
 
-    @pytest.mark.parametrize(
-        "text",
-        ["--output=pwned", "--upload-pack=touch pwned", "-Opwned", "--orphan=pwned", "-bpwned", "--exec=touch pwned"]
-        + ["HEAD --output=pwned", "HEAD\n--output=pwned", "HEAD\0", "", ":/first", "..", "/etc/passwd", "HEAD:../x"],
-    )
+    @pytest.mark.parametrize("text", NO_REFS)
     async def test_an_option_is_no_ref(self, workspace: Workspace, root: Path, text: str) -> None:
         tool = GitTool(workspace)
         calls = [tool.log(ref=text), tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
-        calls += [tool.checkout(text, create=True), tool.checkout(text, paths=["app.py"]), tool.branch(text, delete=True)]
+        calls += [
+            tool.checkout(text, create=True),
+            tool.checkout(text, paths=["app.py"]),
+            tool.branch(text, delete=True),
+        ]
         for call in [*calls, *([tool.diff(base=text)] if text else [])]:
             result = await call
             if text or result.operation not in ("git_log",):
@@ -174,13 +178,22 @@ class TestGit:
         assert git(root, "log", "--format=%s").splitlines() == ["--amend", "first"]
 
 
-TRAP = "touch {mount}/pwned; cat; exit 0"
+TRAP = "touch {mount}/pwned; exit 0"
 HOOKS = "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction"
+# A clone that lacks a file's content and believes that its origin has it.
+PARTIAL_CLONE = (
+    "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
+    "git config remote.origin.promisor true; "
+    "rm -f .git/objects/$(git rev-parse HEAD:app.py | sed 's,..,&/,')"
+)
 # Each is set up by the agent itself in its shell; `control` is plain git stepping into the trap, proof that it works.
 TRAPS = {
     "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
     "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git checkout -q other"),
-    "hooks path": (f"mkdir .h; for h in {HOOKS}; do cp {{trap}} .h/$h; done; git config core.hooksPath $PWD/.h", "git switch -q other"),
+    "hooks path": (
+        f"mkdir .h; for h in {HOOKS}; do cp {{trap}} .h/$h; done; git config core.hooksPath $PWD/.h",
+        "git switch -q other",
+    ),
     "external diff": ("git config diff.external {trap}", "git diff"),
     "diff driver": ("git config diff.x.command {trap}; echo '*.py diff=x' > .git/info/attributes", "git diff"),
     "text conversion": ("git config diff.x.textconv {trap}; echo '*.py diff=x' > .git/info/attributes", "git diff"),
@@ -191,21 +204,18 @@ TRAPS = {
     ),
     "signature check": (
         "git config gpg.program {trap}; git config log.showSignature true; git config format.pretty %G?; "
-        "git cat-file commit HEAD | sed '/^committer/a gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----' "
-        "> .git/signed; git update-ref HEAD $(git hash-object -t commit -w .git/signed)",
+        "signature='gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----'; "
+        'git cat-file commit HEAD | sed "/^committer/a $signature" > .git/signed; '
+        "git update-ref HEAD $(git hash-object -t commit -w .git/signed)",
         "git log",
     ),
     "lazy fetch": (
-        "git config remote.origin.url \"ext::{trap}\"; git config protocol.ext.allow always; "
-        "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
-        "git config remote.origin.promisor true; b=$(git rev-parse HEAD:app.py); rm -f .git/objects/$(echo $b | sed 's,..,&/,')",
-        "git show HEAD:app.py",
+        'git config remote.origin.url "ext::{trap}"; git config protocol.ext.allow always; ' + PARTIAL_CLONE,
+        "git show other:app.py",
     ),
     "upload pack": (
-        "git config remote.origin.url $PWD; git config remote.origin.uploadpack {trap}; "
-        "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
-        "git config remote.origin.promisor true; b=$(git rev-parse HEAD:app.py); rm -f .git/objects/$(echo $b | sed 's,..,&/,')",
-        "git show HEAD:app.py",
+        "git config remote.origin.url $PWD; git config remote.origin.uploadpack {trap}; " + PARTIAL_CLONE,
+        "git show other:app.py",
     ),
     "alias and pager": (
         "for c in status diff log show commit; do git config alias.$c '!{trap}'; git config pager.$c {trap}; done; "
@@ -239,7 +249,7 @@ class TestHostileConfiguration:
             tool.log(),
             tool.show("HEAD"),
             tool.show("HEAD", "app.py"),
-            tool.add(["app.py"]),
+            tool.add(["."]),
             tool.diff(staged=True),
             tool.commit("changed"),
             tool.checkout("fresh", create=True),
@@ -263,21 +273,26 @@ class TestShell:
         await refused(tool.run_command("kill -SEGV $$"), "SIGSEGV")
         await refused(tool.run_command("nosuchcommand"), "not found")
         await refused(tool.run_command(" "), "empty")
-        assert (await ok(tool.run_command("cat; read x; echo \"end $x\""))).content == "end "
+        assert (await ok(tool.run_command('cat; read x; echo "end $x"'))).content == "end "
 
     async def test_time_limits(self, workspace: Workspace) -> None:
         tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
-        result = await refused(tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit")
+        result = await refused(
+            tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit"
+        )
         assert result.outcome is Outcome.TIMEOUT
         assert 0.9 < result.duration < 15
-        result = await refused(tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2), "partial", "printed nothing")
+        result = await refused(
+            tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2), "partial", "printed nothing"
+        )
         assert result.outcome is Outcome.TIMEOUT
 
     async def test_the_host_stays_out_of_sight(
-        self, workspace: Workspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         secret = f"secret-{uuid.uuid4().hex}"
         monkeypatch.setenv("FLEET_TEST_VARIABLE", secret)
+        neighbour = await asyncio.create_subprocess_exec("sleep", "600")
         elsewhere = tmp_path / "other-workspace"
         elsewhere.mkdir()
         (elsewhere / "key").write_text(secret)
@@ -286,19 +301,24 @@ class TestShell:
         home = Path.home()
         commands = (
             "env; for e in /proc/*/environ; do tr '\\0' '\\n' < $e; done",
-            f"cat {elsewhere}/key {workspace.mount}/../clone-sibling link; ls -R {tmp_path}",
+            f"cat {elsewhere}/key /workspace/../clone-sibling link; ls -R {tmp_path}",
             f"cat /proc/*/root{elsewhere}/key /proc/*/cwd/../other-workspace/key; cat ../*/key",
             "cat ~/.ssh/* ~/.netrc ~/.git-credentials ~/.aws/* ; ls -laR ~",
-            f"ls -a {home}/.ssh {home} ; cat {home}/.gitconfig {home}/.bashrc; cat /etc/shadow",
+            f"cat {home}/.ssh/* {home}/.gitconfig",
         )
-        tool = ShellTool(workspace)
-        for command in commands:
-            shown = (await tool.run_command(command)).observation()
-            assert secret not in shown, command
-        assert "root:" not in shown and "authorized_keys" not in shown
-        if home.is_dir() and any(home.iterdir()):
-            visible = (await tool.run_command(f"ls -A {home}")).content.split()
-            assert not {".ssh", ".bashrc", ".profile"} & set(visible)
+        try:
+            assert secret.encode() in Path(f"/proc/{neighbour.pid}/environ").read_bytes()
+            async with open_workspace(root, environment=WITH_PYTEST) as opened:
+                tool = ShellTool(opened)
+                for command in commands:
+                    assert secret not in (await tool.run_command(command)).observation(), command
+                accounts = (await tool.run_command("cat /etc/shadow /etc/passwd")).content
+                assert "$" not in accounts
+                visible = (await tool.run_command(f"ls -A {home} ~")).content
+        finally:
+            neighbour.kill()
+            await neighbour.wait()
+        assert not any(name in visible.split() for name in (".ssh", ".bashrc", ".profile", ".gitconfig"))
 
     async def test_no_network(self, workspace: Workspace) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -313,7 +333,9 @@ class TestShell:
     @pytest.mark.parametrize("how", ["end", "time-out", "cancel"])
     async def test_nothing_outlives_a_call(self, workspace: Workspace, root: Path, how: str) -> None:
         seconds = str(900_000 + uuid.uuid4().int % 90_000)
-        leave = f"sleep {seconds} & setsid sleep {seconds} & (setsid nohup sleep {seconds} >/dev/null 2>&1 &); touch started; "
+        sleep = f"sleep {seconds}"
+        leave = f"{sleep} & setsid {sleep} & (setsid nohup {sleep} >/dev/null 2>&1 &); "
+        os.mkfifo(root / "started")
         tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=30)))
         match how:
             case "end":
@@ -321,19 +343,18 @@ class TestShell:
             case "time-out":
                 await refused(tool.run_command(f"trap '' TERM; {leave} wait", timeout_seconds=0.5), "time limit")
             case _:
-                call = asyncio.create_task(tool.run_command(f"{leave} wait"))
-                await until((root / "started").exists)
+                call = asyncio.create_task(tool.run_command(f"{leave} echo > started; wait"))
+                await started(root)
                 call.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await call
-        assert (root / "started").exists()
         left = [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
         assert not left
 
     async def test_a_flood_is_cut(self, workspace: Workspace) -> None:
         tool = ShellTool(workspace, Pipeline(limits=ToolLimits(observation_chars=2_000)))
         memory = psutil.Process().memory_info().rss
-        result = await ok(tool.run_command("echo first; yes flood | head -c 200000000; echo last"))
+        result = await ok(tool.run_command("echo first; yes flood | head -c 200000000; echo; echo last"))
         assert result.truncated
         assert len(result.content) < 2_200
         assert result.content.startswith("first\n") and result.content.endswith("\nlast")
@@ -341,11 +362,9 @@ class TestShell:
         assert psutil.Process().memory_info().rss - memory < 64 * 1024 * 1024
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process brings about."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
+async def started(root: Path) -> None:
+    """Wait until a command opens the pipe `started` for writing."""
+    await asyncio.to_thread((root / "started").read_bytes)
 
 
 SUITE = """
@@ -363,7 +382,9 @@ class TestTests:
     async def test_a_report_of_what_failed(self, workspace: Workspace, root: Path) -> None:
         (root / "test_app.py").write_text(SUITE)
         for call in (TestTool(workspace).pytest(), TestTool(workspace).run()):
-            result = await refused(call, "2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom")
+            result = await refused(
+                call, "2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom"
+            )
             assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
             tests = result.metadata["tests"]
             assert isinstance(tests, dict)
@@ -373,7 +394,10 @@ class TestTests:
                 "errors": 0,
                 "skipped": 1,
             }
-            assert [test["id"] for test in tests["failing"]] == ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
+            assert [test["id"] for test in tests["failing"]] == [
+                "test_app.py::test_wrong",
+                "test_app.py::TestMore::test_method",
+            ]
         assert not (root / ".pytest_cache").exists()
 
     async def test_some_of_them(self, workspace: Workspace, root: Path) -> None:
@@ -452,7 +476,9 @@ class TestTests:
 class TestAudit:
     async def test_every_end_is_recorded(self, workspace: Workspace, root: Path) -> None:
         policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
-        pipeline = Pipeline(policy=policy, limits=ToolLimits(command_timeout_seconds=20), mask=Secrets(["s3cr3t-value"]))
+        pipeline = Pipeline(
+            policy=policy, limits=ToolLimits(command_timeout_seconds=20), mask=Secrets(["s3cr3t-value"])
+        )
         shell, tool, tests = (kind(workspace, pipeline) for kind in (ShellTool, GitTool, TestTool))
         await ok(shell.run_command("echo s3cr3t-value"))
         await refused(tool.commit("m"), "denied")
@@ -463,8 +489,9 @@ class TestAudit:
         await refused(tool.call("log", {"limit": "many"}), "Signature")
         (root / "test_app.py").write_text("def test_it(): assert 's3cr3t-value' == ''\n")
         report = await refused(tests.pytest())
-        call = asyncio.create_task(shell.run_command("touch started; sleep 600"))
-        await until((root / "started").exists)
+        os.mkfifo(root / "started")
+        call = asyncio.create_task(shell.run_command("echo > started; sleep 600"))
+        await started(root)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -139,9 +139,16 @@ async def test_a_wrong_token_is_refused(nats_server: EmbeddedNats) -> None:
 
 
 async def test_no_server_at_all_is_unavailable(unused_tcp_port: int) -> None:
-    with pytest.raises(Unavailable, match="no NATS server answers"):
-        async with JetStream.connect(f"nats://127.0.0.1:{unused_tcp_port}"):
+    with pytest.raises(Unavailable, match=f"no NATS server answers at 127.0.0.1:{unused_tcp_port}") as fault:
+        async with JetStream.connect(f"nats://secret@127.0.0.1:{unused_tcp_port}"):
             pass
+    assert "secret" not in str(fault.value)
+
+
+async def test_the_url_may_carry_the_token(nats_server: EmbeddedNats) -> None:
+    address = nats_server.address
+    async with JetStream.connect(address.url.replace("//", f"//{address.token}@")) as jetstream:
+        assert (await jetstream.ping()).ok
 
 
 async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

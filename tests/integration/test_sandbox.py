@@ -114,7 +114,8 @@ async def test_missing_program_and_missing_directory(workspace: LocalWorkspace) 
 
 NASTY = (
     "", " ", "a b", "new\nline\n", "\n", "'", "'\\''", '"', "$HOME", "`id`", "$(id)", "\\", "\\n", "*", "~", "#x",
-    "a;b", "é ü 漢字 🚀", "\r\n\t", "\x01\x7f", "-n", "--", "!x", "{a,b}", "x" * 100_000, "<<EOF", "EOF\n", "fleet_end\n",
+    "a;b", "é ü 漢字 🚀", "\r\n\t", "\x01\x7f", "-n", "--", "!x", "{a,b}", "x" * 100_000, "<<EOF", "EOF\n",
+    "fleet_end\n",
 )  # fmt: skip
 PRINT = "import sys, os; sys.stdout.buffer.write(b'\\0'.join(map(os.fsencode, sys.argv[1:])))"
 

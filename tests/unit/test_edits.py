@@ -194,3 +194,20 @@ def test_syntax_errors_are_named_and_bombs_are_harmless(path: str, content: str,
     found = syntax_error(path, content)
     assert said in found
     assert bool(said) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return file.read()", "return file.read("),
+        ("def save", "@cached\n\ndef save"),
+        ("def save", "x = 1\ndef save"),
+        ("import os", 'import os\n"""'),
+        ("        file.write(text)\n", ""),
+        ("def load(path):\n", ""),
+        ("def load", "class Loader\ndef load"),
+    ],
+)
+def test_looking_only_around_a_change_sees_the_same(old: str, new: str) -> None:
+    edit = replace_passage(MODULE, old, new)
+    assert syntax_error("a.py", edit.text, changed=edit.changed[0]) == syntax_error("a.py", edit.text)

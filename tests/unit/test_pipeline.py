@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import Fenced
@@ -316,6 +317,24 @@ class TestAudit:
         for one in keyed:
             await one.write("a")
         assert len({one.pipeline.trail.entries[0].arguments_digest for one in keyed}) == 1
+
+
+class TestHalfCharacters:
+    async def test_halves_of_surrogate_pairs_never_reach_the_log(self) -> None:
+        journal = ListJournal()
+        sample = kit(trail=AuditTrail(journal=journal))
+        results = [
+            await sample.write("a", "half \ud83d of a smile, whole \U0001f600"),
+            await sample.look("\udcff"),
+            await sample.fail("\ud83d"),
+            await sample.call("look", {"\ud83d": "\ud83d", "path": ["\ud83d"]}),
+        ]
+        assert results[0].content == "half \ufffd of a smile, whole \U0001f600"
+        assert results[1].metadata == {"path": "\ufffd"}
+        for body in journal.bodies:
+            assert isinstance(body, ToolStarted | ToolFinished)
+            assert from_json(AuditEntry, to_json(body.entry)) == body.entry
+        assert verify(sample.pipeline.trail.entries) is None
 
 
 class TestMaskingInThePipeline:

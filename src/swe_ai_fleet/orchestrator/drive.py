@@ -158,7 +158,8 @@ class Drive:
             return won
         delivering = Delivering(workspaces=self._with.workspaces, blobs=self._with.blobs, fleet=self._with.fleet)
         _, report = await delivering.deliver(self._task, self._repository, winner, journal)
-        if not report.accepted:
+        # Where nothing can be run on the branch there is nothing against it either.
+        if any(check.required and not check.skipped_reason and not check.passed for check in report.results):
             error = "the checks failed on the delivered branch though they had passed on the candidate"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
         return won

@@ -8,7 +8,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ResultPublished, StoredEvent, Writer
+from swe_ai_fleet.domain.event import (
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    ResultPublished,
+    StoredEvent,
+    Writer,
+)
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
@@ -43,6 +50,7 @@ class Executions:
         self._max_executions = max_executions
         self._recover = recover
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
+        self._accepting: dict[str, asyncio.Task[Submission]] = {}
 
     async def __aenter__(self) -> Executions:
         await self.projection.start()
@@ -52,6 +60,7 @@ class Executions:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await asyncio.gather(*self._accepting.values(), return_exceptions=True)
         running = [work for _, work in self._drives.values()]
         for work in running:
             work.cancel()
@@ -67,11 +76,17 @@ class Executions:
         task.validated(max_agents=self._max_agents)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, task)
+            return await self._again(known, task)
         if len(self._drives) >= self._max_executions:
             raise ResourceExhausted(f"{self._max_executions} executions are running", hint="try again later")
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
-        return await self._accept(task, repository)
+        while task.execution_id in self._accepting:
+            await asyncio.wait([self._accepting[task.execution_id]])
+        # A caller that goes away while the event is being stored must not leave an execution that nobody drives.
+        accepting = asyncio.create_task(self._accept(task, repository), name=f"accept {task.execution_id}")
+        self._accepting[task.execution_id] = accepting
+        accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(accepting)
 
     async def _accept(self, task: Task, repository: PinnedRepository) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event."""
@@ -79,11 +94,23 @@ class Executions:
         started = ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint())
         try:
             async with self._log.journal(writer, fresh=True) as journal:
-                await journal.append(started)
+                event = await journal.append(started)
+            self.projection.accepted(event)
+            self._start(Drive(self._with, task, repository), task.execution_id)
         except AlreadyExists:
-            return _same(await self.get(task.tenant, task.execution_id), task)
-        self._start(Drive(self._with, task, repository), task.execution_id)
+            return await self._again(await self.get(task.tenant, task.execution_id), task)
+        finally:
+            del self._accepting[task.execution_id]
         return Submission(execution_id=task.execution_id, existed=False)
+
+    async def _again(self, known: ExecutionState, task: Task) -> Submission:
+        """The answer to a repeated task. One whose acceptance was stored but never answered starts now."""
+        submission = _same(known, task)
+        if self._recover and known.status is ExecutionStatus.PENDING and known.execution_id not in self._drives:
+            stored = await self.get(task.tenant, task.execution_id)
+            if stored.status is ExecutionStatus.PENDING and stored.execution_id not in self._drives:
+                self._start(Drive(self._with, stored.task, stored.repository, stored), stored.execution_id)
+        return submission
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""
@@ -109,17 +136,19 @@ class Executions:
 
     async def watch(self, tenant: str, execution_id: str, from_sequence: int = 0) -> AsyncGenerator[StoredEvent, None]:
         """Its events from a sequence number on, up to and with `ExecutionFinished`. Raises NotFound."""
-        if self.projection.get(tenant, execution_id) is None:
-            await self.get(tenant, execution_id)
+        known = self.projection.get(tenant, execution_id) or await self.get(tenant, execution_id)
         ended = self.projection.end_sequence(tenant, execution_id)
-        if ended and from_sequence > ended:
+        if (ended and from_sequence > ended) or (known.status.terminal and from_sequence > known.last_sequence):
             return
-        events = self._log.read(tenant, execution_id, from_sequence=from_sequence, follow=True)
+        # Reading begins no later than the execution's own next event, so that no watcher can miss its end.
+        start = min(from_sequence, known.last_sequence + 1)
+        events = self._log.read(tenant, execution_id, from_sequence=start, follow=True)
         async with aclosing(events) as following:
             async for stored in following:
                 if isinstance(stored.event.body, ResultPublished):
                     return
-                yield stored
+                if stored.sequence >= from_sequence:
+                    yield stored
                 if isinstance(stored.event.body, ExecutionFinished):
                     return
 
@@ -129,15 +158,15 @@ class Executions:
         An execution that has ended is returned as it is. Raises NotFound; PreconditionFailed when another process
         drives it.
         """
+        driven = self._drives.get(execution_id)
+        if driven is not None:
+            drive, work = driven
+            drive.cancel(reason)
+            await asyncio.wait([work])
         state = await self.get(tenant, execution_id)
-        if state.status.terminal:
-            return state
-        if execution_id not in self._drives:
+        if driven is None and not state.status.terminal:
             raise PreconditionFailed("another orchestrator drives this execution", field="execution_id")
-        drive, work = self._drives[execution_id]
-        drive.cancel(reason)
-        await asyncio.wait([work])
-        return await self.get(tenant, execution_id)
+        return state
 
     def _start(self, drive: Drive, execution_id: str) -> None:
         work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus
+from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.ports import EventLog
@@ -35,6 +35,12 @@ class Projection:
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
+
+    def accepted(self, event: Event) -> None:
+        """Know of an execution at once, before its first event has come round through the log."""
+        state = advance(None, StoredEvent(sequence=0, event=event))
+        if state is not None:
+            self._states.setdefault((event.tenant, event.execution_id), state)
 
     def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
         return self._states.get((tenant, execution_id))

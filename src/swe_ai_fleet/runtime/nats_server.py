@@ -25,9 +25,12 @@ STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _LOCK_SECONDS = 1.0
 _LOG_TAIL_BYTES = 2000
+# Below what Linux gives to outgoing connections, one of which could hold the port when the server comes back.
+_PORTS = range(20_000, 32_768)
 
 # Runs in a fresh interpreter between fork and the server, where a pre-exec function would not be safe beside threads.
-# The check of the parent's pid catches a parent that died before the signal was asked for.
+# The check of the parent's pid catches a parent that died before the signal was asked for. Linux sends the signal when
+# the thread that started the server ends, so that has to be a lasting one (the main thread's event loop).
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -136,7 +139,7 @@ class EmbeddedNats:
         quoted = partial(json.dumps, ensure_ascii=False)
         limit = f"max_file_store: {self._max_file_bytes}" if self._max_file_bytes else ""
         return f"""\
-listen: "127.0.0.1:{self._port or _usual_port(self._directory) or -1}"
+listen: "127.0.0.1:{self._port or _choose_port(self._directory)}"
 server_name: "fleet"
 authorization {{ token: {quoted(token)} }}
 jetstream {{
@@ -243,19 +246,23 @@ def _token(directory: Path) -> str:
     return token
 
 
-def _usual_port(directory: Path) -> int:
-    """The port of the last server here if it is free, so that clients find the next one; else 0."""
+def _choose_port(directory: Path) -> int:
+    """The port of the last server here if it is free, so that its clients find this one; else another; -1 if none."""
+    candidates = [secrets.choice(_PORTS) for _ in range(32)]
     content = _read_address_file(directory)
-    if content is None:
-        return 0
-    port = int(str(content["url"]).rsplit(":", 1)[1])
+    if content is not None:
+        candidates.insert(0, int(str(content["url"]).rsplit(":", 1)[1]))
+    return next((port for port in candidates if _free(port)), -1)
+
+
+def _free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            return 0
-    return port
+            return False
+    return True
 
 
 def _read_address_file(directory: Path) -> Mapping[str, object] | None:

@@ -55,7 +55,7 @@ class Session:
         self._spent = False
         self._unwritten = b""
         self._status = b""
-        self._runner = 0
+        self._first = self._runner = 0
         self._init: int | None = None
         self._captures = (Capture(0), Capture(0))
         groups = [str(entrance) for entrance in launch.group.entrances] if launch.group else []
@@ -111,9 +111,10 @@ class Session:
             self._pipes.hand_over()
             return
         report = json.loads(os.read(self._pipes.info[0], _CHUNK))
-        self._init = os.pidfd_open(report["child-pid"])
+        self._first = int(report["child-pid"])
+        self._init = os.pidfd_open(self._first)
         self._pidfds.append(self._init)
-        self._runner = processes.children(report["child-pid"])[0]
+        (self._runner,) = processes.children(self._first)
         self._pipes.hand_over()
 
     @property
@@ -134,12 +135,14 @@ class Session:
             else:
                 self._write(source)
             told = await self._told
+            if told is not None and told.endswith(b"dying"):
+                await self._mourn()
         finally:
             clock.stop()
         if self._launch.marker is not None:
             await self._sweep(self._launch.marker)
         self._spent = not self._drain() or clock.expired
-        exit_code = self._exited.result() if told is None else int(told)
+        exit_code = self._exited.result() if told is None else int(told.split()[0])
         output, errors = self._captures
         return CommandResult(
             exit_code=exit_code,
@@ -184,6 +187,12 @@ class Session:
             os.close(descriptor)
         if self._launch.group is not None:
             await self._launch.group.remove()
+
+    async def _mourn(self) -> None:
+        """Wait until nobody but the runner is left in its namespace; all others have been killed already."""
+        # Nothing announces the end of processes that are not our children.
+        while not self._exited.done() and processes.descendants(self._first) != [self._runner]:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
 
     async def _sweep(self, marker: bytes) -> None:
         async with asyncio.timeout(_SWEEP_SECONDS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -217,17 +218,27 @@ class FileTool(Toolkit):
             replacement = replace_passage(text.content, old, new, replace_all=replace_all)
         except ToolFailure as failure:
             raise ToolFailure(f"{shown(path)}: {failure.message}") from None
-        changed = text.with_content(replacement.text)
-        fresh = changed.encode(path)
+        edited = text.with_content(replacement.text)
+        fresh = edited.encode(path)
         self._tree.write(real, fresh, limit=self.pipeline.limits.max_file_bytes)
-        said = _said(real, replacement, changed.lines)
-        return self._written("edit_file", real, said, fresh, changed, before=text.content, count=replacement.count)
+        said = _said(real, replacement, edited.lines)
+        passage = replacement.changed[0] if replacement.count == 1 else None
+        result = self._written("edit_file", real, said, fresh, edited, before=text.content, changed=passage)
+        return replace(result, metadata={**result.metadata, "count": replacement.count})
 
     def _written(
-        self, name: str, path: str, said: str, data: bytes, text: Text, *, before: str, **facts: object
+        self,
+        name: str,
+        path: str,
+        said: str,
+        data: bytes,
+        text: Text,
+        *,
+        before: str,
+        changed: tuple[int, int] | None = None,
     ) -> ToolResult:
         """The result of a change, with the syntax error that it brought in, if it did."""
-        error = syntax_error(path, text.content)
+        error = syntax_error(path, text.content, changed=changed)
         if error and not (before and syntax_error(path, before)):
             said += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
         metadata = {
@@ -237,7 +248,7 @@ class FileTool(Toolkit):
             "sha256": hashlib.sha256(data).hexdigest(),
             "syntax_error": error,
         }
-        return _done(name, said, metadata | facts)
+        return _done(name, said, metadata)
 
     def _file_info(self, path: str) -> ToolResult:
         kind, info, target = self._tree.info(path)

@@ -39,6 +39,8 @@ _SETTINGS = (
     "gc.auto=0",
     "maintenance.auto=false",
     "user.useConfigOnly=true",
+    # The clone may belong to whoever made it; inside the sandbox there is no other repository to be fooled into.
+    "safe.directory=*",
 )
 _VARIABLES = {
     "GIT_TERMINAL_PROMPT": "0",

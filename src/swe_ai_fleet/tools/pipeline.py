@@ -54,7 +54,7 @@ class Pipeline:
         self.trail = trail or AuditTrail()
         self.policy = policy or Policy()
         self.limits = limits or ToolLimits()
-        self._mask = mask or Secrets()
+        self._secrets = mask or Secrets()
         self._store = store
 
     async def call(
@@ -112,8 +112,11 @@ class Pipeline:
         )
         return shown, Decision.ALLOWED, "", whole
 
+    def _mask(self, text: str) -> str:
+        return well_formed(self._secrets(text))
+
     def _masked(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        return {str(name): self._mask_value(value) for name, value in arguments.items()}
+        return {well_formed(str(name)): self._mask_value(value) for name, value in arguments.items()}
 
     def _mask_value(self, value: object) -> object:
         if isinstance(value, str):
@@ -126,10 +129,22 @@ class Pipeline:
         if isinstance(value, str):
             return self._mask(value)
         if isinstance(value, Mapping):
-            return {str(name): self._mask_json(part) for name, part in cast("Mapping[object, object]", value).items()}
+            return {
+                well_formed(str(name)): self._mask_json(part)
+                for name, part in cast("Mapping[object, object]", value).items()
+            }
         if isinstance(value, list | tuple):
             return [self._mask_json(part) for part in cast("list[object]", value)]
         return value
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for halves of surrogate pairs: models write them and file names hold them, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _failed(spec: OperationSpec, outcome: Outcome, error: str) -> ToolResult:

@@ -79,5 +79,5 @@ class Policy:
 
 def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
     """Whether a path relative to the repository is matched by one of the globs; a directory covers what it holds."""
-    normal = posixpath.normpath(path)  # `src/../x` is not in src
+    normal = posixpath.normpath(path.removeprefix(MOUNT))  # `src/../x` is not in src
     return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)

@@ -75,12 +75,13 @@ class TestTool(Toolkit):
     async def _pytest(
         self, name: str, argv: tuple[str, ...], paths: list[str], keyword: str | None, max_failures: int | None
     ) -> ToolResult:
-        report_path = f"/tmp/fleet-{secrets.token_hex(8)}.xml"  # noqa: S108 - the sandbox's own, private to the workspace
+        # pytest resolves variables in these two settings itself; the sandbox's TMPDIR is private to the workspace.
+        report_path = f"fleet-{secrets.token_hex(8)}.xml"
         options = [
             "-q",
-            f"--junitxml={report_path}",
+            f"--junitxml=$TMPDIR/{report_path}",
             *("-o", "junit_family=xunit1"),  # the family that names each test's file, without which ids are guesses
-            *("-o", "cache_dir=/tmp/fleet-pytest-cache"),  # out of the repository: it would show up in the diff
+            *("-o", "cache_dir=$TMPDIR/fleet-pytest-cache"),  # out of the repository: it would show up in the diff
         ]
         if max_failures is not None:
             options.append(f"--maxfail={max_failures}")
@@ -100,7 +101,7 @@ class TestTool(Toolkit):
 
     async def _report(self, path: str) -> TestReport | None:
         """The XML that the run left, read through the sandbox; None where there is none to be trusted."""
-        script = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
+        script = 'cd "$TMPDIR" && test -f "$1" && cat -- "$1" && rm -f -- "$1"'
         read = await self.workspace.run(
             Command(
                 argv=("sh", "-c", script, "sh", path),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
@@ -27,54 +27,65 @@ async def stage(git: Git, layout: Layout, tree: Path, submodules: frozenset[byte
     commit id that git would record, its content would be lost. `submodules` are those of the base: they stay as they
     are unless their directory is gone. Raises PreconditionFailed where a file cannot be read.
     """
-    kept = [f":(exclude,literal){os.fsdecode(path)}" for path in submodules if _exists(tree, path)]
-    add = ("add", "--all", "--", ".", *kept)
+    kept = [path for path in submodules if _exists(tree, path)]
     try:
-        await git.run(*add, layout=layout, cwd=tree)
-        if not await gitlinks(git, layout) - submodules:
+        await _add(git, layout, tree, kept)
+        strays = await gitlinks(git, layout) - submodules
+        if not strays:
             return
+        await _forget(git, layout, strays)
     except GitFailed:
         # A nested repository without a commit makes git give up; anything else fails again below.
         pass
-    files = await asyncio.to_thread(_files_in_nested_repositories, tree, submodules)
+    roots, files = await asyncio.to_thread(_nested_repositories, tree, submodules)
+    wanted: set[bytes] = set()
     if files:
         ignored = await git.run(
             "check-ignore", "-z", "--stdin", layout=layout, cwd=tree, stdin=b"\0".join(files), expect=(0, 1)
         )
-        wanted = sorted(files - set(ignored.stdout.split(b"\0")))
-        await git.run(
-            *("update-index", "-z", "--add", "--replace", "--stdin"),
-            layout=layout,
-            cwd=tree,
-            stdin=b"\0".join(wanted) or b"\0",
-        )
+        wanted = files - set(ignored.stdout.split(b"\0"))
+    if wanted:
+        names = b"\0".join(sorted(wanted))
+        await git.run("update-index", "-z", "--add", "--replace", "--stdin", layout=layout, cwd=tree, stdin=names)
+    # With files of theirs in the index, nested repositories are directories like any other to git.
+    empty = [root for root in roots if not any(name.startswith(root + b"/") for name in wanted)]
     try:
-        # With files of theirs in the index, nested repositories are directories like any other to git.
-        await git.run(*add, layout=layout, cwd=tree)
-        for stray in await gitlinks(git, layout) - submodules:
-            await git.run("update-index", "--force-remove", "--", os.fsdecode(stray), layout=layout, cwd=tree)
+        await _add(git, layout, tree, [*kept, *empty])
     except GitFailed as error:
         raise PreconditionFailed(f"the work tree cannot be read: {error.message[:500]}") from error
+    await _forget(git, layout, await gitlinks(git, layout) - submodules)
+
+
+async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes]) -> None:
+    excluded = [f":(exclude,literal){os.fsdecode(path)}" for path in left_alone]
+    await git.run("add", "--all", "--", ".", *excluded, layout=layout, cwd=tree)
+
+
+async def _forget(git: Git, layout: Layout, paths: Iterable[bytes]) -> None:
+    if names := b"\0".join(paths):
+        await git.run("update-index", "-z", "--force-remove", "--stdin", layout=layout, stdin=names)
 
 
 def _exists(tree: Path, path: bytes) -> bool:
     return os.path.lexists(os.path.join(os.fsencode(tree), path))  # noqa: PTH118 - bytes paths
 
 
-def _files_in_nested_repositories(tree: Path, submodules: frozenset[bytes]) -> set[bytes]:
-    return set(_walk(os.fsencode(tree), submodules))
-
-
-def _walk(root: bytes, submodules: frozenset[bytes]) -> Iterator[bytes]:
+def _nested_repositories(tree: Path, submodules: frozenset[bytes]) -> tuple[set[bytes], set[bytes]]:
+    """(their roots, the files in them), as paths relative to the tree."""
+    top = os.fsencode(tree)
+    roots: set[bytes] = set()
+    files: set[bytes] = set()
     pending = [(b"", False)]
     while pending:
         directory, inside = pending.pop()
         try:
-            with os.scandir(os.path.join(root, directory)) as listing:  # noqa: PTH118 - bytes paths
+            with os.scandir(os.path.join(top, directory)) as listing:  # noqa: PTH118 - bytes paths
                 entries = list(listing)
         except OSError:
             continue  # unreadable: git says so itself when it matters
-        inside = inside or (bool(directory) and any(entry.name == b".git" for entry in entries))
+        if directory and any(entry.name == b".git" for entry in entries):
+            roots.add(directory)
+            inside = True
         for entry in entries:
             path = directory + b"/" + entry.name if directory else entry.name
             if entry.name == b".git" or path in submodules:
@@ -83,4 +94,5 @@ def _walk(root: bytes, submodules: frozenset[bytes]) -> Iterator[bytes]:
             if stat.S_ISDIR(mode):
                 pending.append((path, inside))
             elif inside and (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                yield path
+                files.add(path)
+    return roots, files

@@ -113,6 +113,8 @@ class Connection:
 
     def __init__(self, urls: Sequence[str], credentials: Credentials, name: str) -> None:
         self._urls = list(urls)
+        # A URL may carry a login, which has no business in logs and errors.
+        self._servers = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in urls)
         self._credentials = credentials
         self._name = name
         self._client: Client | None = None
@@ -324,7 +326,7 @@ class Connection:
                     "NATS refused the credentials", field="nats", hint="check the token or the credentials file"
                 ) from error
             raise Unavailable(
-                f"no NATS server answers at {', '.join(self._urls)}: {error or 'timeout'}",
+                f"no NATS server answers at {self._servers}: {error or 'timeout'}",
                 hint="is the server running and reachable?",
             ) from error
         self._client = client
@@ -348,7 +350,7 @@ class Connection:
         for subscription in subscriptions:
             subscription.deliver(None)
         if not self._closing:
-            _log.warning("nats.connection_lost", servers=self._urls)
+            _log.warning("nats.connection_lost", servers=self._servers)
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -361,7 +363,7 @@ class Connection:
                     _log.info("nats.reconnect_failed", reason=str(fault))
                     await backoff.wait(fault)
             else:
-                _log.info("nats.reconnected", servers=self._urls)
+                _log.info("nats.reconnected", servers=self._servers)
                 return
 
     async def _close(self) -> None:

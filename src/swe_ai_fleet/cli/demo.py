@@ -1,0 +1,223 @@
+"""The demonstration: three agents, one small repository, a winner by evidence, every step audited.
+
+`python -m swe_ai_fleet.cli.demo` needs nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without
+one the replies are scripted, while everything else (NATS, Ray, gRPC, git, sandbox, tests, checks) is real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import nats
+import typer
+from nats.aio.msg import Msg
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.audit import verify_events
+from swe_ai_fleet.cli.client import FleetClient, connect
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.interrupts import interrupts
+from swe_ai_fleet.cli.live import Progress, view
+from swe_ai_fleet.cli.outcome import print_outcome, winning_diff
+from swe_ai_fleet.cli.place import started_fleet
+from swe_ai_fleet.cli.sample import TASK, git, make_sample
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import audit_table
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Script, ScriptedModelServer
+
+TASK_ID = "demo"
+AGENTS = 3
+_REPLIES = Path(__file__).with_name("demo_replies.json")
+_RESULT_SECONDS = 15.0
+_SHOWN = 120
+
+
+@dataclass(kw_only=True)
+class Faults:
+    """What is not as it should be."""
+
+    found: list[str] = field(default_factory=list[str])
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.found.append(otherwise)
+
+
+async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
+    """Run the demonstration and clean up; NOT_ACCEPTED if anything is not as it should be.
+
+    Args:
+        model_url: An OpenAI-compatible server; empty for the scripted one.
+        model: Its model; empty for the first it lists.
+    """
+    faults = Faults()
+    with interrupts(), tempfile.TemporaryDirectory(prefix="fleet-demo-", ignore_cleanup_errors=True) as directory:
+        repository = Path(directory) / "durations"
+        repository.mkdir()
+        base = make_sample(repository)
+        _heading(screen, "A sample repository with failing tests")
+        screen.line(git(repository, "log", "--oneline", "--stat", "-1").rstrip())
+        screen.line(f"\nThe task for {AGENTS} agents: {one_line(TASK)}")
+        async with AsyncExitStack() as stack:
+            if not model_url:
+                model_url = (await stack.enter_async_context(ScriptedModelServer(Script.from_json(_REPLIES)))).url
+                screen.line(
+                    "\nThe model's replies are SCRIPTED (recorded in cli/demo_replies.json); agents, tools, sandbox, "
+                    "tests, checks, gRPC, Ray and NATS are real. MODEL_URL=... takes a real model.",
+                    style="bold yellow",
+                )
+            settings = Settings(
+                home=Path(directory) / "home",
+                model_url=model_url,
+                model=model,
+                listen="127.0.0.1:0",
+                nats_url="",
+                ray_address="",
+                repository_roots=directory,
+            )
+            screen.note("\nstarting NATS, Ray and the orchestrator ...")
+            running = await stack.enter_async_context(started_fleet(settings))
+            screen.note(f"gRPC at {running.address}, NATS at {running.nats_url}")
+            client = await stack.enter_async_context(connect(running.address, running.token))
+            results = await stack.enter_async_context(_results(running.nats_url, running.nats_token))
+            _heading(screen, "The agents at work")
+            final, state = await _orchestrate(screen, client, repository)
+            _heading(screen, "What the evidence says")
+            print_outcome(screen, state, await winning_diff(client, state))
+            _check_delivery(screen, faults, repository, base, final)
+            await _check_result(screen, faults, results, final)
+            await _check_audit(screen, faults, client, final)
+    _heading(screen, "Cleaned up; now on a repository of yours")
+    screen.line('  FLEET_MODEL_URL=http://127.0.0.1:8000/v1 fleet run --local --repo . "what to do"')
+    for fault in faults.found:
+        screen.note(f"NOT AS IT SHOULD BE: {fault}", style="bold red")
+    return Exit.NOT_ACCEPTED if faults.found else Exit.ACCEPTED
+
+
+async def _orchestrate(
+    screen: Screen, client: FleetClient, repository: Path
+) -> tuple[pb.OrchestrateResponse, ExecutionState]:
+    """Orchestrate over gRPC, shown as it happens; the final answer, and the state that its events lead to."""
+    request = pb.OrchestrateRequest(
+        task_id=TASK_ID,
+        task_description=TASK,
+        role="DEV",
+        repo=pb.RepoRef(path=str(repository)),
+        options=pb.OrchestratorOptions(num_agents=AGENTS),
+        constraints=pb.TaskConstraints(timeout_seconds=600),
+    )
+    progress, final = Progress(), None
+    with view(screen, progress) as show:
+        async for update in client.orchestrate(request):
+            if update.HasField("event"):
+                show(update.event)
+            if update.HasField("final"):
+                final = update.final
+    if final is None or progress.state is None:
+        raise CommandFault("the stream ended without a final answer", exit_code=Exit.NOT_ACCEPTED)
+    return final, progress.state
+
+
+def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str, final: pb.OrchestrateResponse) -> None:
+    """The winner stands on its branch; nothing else in the repository has changed."""
+    faults.expect(
+        final.status == pb.DELIBERATION_STATUS_COMPLETED,
+        f"the execution ended as {pb.DeliberationStatus.Name(final.status)}",
+    )
+    faults.expect(
+        git(repository, "rev-parse", "HEAD").strip() == base and not git(repository, "status", "--porcelain"),
+        "the repository's working tree or current branch was touched",
+    )
+    if not final.commit_sha:
+        return
+    _heading(screen, f"git log {final.branch} (your working tree is untouched, still on main)")
+    screen.line(git(repository, "log", "--stat", "-1", final.branch, "--").rstrip())
+    stands = git(repository, "rev-parse", f"refs/heads/{final.branch}", f"refs/heads/{final.branch}^").split()
+    faults.expect(stands == [final.commit_sha, base], f"branch {final.branch} is not the winner's commit on {base}")
+
+
+async def _check_result(
+    screen: Screen, faults: Faults, results: asyncio.Queue[Msg], final: pb.OrchestrateResponse
+) -> None:
+    """A plain NATS subscriber has heard of the result."""
+    _heading(screen, "What a NATS subscriber heard")
+    try:
+        async with asyncio.timeout(_RESULT_SECONDS):
+            message = await results.get()
+    except TimeoutError:
+        faults.expect(False, f"nothing was published on agent.results.{TASK_ID}")
+        return
+    payload = cast("dict[str, object]", json.loads(message.data))
+    screen.line(f"{message.subject} ({len(message.data):,} bytes)")
+    screen.line(json.dumps({key: _shortened(value) for key, value in payload.items()}, indent=2))
+    faults.expect(
+        message.subject == f"agent.results.{TASK_ID}" and payload.get("execution_id") == final.execution_id,
+        "the result speaks of another execution",
+    )
+    faults.expect(
+        payload.get("success") is (final.status == pb.DELIBERATION_STATUS_COMPLETED),
+        f"gRPC and NATS disagree: {payload.get('status')}",
+    )
+
+
+async def _check_audit(screen: Screen, faults: Faults, client: FleetClient, final: pb.OrchestrateResponse) -> None:
+    """Every agent's audit chain is whole."""
+    _heading(screen, f"fleet audit verify {final.execution_id}")
+    verdicts = verify_events([event async for event in client.events(final.execution_id)])
+    screen.out.print(audit_table(verdicts))
+    whole = [verdict for verdict in verdicts if verdict.intact and verdict.entries and verdict.recorded_head]
+    faults.expect(len(whole) == len(verdicts) == AGENTS, "an audit chain is missing or broken")
+
+
+@asynccontextmanager
+async def _results(url: str, token: str) -> AsyncGenerator[asyncio.Queue[Msg], None]:
+    """What is published about the demonstration's task, to a subscriber that knows nothing of the fleet."""
+    queue: asyncio.Queue[Msg] = asyncio.Queue()
+    connection = await nats.connect(url, token=token)  # pyright: ignore[reportUnknownMemberType]
+    try:
+        await connection.subscribe(  # pyright: ignore[reportUnknownMemberType]
+            f"agent.results.{TASK_ID}", cb=queue.put
+        )
+        await connection.flush()
+        yield queue
+    finally:
+        await connection.close()
+
+
+def _shortened(value: object) -> object:
+    """A part of a result as far as a reader wants to see it."""
+    if isinstance(value, list):
+        entries = len(cast("list[object]", value))
+        return f"[{entries} entries]" if entries else []
+    if isinstance(value, dict):
+        return {key: _shortened(inner) for key, inner in cast("dict[str, object]", value).items()}
+    return one_line(value, _SHOWN) if isinstance(value, str) else value
+
+
+def _heading(screen: Screen, text: str) -> None:
+    screen.line(f"\n== {text}", style="bold cyan")
+
+
+def main() -> None:
+    """Run it with what the environment says about the model."""
+    model_url, model = os.environ.get("MODEL_URL", ""), os.environ.get("MODEL", "")
+    carry_out(lambda screen, _: demonstrate(screen, model_url=model_url, model=model), json=False)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except typer.Exit as leaving:
+        raise SystemExit(leaving.exit_code) from None

@@ -1,0 +1,241 @@
+"""A fleet and a workspace provider that do what they are told: agents without models, repositories without git."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    Assignment,
+    Candidate,
+    CheckAssignment,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    Delivered,
+)
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
+
+PASSED = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0, output="1 passed", exit_code=0)
+FAILED = CheckResult(
+    kind=CheckKind.DRY_RUN, name="tests", passed=False, output="1 failed", exit_code=1, message="exit code 1"
+)
+DELIVERED_COMMIT = "d" * 40
+
+
+class Storage(EventLog, BlobStore, Protocol):
+    """Where scripted agents write their events and patches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedRun:
+    """What one agent does. Without a patch of its own, it hands in one that nobody else has.
+
+    Args:
+        patch: The diff it leaves; None: one made of its name, empty: nothing changed.
+        checks: What the evidence about its candidate says.
+        check_fault: Raised instead of evidence.
+        fault: Raised instead of a candidate, such as AgentLost.
+        after: The run ends only when this is set; one that never is makes it hang until it is cancelled.
+        operations: How many tool operations it carries out first.
+    """
+
+    patch: bytes | None = None
+    checks: tuple[CheckResult, ...] = (PASSED,)
+    check_fault: FleetError | None = None
+    fault: FleetError | None = None
+    after: asyncio.Event | None = None
+    operations: int = 1
+    summary: str = "done"
+    stop_reason: StopReason = StopReason.FINAL_ANSWER
+    insertions: int = 1
+    tokens: int = 100
+
+
+@dataclass(kw_only=True)
+class ScriptedFleet:
+    """A `Fleet` whose agents follow a script; they write the events that real ones write.
+
+    Args:
+        storage: Receives events and patches.
+        runs: What each agent does, by its id; the others follow `default`.
+        delivered: What the evidence about a delivered branch says.
+    """
+
+    storage: Storage
+    runs: Mapping[str, ScriptedRun] = field(default_factory=dict[str, ScriptedRun])
+    default: ScriptedRun = field(default_factory=ScriptedRun)
+    delivered: Sequence[CheckResult] = (PASSED,)
+    begun: list[Assignment] = field(default_factory=list[Assignment])
+    cancelled: list[str] = field(default_factory=list[str])
+    checked: list[CheckAssignment] = field(default_factory=list[CheckAssignment])
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def started(self, count: int) -> None:
+        """Wait until so many runs have begun in all."""
+        async with self._news:
+            await self._news.wait_for(lambda: len(self.begun) >= count)
+
+    async def run(self, assignment: Assignment) -> Candidate:
+        """Carry out one scripted run. Raises the script's fault."""
+        script = self.runs.get(assignment.agent_id, self.default)
+        writer = Writer(
+            tenant=assignment.task.tenant,
+            execution_id=assignment.execution_id,
+            task_id=assignment.task.task_id,
+            agent_id=assignment.agent_id,
+            generation=assignment.generation,
+        )
+        async with self.storage.journal(writer) as journal:
+            started = RunStarted(role=assignment.task.role, model="scripted", messages=(), tools=("files_write_file",))
+            await journal.append(started)
+            head = await _operate(assignment, script.operations, journal)
+            async with self._news:
+                self.begun.append(assignment)
+                self._news.notify_all()
+            try:
+                if script.after is not None:
+                    await script.after.wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(assignment.agent_id)
+                raise
+            if script.fault is not None:
+                raise script.fault
+            return await self._hand_in(assignment, script, head, journal)
+
+    async def check(self, assignment: CheckAssignment) -> CheckReport:
+        """The evidence that the script says. Raises the script's fault."""
+        self.checked.append(assignment)
+        if assignment.patch is None and assignment.repository.commit == DELIVERED_COMMIT:
+            return CheckReport(candidate_id=assignment.candidate_id, results=tuple(self.delivered))
+        script = self.runs.get(assignment.candidate_id, self.default)
+        if script.check_fault is not None:
+            raise script.check_fault
+        return CheckReport(candidate_id=assignment.candidate_id, results=script.checks)
+
+    async def _hand_in(self, assignment: Assignment, script: ScriptedRun, head: str, journal: Journal) -> Candidate:
+        patch = f"diff of {assignment.agent_id}\n".encode() if script.patch is None else script.patch
+        ref = None
+        if patch:
+            ref = await self.storage.put(assignment.task.tenant, assignment.execution_id, patch, "text/x-diff")
+        artifacts = Artifacts(patch=ref, files_changed=("app.py",) if ref else (), insertions=script.insertions)
+        usage = Usage(
+            prompt_tokens=script.tokens, completion_tokens=1, model_calls=1, tool_calls=script.operations, duration_ms=1
+        )
+        finished = RunFinished(
+            stop_reason=script.stop_reason, artifacts=artifacts, usage=usage, audit_head=head, answer=script.summary
+        )
+        await journal.append(finished)
+        return Candidate(
+            candidate_id=assignment.agent_id,
+            agent_id=assignment.agent_id,
+            role=assignment.task.role,
+            summary=script.summary,
+            stop_reason=script.stop_reason,
+            artifacts=artifacts,
+            usage=usage,
+            audit_head=head,
+            submitted_at=_now(),
+            model="scripted",
+        )
+
+
+@dataclass(kw_only=True)
+class ScriptedWorkspaces:
+    """A `WorkspaceProvider` that pins whatever it is given and delivers onto one commit.
+
+    Args:
+        faults: Raised when a repository with this ref is pinned.
+        delivery_fault: Raised instead of a delivery.
+    """
+
+    faults: Mapping[str, FleetError] = field(default_factory=dict[str, FleetError])
+    delivery_fault: FleetError | None = None
+    deliveries: list[tuple[str, bytes, Delivery]] = field(default_factory=list[tuple[str, bytes, Delivery]])
+    released: list[str] = field(default_factory=list[str])
+
+    async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
+        """A made-up commit, always the same for the same repository and ref."""
+        if repo.ref in self.faults:
+            raise self.faults[repo.ref]
+        commit = repo.commit or hashlib.sha1(f"{repo.location}@{repo.ref}".encode(), usedforsecurity=False).hexdigest()
+        return PinnedRepository(
+            tenant=tenant, location=repo.location, commit=commit, branch=repo.ref, subdirectory=repo.subdirectory
+        )
+
+    async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
+        """The bare environment with the variables that were asked for."""
+        return Environment(variables=dict(spec.variables), path=spec.path)
+
+    def open(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AbstractAsyncContextManager[Clone]:
+        """There is nothing to clone: entering raises PreconditionFailed."""
+        return _nothing_to_clone()
+
+    async def deliver(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
+    ) -> Delivered:
+        """Remember the delivery. Doing it again changes nothing."""
+        if self.delivery_fault is not None:
+            raise self.delivery_fault
+        made = (execution_id, patch, delivery)
+        if made not in self.deliveries:
+            self.deliveries.append(made)
+        return Delivered(commit_sha=DELIVERED_COMMIT, branch=delivery.branch, pushed=delivery.push)
+
+    async def release(self, execution_id: str) -> None:
+        """Remember that the execution is over."""
+        self.released.append(execution_id)
+
+
+@asynccontextmanager
+async def _nothing_to_clone() -> AsyncGenerator[Clone, None]:
+    raise PreconditionFailed("these repositories exist in name only")
+    yield
+
+
+async def _operate(assignment: Assignment, count: int, journal: Journal) -> str:
+    """So many writes, one a step, audited; the head of the audit chain."""
+    head = GENESIS
+    for number in range(1, count + 1):
+        reply = ModelReply(message=AssistantMessage(content=f"step {number}"), usage=Usage(model_calls=1))
+        await journal.append(ModelReplied(step=number, reply=reply, duration_ms=1))
+        for outcome in (Outcome.STARTED, Outcome.SUCCESS):
+            entry = AuditEntry(
+                seq=2 * number - (outcome is Outcome.STARTED),
+                at=_now(),
+                execution_id=assignment.execution_id,
+                agent_id=assignment.agent_id,
+                call_id=f"call-{number}",
+                tool="files",
+                operation="write_file",
+                arguments={"path": f"file-{number}.py", "lines": number},
+                outcome=outcome,
+            ).sealed(head)
+            head = entry.hash
+            if outcome is Outcome.STARTED:
+                await journal.append(ToolStarted(entry=entry))
+            else:
+                written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
+                await journal.append(ToolFinished(entry=entry, result=written))
+    return head
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,160 @@
+"""`make bench`: what a step costs, how a hundred agents do, how soon the first model call goes out.
+
+Everything is on, audit, events and workspaces too; the model is the scripted server in a process of its own, which is
+not counted. Prints a table and writes bench.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.event import ModelReplied, RunStarted
+from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.stack import open_stack
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.bench.floor import floor_seconds
+from tests.bench.processes import measured
+
+STEPS = 20
+AGENTS = 100
+LATENCY = 0.5
+COMMAND = "echo step >> notes.log; wc -l notes.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One deliberation in seconds: to the first model call, and from the first run's start to the last reply."""
+
+    to_first_call: float
+    working: float
+    events: int
+
+
+async def main() -> None:
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
+        directory = Path(name)
+        # The notes are ignored by git, so that no candidate differs and no check runs into the measurement.
+        repository = make_repository(
+            directory / "repository", {"README.md": "A repository.\n", ".gitignore": "*.log\n"}
+        )
+        await _single(directory, repository, figures)
+        await _hundred(directory, repository, figures)
+    Path("bench.json").write_text(json.dumps(figures, indent=2) + "\n")
+    _print(figures)
+
+
+async def _single(directory: Path, repository: Path, figures: dict[str, float]) -> None:
+    async with _model(directory, latency=0.0) as (url, _), open_stack(_settings(directory / "one", url)) as stack:
+        cold = await _run(stack.executions, repository, "cold", agents=1)
+        runs = [await _run(stack.executions, repository, f"warm-{number}", agents=1) for number in range(5)]
+    figures["first_call_ms_cold"] = round(1000 * cold.to_first_call, 1)
+    figures["first_call_ms_warm"] = round(1000 * sorted(run.to_first_call for run in runs)[2], 1)
+    figures["step_ms"] = round(1000 * sorted(run.working for run in runs)[2] / STEPS, 2)
+
+
+async def _hundred(directory: Path, repository: Path, figures: dict[str, float]) -> None:
+    async with _model(directory, latency=LATENCY) as (url, pid):
+        figures["fleet_100_floor_s"] = round(
+            await floor_seconds(url, agents=AGENTS, steps=STEPS, command=COMMAND.replace("notes.log", "/dev/null")), 2
+        )
+        async with open_stack(_settings(directory / "hundred", url)) as stack:
+            await _run(stack.executions, repository, "warm-up", agents=2)
+            async with measured(pid) as cost:
+                began = time.perf_counter()
+                run = await _run(stack.executions, repository, "hundred", agents=AGENTS)
+                whole = time.perf_counter() - began
+    figures["fleet_100_ideal_s"] = (STEPS + 1) * LATENCY
+    figures["fleet_100_wall_s"] = round(run.working, 2)
+    figures["fleet_100_whole_s"] = round(whole, 2)
+    figures["fleet_100_setup_s"] = round(run.to_first_call, 2)
+    figures["fleet_100_pss_mib"] = round(cost.peak_pss_mib)
+    figures["fleet_100_cpu_s"] = round(cost.cpu_seconds, 1)
+    figures["fleet_100_events"] = run.events
+
+
+async def _run(executions: Executions, repository: Path, task_id: str, *, agents: int) -> Run:
+    task = Task(
+        task_id=task_id,
+        kind=TaskKind.DELIBERATE,
+        description="Take twenty steps.",
+        repo=RepoRef(location=str(repository)),
+        num_agents=agents,
+        constraints=Constraints(limits=Limits(max_iterations=STEPS + 5)),
+    )
+    began = time.time()
+    submission = await executions.submit(task)
+    first_call, started, replied, events = 0.0, 0.0, 0.0, 0
+    async for stored in executions.watch(task.tenant, submission.execution_id):
+        events += 1
+        at = datetime.fromisoformat(stored.event.at).timestamp()
+        match stored.event.body:
+            case RunStarted():
+                started = started or at
+            case ModelReplied(duration_ms=duration):
+                first_call = first_call or at - duration / 1000
+                replied = at
+            case _:
+                pass
+    return Run(to_first_call=first_call - began, working=replied - started, events=events)
+
+
+@asynccontextmanager
+async def _model(directory: Path, *, latency: float) -> AsyncGenerator[tuple[str, int]]:
+    """The scripted server: (URL, process id). Twenty shell steps, then the final answer."""
+    script = directory / "script.json"
+    turns: list[dict[str, object]] = [
+        {"tool_calls": [["shell_run_command", {"command": COMMAND}]], "times": STEPS},
+        {"tool_calls": [["final_answer", {"result": "Twenty steps taken."}]]},
+    ]
+    script.write_text(json.dumps({"conversations": [{"turns": turns}]}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "swe_ai_fleet.testing.scripted_model", str(script), "--latency", str(latency)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1], process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _settings(home: Path, url: str) -> Settings:
+    return Settings(home=home, model_url=url, model="scripted")
+
+
+def _print(figures: dict[str, float]) -> None:
+    limit = max(14.0, 1.25 * figures["fleet_100_floor_s"])
+    table = Table("figure", "value", "target", title=f"{os.cpu_count()} CPUs, scripted model, everything on")
+    targets = {
+        "step_ms": "<= 8",
+        "fleet_100_wall_s": f"<= {limit:.1f} (the larger of 14 and 1.25 x floor)",
+        "fleet_100_pss_mib": "<= 1536",
+        "first_call_ms_warm": "<= 150",
+    }
+    for name, value in figures.items():
+        table.add_row(name, f"{value:g}", targets.get(name, ""))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

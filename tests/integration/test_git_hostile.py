@@ -1,0 +1,189 @@
+"""Repositories and agents that want to run something on the host: nothing of theirs is started by our git."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, RepoRef, UncommittedChanges
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+
+PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
+HOOKS = (
+    *("pre-commit", "post-checkout", "post-index-change", "reference-transaction", "pre-receive", "update"),
+    *("post-receive", "post-update", "pre-push", "proc-receive", "pre-auto-gc", "fsmonitor-watchman", "commit-msg"),
+)
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> GitWorkspaceProvider:
+    return GitWorkspaceProvider(
+        tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
+    )
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """A file that comes into being when something hostile ran on the host."""
+    return tmp_path / "pwned"
+
+
+def arm(dot_git: Path, marker: Path) -> None:
+    """Everything in a `.git` that makes git start a program."""
+    evil = dot_git / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {marker}\ncat\n")
+    evil.chmod(0o755)
+    for hook in HOOKS:
+        (dot_git / "hooks").mkdir(exist_ok=True)
+        (dot_git / "hooks" / hook).symlink_to(evil)
+    with (dot_git / "config").open("a") as config:
+        config.write(
+            f"""
+[core]
+	fsmonitor = {evil}
+	hooksPath = {dot_git}/hooks
+	sshCommand = {evil}
+	gitProxy = {evil}
+	askPass = {evil}
+	editor = {evil}
+	pager = {evil}
+	alternateRefsCommand = {evil}
+[filter "evil"]
+	clean = {evil}
+	smudge = {evil}
+	process = {evil}
+	required = true
+[diff "evil"]
+	command = {evil}
+	textconv = {evil}
+[diff]
+	external = {evil}
+[merge "evil"]
+	driver = {evil}
+[alias]
+	status = !{evil}
+	add = !{evil}
+[uploadpack]
+	packObjectsHook = {evil}
+[gpg]
+	program = {evil}
+[commit]
+	gpgSign = true
+[credential]
+	helper = !{evil}
+[remote "origin"]
+	url = ext::{evil}
+	uploadpack = {evil}
+	promisor = true
+	partialclonefilter = blob:none
+[extensions]
+	partialClone = origin
+[core]
+	repositoryformatversion = 1
+"""
+        )
+
+
+async def test_a_hostile_local_repository(provider: GitWorkspaceProvider, tmp_path: Path, marker: Path) -> None:
+    attributes = "* filter=evil diff=evil merge=evil text\n"
+    repo = make_repository(tmp_path / "repo", {"app.py": "a = 1\n", ".gitattributes": attributes})
+    arm(repo / ".git", marker)
+    (repo / ".git/info/attributes").write_text(attributes)
+    write_files(repo, {"app.py": "a = 1\nb = 1\n", "new.py": "n\n"})
+    for choice in (UncommittedChanges.IGNORE, UncommittedChanges.INCLUDE):
+        pinned = await provider.pin("default", RepoRef(location=str(repo), uncommitted=choice))
+        await provider.environment(pinned, EnvironmentSpec())
+        async with provider.open("e1", "a", pinned, Environment()) as clone:
+            (clone.root / "x").write_text("x")
+            patch = (await clone.diff()).patch
+        delivered = await provider.deliver("e1", pinned, patch, Delivery(branch=f"fleet/{choice}"))
+        assert delivered.commit_sha
+        assert not marker.exists()
+
+
+async def test_a_missing_object_is_not_fetched_by_their_rules(
+    provider: GitWorkspaceProvider, tmp_path: Path, marker: Path
+) -> None:
+    repo = make_repository(tmp_path / "repo", {"app.py": "a = 1\n", "b": "b\n"})
+    blob = git(repo, "rev-parse", "HEAD:b")
+    (repo / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    arm(repo / ".git", marker)
+    with pytest.raises(Exception, match="incomplete"):
+        await provider.pin("default", RepoRef(location=str(repo), uncommitted=UncommittedChanges.IGNORE))
+    assert not marker.exists()
+
+
+async def test_a_hostile_agent(provider: GitWorkspaceProvider, tmp_path: Path, marker: Path) -> None:
+    repo = make_repository(tmp_path / "repo", {"app.py": "a = 1\n"})
+    pinned = await provider.pin("default", RepoRef(location=str(repo)))
+    async with provider.open("e1", "a", pinned, Environment()) as clone:
+        # As if written by a command: the files are the agent's, the paths lead to programs on the host.
+        arm(clone.root / ".git", marker)
+        write_files(clone.root, {".gitattributes": "* filter=evil diff=evil\n", "app.py": "a = 2\n", "sub/new": "x"})
+        (clone.root / ".git/info/attributes").write_text("* filter=evil\n")
+        (clone.root / ".git/info/exclude").write_text("*\n")
+        diff = await clone.diff()
+        assert diff.files == (".gitattributes", "app.py", "sub/new")
+        assert b"+a = 2" in diff.patch
+        assert not marker.exists()
+        await clone.head()
+        assert not marker.exists()
+    delivered = await provider.deliver("e1", pinned, diff.patch, Delivery(branch="fleet/x"))
+    assert git(repo, "show", f"{delivered.commit_sha}:app.py") == "a = 2"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rm -rf .git && ln -s / .git",
+        "rm -rf .git && ln -s {victim}/.git .git",
+        "rm -rf .git && echo 'gitdir: {victim}/.git' > .git",
+        "rm -rf .git/objects && ln -s {victim} .git/objects; rm .git/index; ln -s {victim}/stolen .git/index",
+        "mv .git deeper; mkdir .git; echo '[core]' > .git/config; mkfifo .git/HEAD",
+        "mkdir sub && ln -s {victim}/.git sub/.git",
+        "mkdir sub && echo 'gitdir: {victim}/.git' > sub/.git && touch sub/f",
+        "ln -s {victim} link; mkfifo pipe; ln -s link/secret .gitignore; ln -s {victim}/secret .gitattributes",
+        "mkdir -p a && cd a && ln -s ../../../.. up",
+    ],
+)
+async def test_a_work_tree_with_traps(provider: GitWorkspaceProvider, tmp_path: Path, line: str) -> None:
+    repo = make_repository(tmp_path / "repo", {"app.py": "a = 1\n"})
+    victim = make_repository(tmp_path / "victim", {"secret": "host secret\n"})
+    before = sorted(os.walk(victim))
+    pinned = await provider.pin("default", RepoRef(location=str(repo)))
+    async with provider.open("e1", "a", pinned, Environment()) as clone:
+        done = await clone.run(Command(argv=("sh", "-c", line.format(victim=victim))))
+        assert done.ok, done.stderr.text()
+        (clone.root / "app.py").write_text("a = 2\n")
+        diff = await clone.diff()
+        assert "app.py" in diff.files
+        assert b"host secret" not in diff.patch
+        assert b"Subproject" not in diff.patch
+        await clone.head()
+    assert sorted(os.walk(victim)) == before
+    assert git(victim, "status", "--porcelain") == ""
+
+
+async def test_refs_with_names_like_options(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    repo = make_repository(tmp_path / "repo", {"app.py": "a = 1\n"})
+    commit = git(repo, "rev-parse", "HEAD")
+    odd = "--upload-pack=touch"
+    (repo / ".git/refs/heads" / odd).write_text(f"{commit}\n")
+    (repo / ".git/HEAD").write_text(f"ref: refs/heads/{odd}\n")
+    pinned = await provider.pin("default", RepoRef(location=str(repo)))
+    assert (pinned.commit, pinned.branch) == (commit, odd)
+    with pytest.raises(InvalidRequest) as caught:
+        await provider.pin("default", RepoRef(location=str(repo), ref=odd))
+    assert caught.value.field == "repo.ref"
+    for branch in (odd, "-x", "", "HEAD", "a..b", "a b", "x.lock", "a\nb", "@{-1}", "refs/../x"):
+        with pytest.raises(InvalidRequest) as caught:
+            await provider.deliver("e1", pinned, PATCH, Delivery(branch=branch))
+        assert caught.value.field == "delivery.branch"

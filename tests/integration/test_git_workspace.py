@@ -1,0 +1,605 @@
+"""Pinning and clones: real git, real sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PatchRejected, PreconditionFailed
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, UncommittedChanges
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
+
+FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": "*.log\n"}
+BARE = Environment()
+
+
+def make_provider(home: Path, root: Path) -> GitWorkspaceProvider:
+    return GitWorkspaceProvider(
+        home,
+        Sandbox(SandboxPolicy()),
+        allowed_roots=(root,),
+        allow_local_paths=True,
+        surroundings={"PATH": os.environ["PATH"], "HOME": str(root / "user")},
+    )
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> GitWorkspaceProvider:
+    return make_provider(tmp_path / "home", tmp_path)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repo", FILES)
+
+
+async def sh(clone: GitClone, line: str) -> str:
+    identity = {"ID": "-c user.name=a -c user.email=a@example.org"}
+    result = await clone.run(Command(argv=("sh", "-c", line), variables=identity, merge_stderr=True))
+    assert result.ok, result.stdout.text()
+    return result.stdout.text().strip()
+
+
+def ref(repo: Path, **options: object) -> RepoRef:
+    return RepoRef(location=str(repo), **options)  # pyright: ignore[reportArgumentType]
+
+
+def snapshot(tree: Path, skip: tuple[bytes, ...] = ()) -> dict[bytes, tuple[object, ...]]:
+    """Everything about a directory that somebody could notice."""
+    found: dict[bytes, tuple[object, ...]] = {}
+    for folder, names, files in os.walk(os.fsencode(tree)):
+        names[:] = [name for name in names if name not in skip]
+        for name in [*names, *files]:
+            path = os.path.join(folder, name)
+            facts = os.lstat(path)
+            content: bytes = b""
+            if stat.S_ISLNK(facts.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(facts.st_mode):
+                content = Path(os.fsdecode(path)).read_bytes()
+            # git touches the time of an object that it would otherwise write again.
+            timeless = stat.S_ISDIR(facts.st_mode) or b".git/objects/" in path
+            found[os.path.relpath(path, os.fsencode(tree))] = (
+                facts.st_mode, content, None if timeless else facts.st_mtime_ns, None if timeless else facts.st_ino
+            )  # fmt: skip
+    return found
+
+
+def contents(tree: Path) -> dict[bytes, tuple[object, ...]]:
+    return {
+        name: (facts[0], facts[1])
+        for name, facts in snapshot(tree, skip=(b".git",)).items()
+        if not stat.S_ISDIR(int(str(facts[0])))
+    }
+
+
+class TestPin:
+    async def test_head_a_branch_a_tag_a_commit(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        first = git(repo, "rev-parse", "HEAD")
+        git(repo, "tag", "-a", "v1", "-m", "one")
+        git(repo, "branch", "side")
+        second = commit_files(repo, {"app.py": "answer = 42\n"})
+        head = await provider.pin("default", ref(repo))
+        assert (head.commit, head.branch, head.location, head.snapshot_of) == (second, "main", str(repo), "")
+        assert (await provider.pin("default", ref(repo, ref="side"))).branch == "side"
+        for named in ("side", "v1", "main~1", first[:10]):
+            assert (await provider.pin("default", ref(repo, ref=named))).commit == first
+        by_commit = await provider.pin("default", ref(repo, ref="main", commit=first[:12]))
+        assert (by_commit.commit, by_commit.branch) == (first, "")
+
+    @pytest.mark.parametrize(
+        ("options", "field"),
+        [
+            ({"ref": "missing"}, "repo.ref"),
+            ({"ref": "--upload-pack=touch x"}, "repo.ref"),
+            ({"ref": "main\nHEAD"}, "repo.ref"),
+            ({"ref": "HEAD:app.py"}, "repo.ref"),
+            ({"commit": "0" * 40}, "repo.commit"),
+            ({"subdirectory": "missing"}, "repo.subdirectory"),
+            ({"subdirectory": "app.py"}, "repo.subdirectory"),
+            ({"subdirectory": "../x"}, "repo.subdirectory"),
+            ({"subdirectory": "/etc"}, "repo.subdirectory"),
+        ],
+    )
+    async def test_what_cannot_be_resolved(
+        self, provider: GitWorkspaceProvider, repo: Path, options: dict[str, str], field: str
+    ) -> None:
+        with pytest.raises(FleetError) as caught:
+            await provider.pin("default", ref(repo, **options))
+        assert isinstance(caught.value, InvalidRequest | PreconditionFailed)
+        assert caught.value.field == field
+
+    async def test_no_repository_and_no_commit(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        (tmp_path / "plain").mkdir()
+        with pytest.raises(PreconditionFailed, match="not a git repository") as caught:
+            await provider.pin("default", ref(tmp_path / "plain"))
+        assert caught.value.field == "repo.path"
+        with pytest.raises(PreconditionFailed, match="no commit"):
+            await provider.pin("default", ref(make_repository(tmp_path / "empty")))
+
+    async def test_a_directory_of_a_repository(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo / "docs"))
+        assert (pinned.location, pinned.subdirectory) == (str(repo), "docs")
+        assert (await provider.pin("default", ref(repo, subdirectory="./docs/"))).subdirectory == "docs"
+        with pytest.raises(PreconditionFailed, match="git directory"):
+            await provider.pin("default", ref(repo / ".git" / "refs"))
+
+    async def test_bare_shallow_worktree_and_sha256(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        commit_files(repo, {"b": "b"})
+        commit = commit_files(repo, {"c": "c"})
+        git(tmp_path, "clone", "-q", "--bare", str(repo), "bare.git")
+        git(tmp_path, "clone", "-q", "--depth=1", f"file://{repo}", "shallow")
+        git(repo, "worktree", "add", "-q", "-b", "other", str(tmp_path / "linked"))
+        git(tmp_path, "init", "-q", "--object-format=sha256", "wide")
+        git(tmp_path / "wide", "commit", "-q", "--allow-empty", "-m", "wide")
+        for place in ("bare.git", "shallow", "linked"):
+            pinned = await provider.pin("default", ref(tmp_path / place))
+            assert pinned.commit == commit, place
+            async with provider.open("e1", "a", pinned, BARE) as clone:
+                assert await sh(clone, "git log --oneline | wc -l") == ("1" if place == "shallow" else "3")
+        wide = await provider.pin("default", ref(tmp_path / "wide"))
+        assert len(wide.commit) == 64
+        async with provider.open("e1", "a", wide, BARE) as clone:
+            (clone.root / "new").write_text("x")
+            assert (await clone.diff()).files == ("new",)
+            assert (await clone.head()) == (wide.commit, "fleet/work")
+
+    async def test_parts_outside_the_roots(self, tmp_path: Path, repo: Path) -> None:
+        inside = tmp_path / "inside"
+        inside.mkdir()
+        provider = make_provider(tmp_path / "home", inside)
+        git(tmp_path, "clone", "-q", "--shared", str(repo), str(inside / "borrows"))
+        git(repo, "worktree", "add", "-q", "-b", "other", str(inside / "linked"))
+        for place in ("borrows", "linked"):
+            with pytest.raises(InvalidRequest, match="outside the allowed roots"):
+                await provider.pin("default", ref(inside / place))
+        elsewhere = make_repository(inside / "elsewhere", FILES)
+        git(elsewhere, "config", "core.worktree", str(repo))
+        with pytest.raises(InvalidRequest, match="outside the allowed roots"):
+            await provider.pin("default", ref(elsewhere))
+
+
+class TestUncommittedChanges:
+    async def test_they_are_refused_by_default(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        write_files(repo, {"app.py": "answer = 42\n", "new.py": "", "debug.log": "ignored"})
+        with pytest.raises(PreconditionFailed) as caught:
+            await provider.pin("default", ref(repo))
+        assert "app.py, new.py" in caught.value.message
+        assert "debug.log" not in caught.value.message
+        assert "--include-dirty" in caught.value.hint
+        assert "--ignore-dirty" in caught.value.hint
+
+    async def test_they_can_be_ignored(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        write_files(repo, {"app.py": "answer = 42\n"})
+        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.IGNORE))
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            assert (clone.root / "app.py").read_text() == "answer = 41\n"
+
+    async def test_they_can_be_included_without_a_trace(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        head = git(repo, "rev-parse", "HEAD")
+        write_files(repo, {"app.py": "answer = 42\n", "staged.py": "s = 1\n", "new.py": "n = 1\n", "debug.log": "x"})
+        git(repo, "add", "staged.py")
+        (repo / "docs/guide.md").unlink()
+        before = snapshot(repo)
+        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+        again = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+        assert snapshot(repo) == before
+        assert pinned == again
+        assert (pinned.snapshot_of, pinned.branch) == (head, "main")
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            names = sorted(os.fsdecode(name) for name in contents(clone.root))
+            assert names == [".gitignore", "app.py", "new.py", "staged.py"]
+            assert await sh(clone, "git rev-parse HEAD~1") == head
+            assert (await clone.diff()).patch == b""
+
+    async def test_a_clean_tree_has_no_snapshot(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        before = snapshot(repo)
+        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+        assert (pinned.snapshot_of, snapshot(repo)) == ("", before)
+
+    async def test_a_change_of_the_same_size_in_the_same_instant_is_seen(
+        self, provider: GitWorkspaceProvider, repo: Path
+    ) -> None:
+        for number in range(5):
+            commit_files(repo, {"app.py": f"answer = {number}0\n"})
+            index = (repo / ".git/index").stat()
+            (repo / "app.py").write_text(f"answer = {number}1\n")
+            os.utime(repo / "app.py", ns=(index.st_atime_ns, index.st_mtime_ns))
+            with pytest.raises(PreconditionFailed, match=r"app\.py"):
+                await provider.pin("default", ref(repo))
+
+    async def test_they_belong_to_head_only(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        commit_files(repo, {"b": "b"})
+        write_files(repo, {"app.py": "dirty\n"})
+        assert (await provider.pin("default", ref(repo, ref="main~1"))).snapshot_of == ""
+        with pytest.raises(PreconditionFailed, match="belong to HEAD"):
+            await provider.pin("default", ref(repo, ref="main~1", uncommitted=UncommittedChanges.INCLUDE))
+
+    async def test_the_users_own_ignore_files_count(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        write_files(tmp_path, {"user/.config/git/ignore": ".env\n"})
+        (repo / ".git/info/exclude").write_text("scratch/\n")
+        write_files(repo, {".env": "TOKEN=1", "scratch/a": ""})
+        assert (await provider.pin("default", ref(repo))).snapshot_of == ""
+
+    async def test_a_merge_under_way(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        git(repo, "checkout", "-q", "-b", "side")
+        commit_files(repo, {"app.py": "side\n"})
+        git(repo, "checkout", "-q", "main")
+        commit_files(repo, {"app.py": "main\n"})
+        with pytest.raises(subprocess.CalledProcessError):
+            git(repo, "merge", "-q", "side")
+        with pytest.raises(PreconditionFailed, match="conflicts"):
+            await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+
+
+class TestClone:
+    async def test_what_an_agent_finds(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "agent-1", pinned, BARE) as clone:
+            assert clone.base_commit == pinned.commit
+            assert clone.mount == "/workspace"
+            assert (
+                await sh(clone, "pwd; git status --porcelain; git remote; git branch -a") == "/workspace\n* fleet/work"
+            )
+            assert await sh(clone, "git config user.name; git config user.email") == "SWE AI Fleet\nfleet@localhost"
+            await sh(clone, "git checkout -q -b mine && echo 1 > x && git add x && git commit -q -m x && git gc -q")
+            commit, branch = await clone.head()
+            assert (branch, commit) == ("mine", await sh(clone, "git rev-parse HEAD"))
+            assert commit != pinned.commit
+            await sh(clone, "git checkout -q --detach")
+            assert await clone.head() == (commit, "")
+            await sh(clone, "rm -rf .git")
+            assert await clone.head() == ("", "")
+            assert (await clone.diff()).files == ("x",)
+
+    async def test_no_later_commit_can_be_reached(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        first = git(repo, "rev-parse", "HEAD")
+        future = commit_files(repo, {"app.py": "the future fix\n"})
+        git(repo, "tag", "solution")
+        git(repo, "gc", "-q")
+        await provider.pin("default", ref(repo))
+        pinned = await provider.pin("default", ref(repo, commit=first))
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            assert await sh(clone, "git log --all --oneline | wc -l") == "1"
+            objects = await sh(clone, "git cat-file --batch-all-objects --batch-check='%(objectname)'")
+            assert first in objects
+            for thing in (future, git(repo, "rev-parse", "solution:app.py")):
+                assert thing not in objects
+                assert not (await clone.run(Command(argv=("git", "cat-file", "-e", thing)))).ok
+            # The store that it borrows from lies beside others, which must not be there.
+            around = await sh(clone, 'cat .git/objects/info/alternates; ls "$(cat .git/objects/info/alternates)/../.."')
+            assert future not in around
+
+    async def test_the_borrowed_objects_cannot_be_written(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            line = 'cd "$(cat .git/objects/info/alternates)" && { touch x; rm -f pack/*; chmod 777 pack; } 2>&1 | wc -l'
+            assert int(await sh(clone, line)) >= 3
+        async with provider.open("e1", "b", pinned, BARE) as clone:
+            assert await sh(clone, "git fsck --full 2>&1") == ""
+
+    async def test_clones_at_once(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        meeting = asyncio.Barrier(8)
+
+        async def work(number: int) -> tuple[str, ...]:
+            async with provider.open("e1", "same-name", pinned, BARE) as clone:
+                (clone.root / f"file-{number}").write_text("x")
+                await meeting.wait()
+                return (await clone.diff()).files
+
+        found = await asyncio.gather(*(work(number) for number in range(8)))
+        assert sorted(found) == [(f"file-{number}",) for number in range(8)]
+
+    async def test_pins_at_once(self, tmp_path: Path, repo: Path) -> None:
+        providers = [make_provider(tmp_path / "home", tmp_path) for _ in range(8)]
+        pins = await asyncio.gather(*(provider.pin("default", ref(repo)) for provider in providers))
+        assert len(set(pins)) == 1
+        assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
+
+    async def test_tenants_share_nothing(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+        for tenant in ("one", "two"):
+            await provider.pin(tenant, ref(repo))
+        assert len(list((tmp_path / "home/seeds").iterdir())) == 2
+
+    async def test_nothing_is_left(self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            await sh(clone, "mkdir -p locked/deep && touch locked/deep/x && chmod 000 locked/deep && chmod 500 locked")
+            await sh(
+                clone,
+                f"ln -s / rootlink; mkfifo pipe; python3 -c '{DEEP}'",
+            )
+        assert not list((tmp_path / "home/workspaces").iterdir())
+        assert not list((tmp_path / "home/scratch").iterdir())
+
+    async def test_a_cancelled_open_leaves_nothing(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        pinned = await provider.pin("default", ref(repo))
+
+        async def hold() -> None:
+            async with provider.open("e1", "a", pinned, BARE) as clone:
+                await clone.run(Command(argv=("sleep", "60"), light=True))
+
+        loop = asyncio.get_running_loop()
+        for delay in (0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.1):
+            task = asyncio.create_task(hold())
+            loop.call_later(delay, task.cancel)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not list((tmp_path / "home/workspaces").glob("*/*"))
+
+    async def test_a_seed_that_is_gone_is_planted_again(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        write_files(repo, {"app.py": "dirty\n"})
+        pinned = await provider.pin("default", ref(repo, uncommitted=UncommittedChanges.INCLUDE))
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "home/seeds")
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            assert (clone.root / "app.py").read_text() == "dirty\n"
+
+    async def test_names_that_are_no_names(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
+            with pytest.raises(InvalidRequest):
+                async with provider.open(execution, name, pinned, BARE):
+                    pass
+
+
+DEEP = """
+import os
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+"""
+
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+
+async def main():
+    root = Path(sys.argv[1])
+    provider = GitWorkspaceProvider(
+        root / "home", Sandbox(SandboxPolicy()), allowed_roots=(root,), allow_local_paths=True
+    )
+    pinned = await provider.pin("default", RepoRef(location=str(root / "repo")))
+    async with provider.open("e1", "a", pinned, Environment()):
+        print("open", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+class TestReaper:
+    async def test_a_killed_process_is_tidied_up_after(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:  # noqa: ASYNC220
+            assert holder.stdout is not None
+            assert await asyncio.to_thread(holder.stdout.readline) == b"open\n"
+            workspaces = tmp_path / "home/workspaces"
+            assert (await provider.reap()).workspaces == 0
+            await provider.release("e1")
+            assert len(list(workspaces.glob("e1/*/tree/app.py"))) == 1
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+        assert (await provider.reap()).workspaces == 1
+        assert not list(workspaces.iterdir())
+
+    async def test_age_takes_what_no_execution_holds(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        held = await provider.pin("default", ref(repo))
+        commit_files(repo, {"b": "b"})
+        await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", held, BARE):
+            pass
+        for seed in (tmp_path / "home/seeds").glob("*/*"):
+            os.utime(seed, (0, 0))
+        assert (await provider.reap()).seeds == 1
+        assert [seed.name for seed in (tmp_path / "home/seeds").glob("*/[0-9a-f]*")] == [held.commit]
+        await provider.release("e1")
+        assert (await provider.reap()).seeds == 1
+
+
+class TestDiffAndApply:
+    async def test_every_kind_of_change(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        files: dict[str, str | bytes] = {
+            "change.py": "a\nb\nc\n", "delete.py": "x\n", "mode.sh": "echo\n", "binary.bin": bytes(range(256)),
+            "rename/old.py": "long enough\n" * 20, "no-newline": "x", "crlf.txt": "a\r\nb\r\n",
+            "latin.txt": b"caf\xe9\n", "becomes-link": "x", "becomes-dir": "x", "dir/becomes-file/x": "x",
+        }  # fmt: skip
+        repo = make_repository(tmp_path / "kinds", files)
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone, provider.open("e1", "b", pinned, BARE) as clean:
+            root = clone.root
+            (root / "change.py").write_text("a\nB\nc\nd\n")
+            (root / "delete.py").unlink()
+            (root / "mode.sh").chmod(0o755)
+            (root / "binary.bin").write_bytes(bytes(reversed(range(256))))
+            (root / "rename/old.py").rename(root / "rename/new name.py")
+            (root / "no-newline").write_text("y")
+            (root / "crlf.txt").write_bytes(b"a\r\nB\r\n")
+            (root / "latin.txt").write_bytes(b"caf\xe8\n")
+            (root / "link").symlink_to("/etc/passwd")
+            (root / "becomes-link").unlink()
+            (root / "becomes-link").symlink_to("dir")
+            (root / "becomes-dir").unlink()
+            (root / "dir/becomes-file/x").unlink()
+            (root / "dir/becomes-file").rmdir()
+            write_files(root, {"becomes-dir/x": "x", "dir/becomes-file": "x", "empty": "", "tab\tand\nbreak": "x"})
+            Path(os.fsdecode(os.fsencode(root) + b"/not-utf8-\xff")).write_bytes(b"\xff\x00")
+            diff = await clone.diff()
+            assert diff == await clone.diff()
+            assert diff.insertions >= 20
+            assert diff.deletions >= 20
+            assert "not-utf8-\\xff" in diff.files
+            await clean.apply(diff.patch)
+            assert contents(clean.root) == contents(root)
+            assert await sh(clean, "git status --porcelain --untracked-files=all | grep -cv '^[AMDRT] '; true") == "0"
+            assert (await clean.diff()).patch == diff.patch
+
+    async def test_committed_staged_and_loose_changes_all_count(
+        self, provider: GitWorkspaceProvider, repo: Path
+    ) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            await sh(clone, "echo 1 > a && git add a && git commit -q -m a && echo 2 > b && git add b && echo 3 > c")
+            await sh(
+                clone, "echo ignored > x.log && mkdir __pycache__ node_modules && touch __pycache__/a node_modules/b"
+            )
+            diff = await clone.diff()
+            assert diff.files == ("a", "b", "c")
+            assert (diff.insertions, diff.deletions, diff.lines) == (3, 0, 3)
+            await sh(clone, "git reset -q --hard HEAD~1 && git clean -qfdx")
+            assert (await clone.diff()).patch == b""
+
+    async def test_nested_repositories_are_files(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone, provider.open("e1", "b", pinned, BARE) as clean:
+            await sh(clone, "git init -q empty && echo 1 > empty/f && echo no > empty/x.log")
+            assert (await clone.diff()).files == ("empty/f",)
+            await sh(clone, "git init -q full && echo 1 > full/g && cd full && git add g && git $ID commit -q -m g")
+            await sh(clone, "git init -q full/deeper && echo 1 > full/deeper/h; git init -q --bare bare")
+            await sh(
+                clone, "git init -q nothing; git init -q ignored && touch ignored/a.log; mkdir odd && touch odd/.git"
+            )
+            diff = await clone.diff()
+            assert {"empty/f", "full/g", "full/deeper/h", "bare/HEAD"} <= set(diff.files)
+            assert not any("/.git/" in name for name in diff.files)
+            await clean.apply(diff.patch)
+            assert (clean.root / "full/deeper/h").read_text() == "1\n"
+            await sh(clone, "rm full/g && echo 2 > full/new")
+            files = (await clone.diff()).files
+            assert "full/new" in files
+            assert "full/g" not in files
+
+    async def test_submodules_stay_as_they_are(
+        self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+    ) -> None:
+        library = make_repository(tmp_path / "library", {"lib.py": ""})
+        git(repo, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "lib")
+        git(repo, "commit", "-q", "-m", "submodule")
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            assert list((clone.root / "lib").iterdir()) == []
+            await sh(clone, "git init -q lib && cd lib && echo 1 > f && git add f && git $ID commit -q -m f")
+            assert (await clone.diff()).files == ()
+            await sh(clone, "rm -rf lib")
+            assert (await clone.diff()).files == ("lib",)
+
+    async def test_a_patch_that_does_not_fit_changes_nothing(self, provider: GitWorkspaceProvider, repo: Path) -> None:
+        pinned = await provider.pin("default", ref(repo))
+        good = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-answer = 41\n+answer = 42\n"
+        stale = good.replace(b"41", b"40")
+        outside = new_file("../evil", "100644")
+        hook = new_file(".git/hooks/post-checkout", "100755")
+        through = new_file("l", "120000", b"/tmp") + new_file("l/x", "100644")
+        async with provider.open("e1", "a", pinned, BARE) as clone:
+            before = snapshot(clone.root)
+            for patch in (b"nonsense", stale, good + stale, outside, hook, through):
+                with pytest.raises(PatchRejected):
+                    await clone.apply(patch)
+                assert contents(clone.root) == {
+                    name: facts[:2] for name, facts in before.items() if name in contents(clone.root)
+                }
+            await clone.apply(b"")
+            await clone.apply(good)
+            assert await sh(clone, "cat app.py; git diff --cached --stat | tail -1") != ""
+            with pytest.raises(PreconditionFailed, match="before anything has run"):
+                await clone.apply(good)
+
+    async def test_attributes_do_not_bend_a_patch(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        repo = make_repository(
+            tmp_path / "attributes",
+            {
+                ".gitattributes": "*.txt text eol=crlf\n*.bin -diff\n*.x diff=python filter=lfs\n",
+                "a.txt": "a\nb\n",
+                "b.x": "x\n",
+            },
+        )
+        pinned = await provider.pin("default", ref(repo))
+        async with provider.open("e1", "a", pinned, BARE) as clone, provider.open("e1", "b", pinned, BARE) as clean:
+            assert (await clone.diff()).patch == b""
+            assert (clone.root / "a.txt").read_bytes() == b"a\r\nb\r\n"
+            write_files(clone.root, {"a.txt": b"a\r\nc\r\n", "n.bin": "text\n", "b.x": "y\n"})
+            diff = await clone.diff()
+            await clean.apply(diff.patch)
+            assert contents(clean.root) == contents(clone.root)
+
+
+def new_file(name: str, mode: str, content: bytes = b"x") -> bytes:
+    lines = (
+        f"diff --git a/{name} b/{name}", f"new file mode {mode}", "--- /dev/null", f"+++ b/{name}", "@@ -0,0 +1 @@",
+    )  # fmt: skip
+    return "\n".join(lines).encode() + b"\n+" + content + b"\n\\ No newline at end of file\n"
+
+
+NAMES = st.text(st.sampled_from("abcé .-\t\"'\\"), min_size=1, max_size=6).filter(lambda name: name.strip(". ") != "")
+PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)
+ENTRIES = st.one_of(
+    st.tuples(st.just("file"), st.binary(max_size=40), st.booleans()),
+    st.tuples(st.just("link"), st.sampled_from([b"a", b"../x", b"/etc/passwd"]), st.just(False)),
+)
+
+
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[GitWorkspaceProvider, PinnedRepository]:
+    root = tmp_path_factory.mktemp("property").resolve()
+    repo = make_repository(root / "repo", {"a": "1\n2\n3\n", "b/c": b"\x00\x01", "é/é": "x"})
+    provider = make_provider(root / "home", root)
+    return provider, await provider.pin("default", ref(repo))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tree=st.dictionaries(PATHS, ENTRIES, max_size=6), keep=st.booleans())
+async def test_apply_undoes_diff(
+    shared: tuple[GitWorkspaceProvider, PinnedRepository], tree: dict[str, tuple[str, bytes, bool]], keep: bool
+) -> None:
+    provider, pinned = shared
+    async with provider.open("p", "a", pinned, BARE) as clone, provider.open("p", "b", pinned, BARE) as clean:
+        if not keep:
+            for name in ("a", "b/c", "é/é"):
+                (clone.root / name).unlink()
+            for name in ("b", "é"):
+                (clone.root / name).rmdir()
+        for name, (kind, content, executable) in tree.items():
+            path = clone.root / name
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                if kind == "link":
+                    path.symlink_to(os.fsdecode(content))
+                else:
+                    path.write_bytes(content)
+                    path.chmod(0o755 if executable else 0o644)
+            except OSError:
+                continue  # a name that is both a file and a directory in this example
+        diff = await clone.diff()
+        await clean.apply(diff.patch)
+        assert contents(clean.root) == contents(clone.root)
+        assert (await clean.diff()).patch == diff.patch

@@ -1,0 +1,77 @@
+"""What the scripted model says in end-to-end tests, chosen by a marker in the task's description."""
+
+from __future__ import annotations
+
+from swe_ai_fleet.testing import Conversation, Script, Turn
+
+HELLO = "Add hello_world() to utils.py"
+SLEEP = "[sleep]"
+SLOW = "[slow]"
+GREETINGS = "[greetings]"
+FAILING = "[failing]"
+
+HELLO_FILES = {
+    "utils.py": '"""Small things."""\n\n\ndef one():\n    return 1\n',
+    "test_utils.py": (
+        "import utils\n\n\ndef test_hello():\n    assert utils.hello_world() == 'Hello, World!'\n\n\n"
+        "def test_one():\n    assert utils.one() == 1\n"
+    ),
+}
+HELLO_OPERATIONS = (
+    "files_read_file",
+    "files_append_file",
+    "tests_run",
+    "git_add",
+    "git_commit",
+    "git_status",
+)
+
+
+def _append(code: str) -> Turn:
+    return Turn(tool_calls=(("files_append_file", {"path": "utils.py", "content": code}),))
+
+
+def _answer(text: str) -> Turn:
+    return Turn(tool_calls=(("final_answer", {"result": text}),))
+
+
+_GOOD = "\n\ndef hello_world():\n    return 'Hello, World!'\n"
+_SLOPPY = "\n\nimport os\nimport sys\n\n\ndef hello_world():\n    unused = 1\n    return 'Hello, World!'\n"
+_WRONG = "\n\ndef hello_world():\n    return 'Hi'\n"
+_STEP = Turn(tool_calls=(("shell_run_command", {"command": "echo step"}),))
+
+SCRIPT = Script(
+    conversations=(
+        Conversation(
+            match=HELLO,
+            turns=(
+                Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),)),
+                _append(_GOOD),
+                Turn(tool_calls=(("tests_run", {}),)),
+                Turn(tool_calls=(("git_add", {"paths": ["utils.py"]}),)),
+                Turn(tool_calls=(("git_commit", {"message": "Add hello_world"}),)),
+                Turn(tool_calls=(("git_status", {}),)),
+                _answer("Added hello_world; the tests pass."),
+            ),
+        ),
+        Conversation(
+            match=SLEEP,
+            turns=(Turn(tool_calls=(("shell_run_command", {"command": "sleep 61.0203"}),)), _answer("slept")),
+        ),
+        Conversation(
+            match=SLOW,
+            turns=(
+                Turn(tool_calls=(("shell_run_command", {"command": "echo one"}),)),
+                Turn(tool_calls=(("shell_run_command", {"command": "sleep 2"}),), times=3),
+                _append(_GOOD),
+                _answer("Took my time."),
+            ),
+        ),
+        # Three different candidates under one prompt, told apart by the seed: wrong, sloppy, good.
+        Conversation(match=GREETINGS, seed=1, turns=(_append(_WRONG), _answer("Done."))),
+        Conversation(match=GREETINGS, seed=2, turns=(_append(_SLOPPY), _answer("Done."))),
+        Conversation(match=GREETINGS, turns=(_append(_GOOD), _answer("Done."))),
+        Conversation(match=FAILING, turns=(_append(_WRONG), _answer("Done, I am sure."))),
+    ),
+    default=Conversation(turns=(_STEP, _answer("Nothing to do."))),
+)

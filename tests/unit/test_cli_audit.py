@@ -1,0 +1,185 @@
+"""Audit chains rebuilt from events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.audit import ChainVerdict, verify_events
+from swe_ai_fleet.codec import from_plain, to_json
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.event import (
+    CandidateSubmitted,
+    EventBody,
+    RunClaimed,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
+)
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+
+Events = list[pb.ExecutionEvent]
+
+
+def chain(agent_id: str, length: int) -> list[AuditEntry]:
+    entries: list[AuditEntry] = []
+    for number in range(1, length + 1):
+        entry = AuditEntry(
+            seq=number,
+            at="2026-01-01T00:00:00+00:00",
+            execution_id="e",
+            agent_id=agent_id,
+            call_id=f"c{number}",
+            tool="files",
+            operation="write_file",
+            arguments={"path": f"{number}.txt", "n": number, "deep": None},
+            outcome=Outcome.STARTED if number % 2 else Outcome.SUCCESS,
+        )
+        entries.append(entry.sealed(entries[-1].hash if entries else GENESIS))
+    return entries
+
+
+def run_of(agent_id: str, length: int = 6, generation: int = 1) -> list[tuple[str, EventBody]]:
+    entries = chain(agent_id, length)
+    head = entries[-1].hash if entries else GENESIS
+    bodies: list[EventBody] = [RunClaimed(generation=generation, host="h")]
+    for entry in entries:
+        result = ToolResult(success=True, operation="files_write_file")
+        started = entry.outcome is Outcome.STARTED
+        bodies.append(ToolStarted(entry=entry) if started else ToolFinished(entry=entry, result=result))
+    bodies.append(
+        RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=head)
+    )
+    candidate = Candidate(
+        candidate_id=agent_id,
+        agent_id=agent_id,
+        role=Role.DEV,
+        summary="",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head=head,
+        submitted_at="",
+    )
+    return [(agent_id, body) for body in bodies] + [("_", CandidateSubmitted(candidate=candidate))]
+
+
+def events(*told: tuple[str, EventBody]) -> Events:
+    return [
+        pb.ExecutionEvent(
+            sequence=10 * number,
+            event_id=f"e/{agent_id}/1/{number}",
+            execution_id="e",
+            task_id="t",
+            agent_id=agent_id,
+            type=body.type,
+            at_ms=1_767_225_600_000,
+            payload_json=to_json(body).decode(),
+        )
+        for number, (agent_id, body) in enumerate(told, start=1)
+    ]
+
+
+def only(verdicts: tuple[ChainVerdict, ...]) -> ChainVerdict:
+    assert len(verdicts) == 1
+    return verdicts[0]
+
+
+def test_untouched_chains_are_intact_however_their_events_are_mixed() -> None:
+    first, second = run_of("a"), run_of("b", 4)
+    mixed = [told for pair in zip(first, second, strict=False) for told in pair] + first[len(second) :]
+    verdicts = verify_events(events(*mixed))
+    assert [(v.agent_id, v.entries, v.intact) for v in verdicts] == [("a", 6, True), ("b", 4, True)]
+    assert all(v.head == v.recorded_head != "" for v in verdicts)
+
+
+def test_a_run_without_a_single_operation_is_intact() -> None:
+    verdict = only(verify_events(events(*run_of("a", 0))))
+    assert (verdict.intact, verdict.entries) == (True, 0)
+
+
+def change_argument(log: Events) -> None:
+    payload = json.loads(log[3].payload_json)
+    payload["entry"]["arguments"]["path"] = "other.txt"
+    log[3].payload_json = json.dumps(payload)
+
+
+def change_outcome(log: Events) -> None:
+    log[4].payload_json = log[4].payload_json.replace('"success"', '"refused"', 1)
+
+
+def swap(log: Events) -> None:
+    log[2].payload_json, log[4].payload_json = log[4].payload_json, log[2].payload_json
+    log[2].type, log[4].type = log[4].type, log[2].type
+
+
+def reseal_everything_from_the_third_entry(log: Events) -> None:
+    previous = json.loads(log[2].payload_json)["entry"]["hash"]
+    for event in log[3:7]:
+        payload = json.loads(event.payload_json)
+        forged = from_plain(AuditEntry, {**payload["entry"], "arguments": {"path": "forged"}})
+        entry = forged.sealed(previous)
+        payload["entry"] = json.loads(to_json(entry))
+        event.payload_json, previous = json.dumps(payload), entry.hash
+
+
+@pytest.mark.parametrize(
+    ("tamper", "first_fault"),
+    [
+        (change_argument, 3),
+        (change_outcome, 4),
+        (swap, 4),
+        (lambda log: log.pop(3), 4),
+        (lambda log: log.pop(6), 5),
+        (lambda log: log.insert(4, log[3]), 3),
+        (reseal_everything_from_the_third_entry, 6),
+        (lambda log: setattr(log[2], "payload_json", "{}"), 2),
+    ],
+    ids=["argument", "outcome", "swapped", "removed", "last removed", "doubled", "resealed", "unreadable"],
+)
+def test_the_first_entry_that_does_not_fit_is_named(tamper: Callable[[Events], object], first_fault: int) -> None:
+    log = events(*run_of("a"), *run_of("b"))
+    tamper(log)
+    verdicts = {verdict.agent_id: verdict for verdict in verify_events(log)}
+    fault = verdicts["a"].fault
+    assert fault is not None
+    assert fault.seq == first_fault
+    assert fault.reason
+    assert verdicts["b"].intact
+
+
+def test_a_head_forged_in_the_run_still_differs_from_the_candidates() -> None:
+    log = events(*run_of("a"))
+    reseal_everything_from_the_third_entry(log)
+    payload = json.loads(log[7].payload_json)
+    payload["audit_head"] = json.loads(log[6].payload_json)["entry"]["hash"]
+    log[7].payload_json = json.dumps(payload)
+    assert not only(verify_events(log)).intact
+
+
+def test_entries_of_another_agent_do_not_count() -> None:
+    log = events(*((("a", body) if agent == "b" else (agent, body)) for agent, body in run_of("b")))
+    fault = next(verdict.fault for verdict in verify_events(log) if verdict.agent_id == "a")
+    assert fault is not None and "belongs to b" in fault.reason
+
+
+def test_a_take_over_begins_a_chain_of_its_own() -> None:
+    unfinished = run_of("a", 3)[:4]
+    verdicts = verify_events(events(*unfinished, *run_of("a", 2, generation=2)))
+    assert [(v.run, v.entries, v.intact, bool(v.recorded_head)) for v in verdicts] == [
+        (1, 3, True, False),
+        (2, 2, True, True),
+    ]
+
+
+def test_events_of_a_later_version_are_passed_over() -> None:
+    log = events(*run_of("a"))
+    log.insert(2, pb.ExecutionEvent(sequence=15, agent_id="a", type="brand_new", payload_json="{}"))
+    assert only(verify_events(log)).intact

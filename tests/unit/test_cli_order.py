@@ -1,0 +1,105 @@
+"""From the command line to the request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.requests import submitted_task
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.order import Order, repo_ref
+from swe_ai_fleet.domain.task import Role, TaskKind, UncommittedChanges, check_identifier
+
+
+def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Path) -> None:
+    order = Order(
+        description="Fix it",
+        repo=str(tmp_path),
+        ref="main",
+        agents=5,
+        rounds=2,
+        role="qa",
+        checks=("make test", "make lint"),
+        setup=("pip install x",),
+        variables=("A=1", "B=x=y"),
+        path=("bin",),
+        branch="work/1",
+        uncommitted=UncommittedChanges.INCLUDE,
+        task_id="t-1",
+        timeout_seconds=90,
+    )
+    task = submitted_task(order.request())
+    assert (task.kind, task.task_id, task.description) == (TaskKind.ORCHESTRATE, "t-1", "Fix it")
+    assert (task.repo.location, task.repo.ref) == (str(tmp_path), "main")
+    assert task.repo.uncommitted is UncommittedChanges.INCLUDE
+    assert (task.num_agents, task.rounds, task.role) == (5, 2, Role.QA)
+    assert [check.command for check in task.constraints.checks] == ["make test", "make lint"]
+    assert task.constraints.limits.timeout_seconds == 90
+    assert task.environment.setup == ("pip install x",)
+    assert dict(task.environment.variables) == {"A": "1", "B": "x=y"}
+    assert task.environment.path == ("bin",)
+    assert task.delivery.branch == "work/1"
+
+
+def test_a_plain_order_leaves_everything_to_the_server(tmp_path: Path) -> None:
+    request = Order(description="Fix it", repo=str(tmp_path)).request()
+    task = submitted_task(request)
+    assert (task.num_agents, task.rounds, task.role) == (3, 1, Role.DEV)
+    assert task.repo.uncommitted is UncommittedChanges.REFUSE
+    assert not request.orchestrate.HasField("environment")
+
+
+def test_no_rounds_means_no_peer_review(tmp_path: Path) -> None:
+    assert submitted_task(Order(description="x", repo=str(tmp_path), rounds=0).request()).rounds == 0
+
+
+def test_a_deliberation_is_asked_for_as_one(tmp_path: Path) -> None:
+    order = Order(description="x", repo=str(tmp_path), deliberate_only=True, agents=2, rounds=3)
+    task = submitted_task(order.request())
+    assert (task.kind, task.num_agents, task.rounds) == (TaskKind.DELIBERATE, 2, 3)
+
+
+@pytest.mark.parametrize("description", ["Füge etwas hinzu!", "日本", "../../etc", "a" * 500, "x.lock"])
+def test_a_made_up_id_is_valid_and_another_one_each_time(tmp_path: Path, description: str) -> None:
+    ids = {Order(description=description, repo=str(tmp_path)).request().orchestrate.task_id for _ in range(5)}
+    assert len(ids) == 5
+    for task_id in ids:
+        check_identifier(task_id, field="task_id")
+
+
+def test_the_same_order_is_the_same_task(tmp_path: Path) -> None:
+    order = Order(description="x", repo=str(tmp_path))
+    assert order.request() == order.request()
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (Order(description="  "), "empty"),
+        (Order(description="x", task_id="a/b"), "not a valid id"),
+        (Order(description="x", role="CHEF"), "unknown role"),
+        (Order(description="x", variables=("NOPE",)), "KEY=VALUE"),
+        (Order(description="x", variables=("=x",)), "KEY=VALUE"),
+        (Order(description="x", repo="/does/not/exist"), "neither a directory nor a URL"),
+        (Order(description="x", branch="b", deliberate_only=True), "exclude"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_asked(order: Order, says: str) -> None:
+    with pytest.raises(CommandFault, match=says) as caught:
+        order.request()
+    assert caught.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/a.git", "ssh://git@example.org/a", "git@example.org:a/b.git", "host:path"]
+)
+def test_urls_are_sent_as_urls(url: str) -> None:
+    ref = repo_ref(url, ref="v1", uncommitted=UncommittedChanges.REFUSE)
+    assert ref == pb.RepoRef(url=url, ref="v1")
+
+
+def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert repo_ref(".", ref="", uncommitted=UncommittedChanges.IGNORE).path == str(tmp_path.resolve())

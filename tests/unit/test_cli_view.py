@@ -1,0 +1,246 @@
+"""What a watcher sees, from hostile events too."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.documents import execution_document
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.live import Progress, view
+from swe_ai_fleet.cli.outcome import print_outcome
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    Candidate,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    Delivered,
+    RankedCandidate,
+    TestSummary,
+)
+from swe_ai_fleet.domain.event import (
+    CandidatesRanked,
+    CandidateSubmitted,
+    ChecksFinished,
+    EventBody,
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    ModelReplied,
+    RunFinished,
+    RunLost,
+    RunStarted,
+    ToolFinished,
+    WinnerDelivered,
+)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+
+HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
+START_MS = 1_767_225_600_000
+
+
+def told() -> list[tuple[str, EventBody]]:
+    task = Task(
+        task_id="t", kind=TaskKind.ORCHESTRATE, description=f"Fix {HOSTILE}", repo=RepoRef(location="/r"), num_agents=2
+    )
+    entry = AuditEntry(
+        seq=1,
+        at="",
+        execution_id="e",
+        agent_id="a",
+        call_id="c",
+        tool="files",
+        operation="read_file",
+        arguments={"path": HOSTILE},
+        duration_ms=100,
+    ).sealed("")
+    usage = Usage(prompt_tokens=1000, completion_tokens=234)
+    candidate = Candidate(
+        candidate_id="a",
+        agent_id="a",
+        role=Role.DEV,
+        summary=HOSTILE,
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(insertions=3, deletions=1, files_changed=("x.py",)),
+        usage=usage,
+        audit_head=entry.hash,
+        submitted_at="",
+    )
+    tests = CheckResult(
+        kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0, tests=TestSummary(passed=7), message=HOSTILE
+    )
+    report = CheckReport(candidate_id="a", results=(tests,))
+    ranked = RankedCandidate(candidate_id="a", rank=1, score=1.0, accepted=True, reason=HOSTILE)
+    reply = ModelReply(message=AssistantMessage(content=HOSTILE), finish_reason="tool_calls", usage=usage)
+    pinned = PinnedRepository(tenant="default", location="/r", commit="c" * 40)
+    return [
+        ("_", ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
+        ("_", ExecutionClaimed(generation=1, owner="o")),
+        ("a", RunStarted(role="DEV", model=HOSTILE, messages=(), tools=("x",))),
+        ("b", RunStarted(role="DEV", model="m", messages=(), tools=("x",))),
+        ("a", ModelReplied(step=1, reply=reply, duration_ms=5)),
+        ("a", ToolFinished(entry=entry, result=ToolResult(success=True, operation="files_read_file"))),
+        (
+            "a",
+            RunFinished(
+                stop_reason=StopReason.FINAL_ANSWER,
+                artifacts=candidate.artifacts,
+                usage=usage,
+                audit_head=entry.hash,
+                answer=HOSTILE,
+            ),
+        ),
+        ("_", RunLost(lost_agent_id="b", reason=HOSTILE)),
+        ("_", CandidateSubmitted(candidate=candidate)),
+        ("_", ChecksFinished(report=report)),
+        ("_", CandidatesRanked(ranking=(ranked,), winner_id="a")),
+        ("_", WinnerDelivered(delivered=Delivered(commit_sha="d" * 40, branch=f"fleet/{HOSTILE}"), report=report)),
+        ("_", ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="a", usage=usage, duration_ms=9000)),
+    ]
+
+
+def events() -> list[pb.ExecutionEvent]:
+    return [
+        pb.ExecutionEvent(
+            sequence=number,
+            event_id=str(number),
+            execution_id="e",
+            task_id="t",
+            agent_id=agent_id,
+            type=body.type,
+            at_ms=START_MS + 1000 * number,
+            payload_json=to_json(body).decode(),
+        )
+        for number, (agent_id, body) in enumerate(told())
+    ]
+
+
+def screen(*, json: bool = False, terminal: bool = False) -> Screen:
+    def console(*, quiet: bool = False) -> Console:
+        return Console(
+            file=io.StringIO(),
+            markup=False,
+            highlight=False,
+            emoji=False,
+            width=160,
+            force_terminal=terminal,
+            color_system=None,
+            quiet=quiet,
+        )
+
+    return Screen(json=json, out=console(), err=console(quiet=json))
+
+
+def printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_rows_tell_step_tool_tokens_seconds_and_standing_as_they_change() -> None:
+    progress = Progress(now=lambda: START_MS / 1000 + 60)
+    seen: dict[int, list[tuple[str, ...]]] = {}
+    for event in events():
+        progress.add(event)
+        seen[event.sequence] = progress.rows()
+    assert seen[1] == []
+    assert seen[3] == [("a", "0", "", "0", "58", "running"), ("b", "0", "", "0", "57", "running")]
+    assert seen[5][0] == ("a", "1", "files_read_file success", "1,234", "58", "running")
+    assert seen[7] == [
+        ("a", "1", "files_read_file success", "1,234", "4", "final_answer"),
+        ("b", "0", "", "0", "0", "lost"),
+    ]
+    assert seen[8][0][-1] == "being checked"
+    assert seen[9][0][-1] == "checked: accepted"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_lines_and_tables_bear_no_trace_of_what_would_drive_the_terminal(terminal: bool) -> None:
+    shown = screen(terminal=terminal)
+    progress = Progress()
+    with view(shown, progress) as show:
+        for event in events():
+            show(event)
+    assert progress.state is not None
+    print_outcome(shown, progress.state, f"+{HOSTILE}\n")
+    out, err = printed(shown.out), printed(shown.err)
+    for text in (out, "" if terminal else err):
+        assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text and "\r" not in text
+    assert "owned" not in out.replace("<U+001B>]0;owned", "")
+    assert "[bold red]look[/]" in out
+    assert "+<U+001B>]0;owned<U+0007>[bold red]look[/]" in out
+    assert "completed: a won (9.0 s, 1,234 tokens)" in out
+    assert "tests ok 7/7" in out and "+3 -1" in out and "left no candidate: lost" in out
+    if not terminal:
+        assert "a: files_read_file [bold red]look[/] -> success (0.1 s)" in err
+        assert "ranked: a 1.000; winner: a" in err
+
+
+def test_json_lines_carry_every_event_whole() -> None:
+    shown = screen(json=True)
+    with view(shown, Progress(), json_lines=True) as show:
+        for event in events():
+            show(event)
+    lines = [json.loads(line) for line in printed(shown.out).splitlines()]
+    assert [line["type"] for line in lines] == [body.type for _, body in told()]
+    assert lines[6]["payload"]["answer"] == HOSTILE
+    assert printed(shown.err) == ""
+
+
+def test_the_document_has_what_the_table_has() -> None:
+    progress = Progress()
+    for event in events():
+        progress.add(event)
+    assert progress.state is not None
+    document = json.loads(json.dumps(execution_document(progress.state, diff="+x")))
+    assert (document["status"], document["exit_code"], document["winner"]) == ("completed", 0, "a")
+    assert document["commit"] == "d" * 40
+    assert document["diff"] == "+x"
+    candidate = document["candidates"][0]
+    assert (candidate["rank"], candidate["accepted"], candidate["insertions"]) == (1, True, 3)
+    assert candidate["checks"][0]["tests"]["passed"] == 7
+    assert candidate["usage"]["total_tokens"] == 1234
+    assert [agent["agent_id"] for agent in document["agents"]] == ["a", "b"]
+
+
+def test_an_event_that_cannot_be_read_stops_nobody() -> None:
+    progress = Progress()
+    log = events()
+    log[5].payload_json = "{"
+    log[6].type = "of_a_later_version"
+    for event in log:
+        progress.add(event)
+    assert progress.state is not None and progress.state.status is ExecutionStatus.COMPLETED
+
+
+@pytest.mark.parametrize("write", [Screen.line, Screen.note], ids=["line", "note"])
+def test_lines_are_cleaned(write: Callable[[Screen, str], None]) -> None:
+    shown = screen()
+    write(shown, HOSTILE)
+    assert (printed(shown.out) or printed(shown.err)) == "[bold red]look[/]\n"
+
+
+def test_a_fault_is_a_line_and_a_hint_or_a_document() -> None:
+    fault = CommandFault("two\nlines", exit_code=Exit.USAGE, hint="do this", field="repo")
+    plain, document = screen(), screen(json=True)
+    plain.fault(fault)
+    document.fault(fault)
+    assert printed(plain.err) == "fleet: repo: two lines\n  hint: do this\n"
+    assert printed(plain.out) == ""
+    assert json.loads(printed(document.out)) == {
+        "error": {"message": "two\nlines", "hint": "do this", "field": "repo"},
+        "exit_code": 2,
+    }

@@ -1,0 +1,373 @@
+"""What was written must be readable for ever: golden payloads of every kind of event, and round trips.
+
+`python tests/unit/test_codec.py` writes the golden files of kinds that have none yet. A file that is there is never
+rewritten: it is what some log out there holds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    BlobRef,
+    Candidate,
+    CheckKind,
+    CheckReport,
+    CheckResult,
+    Delivered,
+    RankedCandidate,
+)
+from swe_ai_fleet.domain.candidate import TestSummary as Summary
+from swe_ai_fleet.domain.event import (
+    CancelRequested,
+    CandidatesRanked,
+    CandidateSubmitted,
+    ChecksFinished,
+    Event,
+    EventBody,
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    MessageAdded,
+    ModelReplied,
+    ResultPublished,
+    RunClaimed,
+    RunFinished,
+    RunLost,
+    RunStarted,
+    StoredEvent,
+    ToolFinished,
+    ToolStarted,
+    WinnerDelivered,
+    Writer,
+)
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelReply,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.domain.task import (
+    CheckSpec,
+    Constraints,
+    Delivery,
+    EnvironmentSpec,
+    PinnedRepository,
+    RepoRef,
+    Role,
+    Task,
+    TaskKind,
+    UncommittedChanges,
+)
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+
+GOLDEN = Path(__file__).parent / "golden"
+AT = "2026-01-02T03:04:05.678+00:00"
+
+
+def representatives() -> list[EventBody]:
+    """One body of each kind with every field set to something that is not its default."""
+    digest = "d" * 64
+    blob = BlobRef(name=f"default/e/{digest}", digest=digest, size=1234, media_type="text/x-diff")
+    usage = Usage(
+        prompt_tokens=100, completion_tokens=20, cached_tokens=60, model_calls=3, tool_calls=2, duration_ms=4500
+    )
+    tests = Summary(passed=9, failed=1, errors=1, skipped=2, duration_ms=321, failing=("tests/test_a.py::test_b",))
+    task = Task(
+        task_id="task-1",
+        kind=TaskKind.ORCHESTRATE,
+        description="Fix the bug in \u00fcber.py.",
+        repo=RepoRef(
+            location="https://example.org/repo.git",
+            ref="main",
+            commit="c" * 40,
+            subdirectory="lib",
+            credential="work",
+            uncommitted=UncommittedChanges.INCLUDE,
+        ),
+        tenant="acme",
+        role=Role.QA,
+        context="It fails on empty input.",
+        constraints=Constraints(
+            rubric="Small is good.",
+            requirements=("no new dependency",),
+            metadata={"ticket": "42"},
+            limits=Limits(
+                max_iterations=5, max_tool_calls=6, max_tokens=7, timeout_seconds=8.5, command_timeout_seconds=9.5
+            ),
+            allowed_tools=("files",),
+            denied_tools=("shell",),
+            allowed_paths=("src/*",),
+            checks=(
+                CheckSpec(name="unit", command="make test", timeout_seconds=60, required=False, expected_exit_code=3),
+            ),
+            abort_on_error=True,
+        ),
+        environment=EnvironmentSpec(
+            setup=("make venv",), variables={"CI": "1"}, path=("venv/bin",), image="python:3.11", detect=False
+        ),
+        delivery=Delivery(branch="fix", push=True, author_name="A", author_email="a@example.org", message="Fix it"),
+        num_agents=2,
+        rounds=3,
+        enable_tools=False,
+        tools=("files",),
+        model_profile="small",
+        attempt=2,
+        case_id="case-1",
+        story_id="story-1",
+        plan_id="plan-1",
+    )
+    pinned = PinnedRepository(
+        tenant="acme",
+        location=task.repo.location,
+        commit="c" * 40,
+        branch="main",
+        subdirectory="lib",
+        credential="work",
+        snapshot_of="b" * 40,
+    )
+    call = ToolCall(call_id="1-1", model_call_id="call_0", name="files_read_file", arguments='{"path": "a.py"}')
+    assistant = AssistantMessage(content="Let me look.", tool_calls=(call,))
+    started = AuditEntry(
+        seq=1,
+        at=AT,
+        execution_id="e",
+        agent_id="agent-1",
+        call_id="1-1",
+        tool="files",
+        operation="write_file",
+        arguments={"path": "\u00fc.py", "content": "x = 1\n", "count": 3, "flag": True, "none": None},
+        arguments_digest=digest,
+        outcome=Outcome.STARTED,
+        workspace_revision=1,
+    ).sealed(GENESIS)
+    finished = replace(
+        started,
+        seq=2,
+        decision=Decision.REFUSED,
+        reason="not allowed",
+        outcome=Outcome.REFUSED,
+        exit_code=1,
+        duration_ms=12,
+        output_digest=digest,
+        bytes_out=5,
+    ).sealed(started.hash)
+    result = ToolResult(
+        success=False,
+        operation="files_write_file",
+        content="text",
+        error="not allowed",
+        exit_code=1,
+        metadata={"path": "\u00fc.py", "tests": {"passed": 1}, "list": [1, 2.5, "x", None, True]},
+        outcome=Outcome.REFUSED,
+        duration=0.25,
+        truncated=True,
+        artifact=digest,
+    )
+    artifacts = Artifacts(
+        commit_sha="a" * 40,
+        branch="fleet/task-1",
+        patch=blob,
+        files_changed=("src/\u00fcber.py",),
+        insertions=3,
+        deletions=1,
+        tests=tests,
+    )
+    candidate = Candidate(
+        candidate_id="candidate-1",
+        agent_id="agent-1",
+        role=Role.QA,
+        summary="Fixed.",
+        stop_reason=StopReason.MAX_TOKENS,
+        artifacts=artifacts,
+        usage=usage,
+        audit_head=finished.hash,
+        submitted_at=AT,
+        model="some-model",
+        error="nearly",
+    )
+    check = CheckResult(
+        kind=CheckKind.COMMAND,
+        name="unit",
+        passed=True,
+        required=False,
+        score=0.75,
+        message="9 of 12",
+        output="...",
+        exit_code=0,
+        problems=("tests/test_a.py::test_b",),
+        warnings=2,
+        tests=tests,
+        details={"command": "make test"},
+        duration_ms=99,
+        skipped_reason="none",
+    )
+    report = CheckReport(candidate_id="candidate-1", results=(check,))
+    ranked = RankedCandidate(
+        candidate_id="candidate-1", rank=1, score=0.9, accepted=True, duplicates=("candidate-2",), reason="all passed"
+    )
+    messages = (
+        SystemMessage(content="You are."),
+        UserMessage(content="Do."),
+        assistant,
+        ToolMessage(call_id="1-1", content="ok"),
+    )
+    return [
+        ExecutionStarted(task=task, repository=pinned, fingerprint="f" * 64),
+        ExecutionClaimed(generation=2, owner="orchestrator-1"),
+        RunStarted(
+            role="QA",
+            model="some-model",
+            messages=messages,
+            tools=("files_read_file", "final_answer"),
+            temperature=0.7,
+            seed=11,
+            environment="key",
+        ),
+        RunClaimed(generation=2, host="host-1"),
+        ModelReplied(
+            step=1,
+            reply=ModelReply(message=assistant, finish_reason="tool_calls", usage=usage, model="some-model"),
+            duration_ms=450,
+        ),
+        MessageAdded(step=2, message=UserMessage(content="Call a tool.")),
+        ToolStarted(entry=started),
+        ToolFinished(entry=finished, result=result),
+        RunFinished(
+            stop_reason=StopReason.TIMEOUT,
+            artifacts=artifacts,
+            usage=usage,
+            audit_head=finished.hash,
+            answer="Fixed.",
+            error="late",
+        ),
+        RunLost(lost_agent_id="agent-2", reason="its process died"),
+        CandidateSubmitted(candidate=candidate),
+        ChecksFinished(report=report),
+        CandidatesRanked(ranking=(ranked,), winner_id="candidate-1"),
+        WinnerDelivered(delivered=Delivered(commit_sha="a" * 40, branch="fix", pushed=True), report=report),
+        CancelRequested(reason="enough"),
+        ExecutionFinished(
+            status=ExecutionStatus.NO_WINNER, winner_id="candidate-1", error="none", usage=usage, duration_ms=9000
+        ),
+        ResultPublished(),
+    ]
+
+
+def event(body: EventBody) -> Event:
+    writer = Writer(tenant="acme", execution_id="e", task_id="task-1", agent_id="agent-1", generation=2)
+    return writer.event(body, ordinal=3, at=AT)
+
+
+def write_missing() -> None:
+    """Write the golden file of every kind that has none yet; done once for a new kind of event."""
+    GOLDEN.mkdir(exist_ok=True)
+    for body in representatives():
+        path = GOLDEN / f"{body.type}.json"
+        if not path.exists():
+            path.write_text(json.dumps(to_plain(event(body)), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+KINDS = {body.type: body for body in representatives()}
+
+
+def test_every_kind_of_event_has_a_golden_file() -> None:
+    assert {type(body) for body in KINDS.values()} == set(get_args(EventBody))
+    assert {path.stem for path in GOLDEN.glob("*.json")} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_old_payload_still_says_the_same(kind: str) -> None:
+    data = (GOLDEN / f"{kind}.json").read_bytes()
+    loaded = from_json(Event, data)
+    assert loaded == event(KINDS[kind])
+    assert type(loaded.body) is type(KINDS[kind])
+    assert _within(json.loads(data), to_plain(loaded))
+
+
+def _within(old: object, new: object) -> bool:
+    """Whether everything the old payload says stands in the new one too; new optional fields may have come."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(key in new and _within(value, new[key]) for key, value in old.items())
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(_within(one, other) for one, other in zip(old, new, strict=True))
+    return old == new
+
+
+def test_the_audit_chain_of_the_golden_events_is_whole() -> None:
+    entries = [
+        from_json(Event, (GOLDEN / f"{kind}.json").read_bytes()).body.entry  # type: ignore[union-attr]
+        for kind in ("tool_started", "tool_finished")
+    ]
+    assert verify(entries, head=entries[-1].hash) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_round_trips(kind: str) -> None:
+    stored = StoredEvent(sequence=7, event=event(KINDS[kind]))
+    assert from_json(StoredEvent, to_json(stored)) == stored
+    assert from_plain(StoredEvent, to_plain(stored)) == stored
+    assert from_plain(StoredEvent, json.loads(json.dumps(to_plain(stored)))) == stored
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_newest_required_fields_are_required(kind: str) -> None:
+    plain = to_plain(event(KINDS[kind]))
+    plain["body"]["field_of_a_later_version"] = {"nested": [1]}
+    assert from_plain(Event, plain) == event(KINDS[kind])
+    del plain["body"]["type"]
+    plain["body"]["type"] = "never_heard_of"
+    with pytest.raises(ValueError, match="body"):
+        from_plain(Event, plain)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(metadata=st.dictionaries(st.text(max_size=5), json_values, max_size=3), content=st.text())
+def test_whatever_a_tool_says_comes_back(metadata: dict[str, object], content: str) -> None:
+    result = ToolResult(success=True, operation="x", content=content, metadata=metadata)
+    assert from_json(ToolResult, to_json(result)) == result
+
+
+@given(arguments=st.dictionaries(st.text(max_size=5), json_values, max_size=3))
+def test_a_sealed_entry_is_still_sealed_after_the_wire(arguments: dict[str, object]) -> None:
+    body = KINDS["tool_started"]
+    assert isinstance(body, ToolStarted)
+    entry = replace(body.entry, arguments=arguments).sealed(GENESIS)
+    assert verify([from_json(AuditEntry, to_json(entry))]) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"null", b"[1]", b'{"id": 1}', b"\xff", b'{"body": {"type": "run_lost"}}']
+)
+def test_what_is_no_event_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Event|JSON"):
+        from_json(Event, data)
+
+
+if __name__ == "__main__":
+    write_missing()
