@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from swe_ai_fleet.domain.event import Event, EventBody
 
 T = TypeVar("T")
+
+
+class _Envelope(TypedDict):
+    """An event as it is read: its `type` says at once which body it has, where a plain union would try all of them."""
+
+    id: str
+    tenant: str
+    execution_id: str
+    task_id: str
+    agent_id: str
+    at: str
+    body: Annotated[EventBody, Field(discriminator="type")]
 
 
 @cache
@@ -22,6 +37,8 @@ def to_json(value: object) -> bytes:
 
 def from_json(kind: type[T], data: bytes | str) -> T:
     """The value that `to_json` made. Raises ValueError (pydantic's) naming what does not fit."""
+    if kind is Event:
+        return cast("T", Event(**_adapter(_Envelope).validate_json(data)))
     return _adapter(kind).validate_json(data)
 
 

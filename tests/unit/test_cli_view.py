@@ -26,7 +26,9 @@ from swe_ai_fleet.domain.candidate import (
     CheckResult,
     Delivered,
     RankedCandidate,
-    TestSummary,
+)
+from swe_ai_fleet.domain.candidate import (
+    TestSummary as CountedTests,
 )
 from swe_ai_fleet.domain.event import (
     CandidatesRanked,
@@ -81,7 +83,7 @@ def told() -> list[tuple[str, EventBody]]:
         submitted_at="",
     )
     tests = CheckResult(
-        kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0, tests=TestSummary(passed=7), message=HOSTILE
+        kind=CheckKind.DRY_RUN, name="tests", passed=True, score=1.0, tests=CountedTests(passed=7), message=HOSTILE
     )
     report = CheckReport(candidate_id="a", results=(tests,))
     ranked = RankedCandidate(candidate_id="a", rank=1, score=1.0, accepted=True, reason=HOSTILE)

@@ -365,7 +365,7 @@ def test_a_sealed_entry_is_still_sealed_after_the_wire(arguments: dict[str, obje
     "data", [b"", b"{}", b"null", b"[1]", b'{"id": 1}', b"\xff", b'{"body": {"type": "run_lost"}}']
 )
 def test_what_is_no_event_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"Event|JSON"):
+    with pytest.raises(ValueError, match="validation error"):
         from_json(Event, data)
 
 

@@ -253,9 +253,11 @@ class TestEditFile:
     async def test_only_new_syntax_errors_are_reported(self, files: FileTool, root: Path) -> None:
         result = await files.edit_file("src/double.py", "(x):", "(x:")
         assert "Warning: src/double.py does not parse any more: line 1" in result.content
+        assert str(result.metadata["syntax_error"]).startswith("line 1")
+        result = await files.edit_file("src/double.py", "    return", "        return")
         result = await files.edit_file("src/double.py", "print", "show")
         assert "Warning" not in result.content
-        assert result.metadata["syntax_error"]
+        assert result.metadata["syntax_error"] == ""
 
     async def test_what_the_encoding_cannot_hold(self, files: FileTool, root: Path) -> None:
         (root / "old.txt").write_bytes("caf\u00e9".encode("latin-1"))

@@ -214,7 +214,8 @@ async def _operate(assignment: Assignment, count: int, journal: Journal) -> str:
     """So many writes, one a step, audited; the head of the audit chain."""
     head = GENESIS
     for number in range(1, count + 1):
-        reply = ModelReply(message=AssistantMessage(content=f"step {number}"), usage=Usage(model_calls=1))
+        message = AssistantMessage(content=f"step {number}")
+        reply = ModelReply(message=message, finish_reason="tool_calls", usage=Usage(model_calls=1))
         await journal.append(ModelReplied(step=number, reply=reply, duration_ms=1))
         for outcome in (Outcome.STARTED, Outcome.SUCCESS):
             entry = AuditEntry(

@@ -239,7 +239,9 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """The result of a change, with the syntax error that it brought in, if it did."""
         error = syntax_error(path, text.content, changed=changed)
-        if error and not (before and syntax_error(path, before)):
+        if error and before and syntax_error(path, before):
+            error = ""  # it was there before
+        if error:
             said += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
         metadata = {
             "path": path,

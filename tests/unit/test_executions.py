@@ -1,0 +1,422 @@
+"""Executions from acceptance to their published result, over the log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.errors import (
+    AgentLost,
+    AlreadyExists,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
+from swe_ai_fleet.domain.event import (
+    ChecksFinished,
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    ResultPublished,
+    RunLost,
+    Writer,
+)
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, PASSED, ScriptedFleet, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_log import MemoryLog
+
+SECONDS = 10
+SKIPPED = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason="no test command")
+
+
+def a_task(task_id: str = "task-1", **changes: object) -> Task:
+    base = Task(
+        task_id=task_id, kind=TaskKind.DELIBERATE, description="Add a greeting", repo=RepoRef(location="/srv/app")
+    )
+    return replace(base, **changes)
+
+
+@dataclass
+class World:
+    """Everything an orchestrator works with, all of it in memory."""
+
+    log: MemoryLog = field(default_factory=MemoryLog)
+    workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
+    fleet: ScriptedFleet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fleet = ScriptedFleet(storage=self.log)
+
+    @asynccontextmanager
+    async def running(self, **options: object) -> AsyncIterator[Executions]:
+        surroundings = Surroundings(
+            log=self.log,
+            blobs=self.log,
+            results=self.log,
+            fleet=self.fleet,
+            workspaces=self.workspaces,
+            owner="test",
+        )
+        async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
+            yield executions
+
+    async def run(self, task: Task):
+        """The state that a task ends in."""
+        async with self.running() as executions:
+            submission = await executions.submit(task)
+            return await executions.wait(task.tenant, submission.execution_id)
+
+    def bodies(self, kind: type) -> list:
+        return [event.body for event in self.log.events if isinstance(event.body, kind)]
+
+
+async def published(executions: Executions, execution_id: str) -> None:
+    """Wait until the drive of an execution is over, its result included."""
+    drives = [work for work in asyncio.all_tasks() if work.get_name() == f"execution {execution_id}"]
+    if drives:
+        await asyncio.wait(drives)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_candidates_are_checked_ranked_and_the_winner_named(world: World):
+    world.fleet.runs = {"agent-dev-2": ScriptedRun(checks=(FAILED,)), "agent-dev-3": ScriptedRun(insertions=5)}
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.winner_id == "agent-dev-1"
+    assert [one.candidate_id for one in state.ranking] == ["agent-dev-1", "agent-dev-3", "agent-dev-2"]
+    assert state.usage.total_tokens == 303
+    assert state.delivered is None
+    assert world.workspaces.deliveries == []
+
+
+async def test_a_lost_agent_costs_its_own_candidate_only(world: World):
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=AgentLost("its host died"))}
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.COMPLETED
+    assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
+    assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(RunLost)] == [("agent-dev-1", "its host died")]
+    assert state.agents["agent-dev-1"].status == "lost"
+
+
+async def test_with_every_agent_lost_the_execution_fails_and_says_why(world: World):
+    world.fleet.default = ScriptedRun(fault=AgentLost("its host died"))
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.FAILED
+    assert state.error == "no agent handed in a candidate: its host died"
+    assert state.winner_id == ""
+
+
+async def test_without_an_accepted_candidate_there_is_no_winner(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,))
+    state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
+    assert state.status is ExecutionStatus.NO_WINNER
+    assert "exit code 1" in state.error
+    assert len(state.ranking) == 3
+    assert world.workspaces.deliveries == []
+
+
+async def test_a_candidate_without_evidence_cannot_win(world: World):
+    world.fleet.default = ScriptedRun(check_fault=AgentLost("the node died"))
+    state = await world.run(a_task(num_agents=1))
+    assert state.status is ExecutionStatus.NO_WINNER
+    assert "the node died" in state.error
+
+
+async def test_runs_that_the_clock_ended_make_a_timeout(world: World):
+    world.fleet.default = ScriptedRun(stop_reason=StopReason.TIMEOUT, checks=(FAILED,))
+    assert (await world.run(a_task())).status is ExecutionStatus.TIMEOUT
+
+
+async def test_equal_diffs_are_checked_once(world: World):
+    world.fleet.default = ScriptedRun(patch=b"the same diff\n")
+    state = await world.run(a_task(num_agents=4))
+    assert len(world.fleet.checked) == 1
+    assert len(world.bodies(ChecksFinished)) == 4
+    assert {one.candidate_id for one in world.bodies(ChecksFinished) for one in [one.report]} == set(state.candidates)
+    [only] = state.ranking
+    assert len(only.duplicates) == 3
+
+
+async def test_a_fault_of_ours_ends_the_execution_without_telling_its_secrets(world: World):
+    world.fleet.default = ScriptedRun(fault=RuntimeError("password hunter2"))  # pyright: ignore[reportArgumentType]
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.FAILED
+    assert "RuntimeError" in state.error
+    assert "hunter2" not in state.error
+
+
+async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
+    state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.delivered is not None
+    assert (state.delivered.commit_sha, state.delivered.branch) == (DELIVERED_COMMIT, "fleet/task-1")
+    [(execution_id, patch, delivery)] = world.workspaces.deliveries
+    assert execution_id == state.execution_id
+    assert patch == b"diff of agent-dev-1\n"
+    assert f"Fleet-Execution: {execution_id}" in delivery.message
+    assert world.fleet.checked[-1].repository.commit == DELIVERED_COMMIT
+
+
+@pytest.mark.parametrize(
+    ("delivered", "status"),
+    [
+        ((PASSED,), ExecutionStatus.COMPLETED),
+        ((FAILED,), ExecutionStatus.FAILED),
+        ((SKIPPED,), ExecutionStatus.COMPLETED),
+        ((), ExecutionStatus.COMPLETED),
+        ((PASSED, replace(FAILED, required=False)), ExecutionStatus.COMPLETED),
+    ],
+)
+async def test_the_checks_on_the_branch_decide(world: World, delivered, status):
+    world.fleet.delivered = delivered
+    state = await world.run(a_task(kind=TaskKind.ORCHESTRATE, delivery=Delivery(branch="topic")))
+    assert state.status is status
+    assert state.delivered is not None
+    assert state.delivered.branch == "topic"
+
+
+async def test_a_refused_delivery_fails_the_execution(world: World):
+    world.workspaces.delivery_fault = PreconditionFailed("the branch is checked out")
+    state = await world.run(a_task(kind=TaskKind.ORCHESTRATE))
+    assert state.status is ExecutionStatus.FAILED
+    assert state.error == "the branch is checked out"
+
+
+async def test_the_result_is_published_once_and_tells_the_end(world: World):
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        await published(executions, submission.execution_id)
+    [result] = [one for one in world.log.results if not one.agent_id]
+    payload = json.loads(result.payload)
+    assert payload["status"] == "completed"
+    assert payload["winner"] == payload["agent_id"] == "agent-dev-1"
+    assert payload["artifacts"]["patch"] == "diff of agent-dev-1\n"
+    assert [one["operation"] for one in payload["operations"]] == ["write_file"]
+    assert len(world.bodies(ResultPublished)) == 1
+    assert world.workspaces.released == [submission.execution_id]
+
+
+async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World):
+    never = asyncio.Event()
+    world.fleet.runs = {name: ScriptedRun(after=never) for name in ("agent-dev-1", "agent-dev-2")}
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        await world.fleet.started(3)
+        state = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "changed my mind")
+        assert state.status is ExecutionStatus.CANCELLED
+        assert state.error == "changed my mind"
+        assert sorted(world.fleet.cancelled) == ["agent-dev-1", "agent-dev-2"]
+        assert state.result_published
+        again = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "again")
+        assert again == state
+    assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"]
+
+
+async def test_cancelling_before_any_agent_has_started(world: World):
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        state = await executions.cancel(DEFAULT_TENANT, submission.execution_id)
+    assert state.status is ExecutionStatus.CANCELLED
+    assert world.fleet.begun == []
+
+
+async def test_a_finished_execution_cannot_be_cancelled_any_more(world: World):
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        await executions.wait(DEFAULT_TENANT, submission.execution_id)
+        state = await executions.cancel(DEFAULT_TENANT, submission.execution_id)
+        assert state.status is ExecutionStatus.COMPLETED
+        with pytest.raises(NotFound):
+            await executions.cancel(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000")
+
+
+async def test_shutting_down_leaves_an_execution_for_the_next_start(world: World):
+    gate = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=gate)
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        await world.fleet.started(3)
+    assert len(world.fleet.cancelled) == 3
+    assert world.bodies(ExecutionFinished) == []
+    assert world.log.results == []
+    gate.set()
+    async with world.running(recover=True) as executions:
+        state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
+        await published(executions, submission.execution_id)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.generation == 2
+    assert {one.generation for one in world.fleet.begun[3:]} == {2}
+    async with world.running(recover=True):
+        pass
+    assert len(world.bodies(ExecutionFinished)) == len(world.bodies(ResultPublished)) == 1
+    assert len([one for one in world.log.results if not one.agent_id]) == 1
+
+
+async def test_a_result_that_was_not_told_is_told_at_the_next_start(world: World):
+    task = a_task()
+    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+    repository = await world.workspaces.pin(task.tenant, task.repo)
+    async with world.log.journal(writer, fresh=True) as journal:
+        await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))
+        await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error="power cut"))
+    async with world.running(recover=True) as executions:
+        await published(executions, task.execution_id)
+    assert [json.loads(one.payload)["error"] for one in world.log.results] == ["power cut"]
+    assert world.fleet.begun == []
+
+
+async def test_a_driver_that_was_fenced_says_nothing_more(world: World):
+    gate = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=gate)
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        await world.fleet.started(3)
+        other = Writer(tenant=DEFAULT_TENANT, execution_id=submission.execution_id, task_id="task-1", generation=2)
+        async with world.log.journal(other) as journal:
+            await journal.append(ExecutionClaimed(generation=2, owner="another"))
+        gate.set()
+        await published(executions, submission.execution_id)
+    own = [event.body for event in world.log.events if event.agent_id == "_"]
+    assert own[-1] == ExecutionClaimed(generation=2, owner="another")
+    assert world.log.results == []
+    assert world.workspaces.released == []
+
+
+async def test_the_same_task_again_is_the_same_execution(world: World):
+    async with world.running() as executions:
+        first = await executions.submit(a_task())
+        again = await executions.submit(a_task())
+        assert (first.existed, again.existed) == (False, True)
+        assert first.execution_id == again.execution_id
+        with pytest.raises(AlreadyExists) as other:
+            await executions.submit(a_task(description="Add a farewell"))
+        assert other.value.field == "task_id"
+        rerun = await executions.submit(a_task(attempt=2))
+        assert not rerun.existed
+        assert rerun.execution_id != first.execution_id
+        assert (await executions.latest(DEFAULT_TENANT, "task-1")).task.attempt == 2
+
+
+async def test_of_many_at_once_one_is_accepted(world: World):
+    async with world.running() as executions:
+        submissions = await asyncio.gather(*(executions.submit(a_task()) for _ in range(20)))
+        await executions.wait(DEFAULT_TENANT, submissions[0].execution_id)
+        await published(executions, submissions[0].execution_id)
+    assert [one.existed for one in submissions].count(False) == 1
+    assert len(world.fleet.begun) == 3
+    assert len(world.bodies(ExecutionStarted)) == len(world.bodies(ExecutionFinished)) == 1
+
+
+async def test_a_task_is_known_as_soon_as_it_is_accepted(world: World):
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+        known = executions.projection.get(DEFAULT_TENANT, submission.execution_id)
+        assert known is not None
+        assert known.status is ExecutionStatus.PENDING
+        assert (await executions.latest(DEFAULT_TENANT, "task-1")).execution_id == submission.execution_id
+
+
+async def test_more_than_may_run_at_once_is_refused(world: World):
+    world.fleet.default = ScriptedRun(after=asyncio.Event())
+    async with world.running(max_executions=1) as executions:
+        await executions.submit(a_task())
+        with pytest.raises(ResourceExhausted):
+            await executions.submit(a_task("task-2"))
+        assert (await executions.submit(a_task())).existed
+
+
+async def test_a_bad_task_leaves_no_trace(world: World):
+    world.workspaces.faults = {"gone": PreconditionFailed("no such ref", field="repo.ref")}
+    async with world.running(max_agents=5) as executions:
+        with pytest.raises(PreconditionFailed):
+            await executions.submit(a_task(repo=RepoRef(location="/srv/app", ref="gone")))
+        with pytest.raises(InvalidRequest) as refused:
+            await executions.submit(a_task(num_agents=6))
+        assert refused.value.field == "num_agents"
+    assert world.log.events == []
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_a_caller_that_goes_away_during_acceptance_leaves_nothing_half_done(world: World, turns: int):
+    async with world.running() as executions:
+        task = a_task()
+        submitting = asyncio.create_task(executions.submit(task))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        submitting.cancel()
+        await asyncio.gather(submitting, return_exceptions=True)
+        again = await executions.submit(task)
+        state = await executions.wait(DEFAULT_TENANT, again.execution_id)
+        await published(executions, again.execution_id)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert len(world.fleet.begun) == 3
+
+
+async def test_an_acceptance_that_was_stored_but_never_answered_starts_when_it_is_repeated(world: World):
+    task = a_task()
+    async with world.running(recover=True) as executions:
+        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+        repository = await world.workspaces.pin(task.tenant, task.repo)
+        async with world.log.journal(writer, fresh=True) as journal:
+            await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))
+        submissions = await asyncio.gather(*(executions.submit(task) for _ in range(5)))
+        assert all(one.existed for one in submissions)
+        state = await executions.wait(task.tenant, task.execution_id)
+        await published(executions, task.execution_id)
+        await executions.submit(task)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert len(world.fleet.begun) == 3
+
+
+async def test_watchers_see_everything_in_order_and_the_end(world: World):
+    gate = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=gate)
+    async with world.running() as executions:
+        submission = await executions.submit(a_task())
+
+        async def watch(start: int) -> list[int]:
+            return [one.sequence async for one in executions.watch(DEFAULT_TENANT, submission.execution_id, start)]
+
+        await world.fleet.started(3)
+        early = [asyncio.create_task(watch(start)) for start in (0, 5, 10**9)]
+        gate.set()
+        whole, part, nothing = await asyncio.gather(*early)
+        await published(executions, submission.execution_id)
+        assert whole == sorted(whole)
+        assert whole[0] == 1
+        assert part == [one for one in whole if one >= 5]
+        assert nothing == []
+        assert await watch(0) == whole
+        assert await watch(whole[-1]) == [whole[-1]]
+        assert await watch(whole[-1] + 1) == await watch(10**9) == []
+        finished = [e for e in world.log.events if isinstance(e.body, ExecutionFinished)]
+        assert world.log.events[whole[-1] - 1] == finished[0]
+
+
+async def test_watching_what_does_not_exist(world: World):
+    async with world.running() as executions:
+        with pytest.raises(NotFound):
+            await anext(executions.watch(DEFAULT_TENANT, "00000000-0000-0000-0000-000000000000"))
+
+
+async def test_a_dependency_that_does_not_answer_is_passed_on(world: World):
+    world.workspaces.faults = {"main": Unavailable("the remote does not answer", field="repo.url")}
+    async with world.running() as executions:
+        with pytest.raises(Unavailable):
+            await executions.submit(a_task(repo=RepoRef(location="https://example.org/app", ref="main")))
