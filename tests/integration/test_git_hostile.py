@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,10 @@ async def test_a_hostile_local_repository(provider: GitWorkspaceProvider, tmp_pa
         delivered = await provider.deliver("e1", pinned, patch, Delivery(branch=f"fleet/{choice}"))
         assert delivered.commit_sha
         assert not marker.exists()
+    # The traps were armed: an ordinary git springs them.
+    with contextlib.suppress(subprocess.CalledProcessError):
+        git(repo, "status")
+    assert marker.exists()
 
 
 async def test_a_missing_object_is_not_fetched_by_their_rules(
@@ -147,7 +153,7 @@ async def test_a_hostile_agent(provider: GitWorkspaceProvider, tmp_path: Path, m
         "rm -rf .git && ln -s {victim}/.git .git",
         "rm -rf .git && echo 'gitdir: {victim}/.git' > .git",
         "rm -rf .git/objects && ln -s {victim} .git/objects; rm .git/index; ln -s {victim}/stolen .git/index",
-        "mv .git deeper; mkdir .git; echo '[core]' > .git/config; mkfifo .git/HEAD",
+        "mv .git deeper; mkdir .git; echo '[core]' > .git/config",
         "mkdir sub && ln -s {victim}/.git sub/.git",
         "mkdir sub && echo 'gitdir: {victim}/.git' > sub/.git && touch sub/f",
         "ln -s {victim} link; mkfifo pipe; ln -s link/secret .gitignore; ln -s {victim}/secret .gitattributes",

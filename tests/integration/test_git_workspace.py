@@ -398,7 +398,7 @@ class TestReaper:
     async def test_a_killed_process_is_tidied_up_after(
         self, provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
     ) -> None:
-        with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:  # noqa: ASYNC220
+        with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert await asyncio.to_thread(holder.stdout.readline) == b"open\n"
             workspaces = tmp_path / "home/workspaces"

@@ -370,8 +370,9 @@ async def test_a_command_that_kills_everything_it_sees_ends_only_itself(confined
         result = await confined.run(shell(script, timeout_seconds=20))
         assert (result.exit_code, result.timed_out) == (137, False), script
         assert (await confined.run(Command(argv=("true",)))).ok
-    gentle = await confined.run(shell("kill -TERM 0; echo never"))
-    assert gentle.exit_code == 143
+    assert (await confined.run(shell("kill -TERM 0; echo never"))).exit_code == 143
+    handled = await confined.run(shell("trap 'echo caught' TERM; kill -TERM 0; sleep 0.3; echo after; exit 6"))
+    assert (handled.stdout.text(), handled.exit_code) == ("caught\nafter\n", 6)
 
 
 async def test_loopback_of_the_host_cannot_be_reached(confined: LocalWorkspace) -> None:

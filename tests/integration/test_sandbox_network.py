@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,7 @@ class Service:
 
     def __init__(self) -> None:
         self.port = 0
+        self.linger_seconds = 0.0
         self.seen: list[str] = []
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,8 +53,12 @@ class Service:
             head = (start + await reader.readuntil(b"\r\n\r\n")).decode()
             lengths = [line.split(":")[1] for line in head.splitlines() if line.lower().startswith("content-length")]
             body = await reader.readexactly(int(lengths[0])) if lengths else b""
-            self.seen.append(head + body.decode())
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+            more = b""
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.linger_seconds):
+                    more = await reader.read(4096)
+            self.seen.append(head + (body + more).decode())
         await writer.drain()
         writer.close()
 
@@ -180,6 +185,7 @@ connection.sendall((one.format(1) + one.format(2)).encode())
 print(connection.makefile("rb").read().decode())
 """
     address = f"localhost:{service.port}"
+    service.linger_seconds = 0.3
     async with networked(tmp_path, private=(address,)) as workspace:
         result = await workspace.run(Command(argv=("python3", "-c", script, address), timeout_seconds=30))
     assert result.stdout.text().endswith("hello\n")

@@ -215,8 +215,7 @@ class TestAudit:
         assert entry.output_digest == hashlib.sha256(b"a 1 None").hexdigest()
 
     async def test_a_change_is_recorded_before_it_happens(self) -> None:
-        journal = ListJournal()
-        sample = kit(trail=AuditTrail(journal=journal, execution_id="e", agent_id="a"))
+        sample = kit()
 
         class Watching(ListJournal):
             async def append(self, body: EventBody) -> Event:
@@ -230,7 +229,7 @@ class TestAudit:
         started, finished = watching.bodies
         assert isinstance(started, ToolStarted)
         assert isinstance(finished, ToolFinished)
-        assert started.entry.call_id == finished.entry.call_id == finished.entry.call_id == "call-1"
+        assert started.entry.call_id == finished.entry.call_id == "call-1"
         assert (started.entry.workspace_revision, finished.entry.workspace_revision) == (1, 1)
 
     async def test_a_fenced_run_does_nothing_more(self) -> None:

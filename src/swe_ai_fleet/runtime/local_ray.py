@@ -10,12 +10,10 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import ray
-from ray._raylet import (  # pyright: ignore[reportMissingModuleSource]
-    AuthenticationTokenLoader,  # pyright: ignore[reportUnknownVariableType, reportAttributeAccessIssue]
-    Config,  # pyright: ignore[reportUnknownVariableType, reportAttributeAccessIssue]
-)
+from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.settings import Settings
@@ -55,8 +53,9 @@ def ray_connection(settings: Settings) -> Generator[None]:
     directory = Path(tempfile.mkdtemp(prefix="fleet-ray-"))
     os.environ.update(_PRIVATE, RAY_AUTH_TOKEN=secrets.token_hex(32))
     # Ray reads its environment once, when it is imported; that may have been before there was a token.
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    native = cast("Any", _raylet)
+    native.Config.initialize("")
+    native.AuthenticationTokenLoader.instance().reset_cache()
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
         ray.init(  # pyright: ignore[reportUnknownMemberType]

@@ -82,7 +82,7 @@ class RayFleet:
     async def close(self) -> None:
         """End every host and what runs on it."""
         for host in self._hosts:
-            ray.kill(host.actor, no_restart=True)
+            cast("Any", ray).kill(host.actor, no_restart=True)
         self._hosts.clear()
 
     async def _call(self, call: Callable[[Any], ObjectRef]) -> bytes:

@@ -99,7 +99,7 @@ class ToolEnabledAgent:
                         field="workspace_path",
                         hint="name a clone, or set constraints['repo_url']",
                     )
-                await workspaces.clone_into(RepoRef(location=location, ref=ref), self.workspace_path)
+                await workspaces.clone_into(DEFAULT_TENANT, RepoRef(location=location, ref=ref), self.workspace_path)
             repo = RepoRef(location=str(self.workspace_path), uncommitted=UncommittedChanges.IGNORE)
             request = Task(
                 task_id=task_id,
@@ -113,7 +113,7 @@ class ToolEnabledAgent:
             ).validated(max_agents=1)
             pinned = await workspaces.pin(DEFAULT_TENANT, repo)
             environment = await workspaces.environment(pinned, request.environment)
-            clone = await stack.enter_async_context(workspaces.attach(pinned, environment))
+            clone = await stack.enter_async_context(workspaces.attach(self.agent_id, pinned, environment))
             model = await stack.enter_async_context(open_model(self._settings))
             journal = await self._journal(stack, task_id)
             trail = AuditTrail(

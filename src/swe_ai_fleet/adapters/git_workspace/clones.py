@@ -27,7 +27,7 @@ from swe_ai_fleet.sandbox import Rung, Sandbox
 
 MAX_PATCH_BYTES = 32 * 1024 * 1024
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
-_HEAD_TIMEOUT_SECONDS = 30.0
+_HEAD_TIMEOUT_SECONDS = 10.0
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _PATCH_FORM = (
     *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3"),
@@ -40,15 +40,16 @@ class Premises:
     """The directories of one clone: the agent's tree, and beside it what the agent never sees.
 
     `git_dir` is a git directory of our own with its own index: whatever is written into the tree's `.git` (config,
-    hooks, filters) is nothing to the git that we run.
+    hooks, filters) is nothing to the git that we run. `attached` is a tree of the caller's own, wherever it lies.
     """
 
     directory: Path
     lock: Path
+    attached: Path | None = None
 
     @property
     def tree(self) -> Path:
-        return self.directory / "tree"
+        return self.attached or self.directory / "tree"
 
     @property
     def git_dir(self) -> Path:
@@ -172,6 +173,47 @@ class Clones:
                 yield GitClone(self._git, workspace, premises, history, seed.name)
 
     @asynccontextmanager
+    async def attach(self, name: str, tree: Path, seed: Path, environment: Environment) -> AsyncGenerator[GitClone]:
+        """The caller's own clone at the seed's commit, used where it is; at the end only what we put beside it goes."""
+        history = history_of(seed)
+        directory = self._home / "attached" / f"{name}-{secrets.token_hex(4)}"
+        premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"), attached=tree)
+        held = _hold(premises.lock)
+        try:
+            await asyncio.to_thread(
+                write_git_dir,
+                premises.git_dir,
+                head=seed.name,
+                history=history,
+                excludes=BY_PRODUCTS,
+                work_tree=True,
+            )
+            await self._git.run("read-tree", seed.name, layout=premises.layout)
+            async with self._sandbox.workspace(tree, environment=environment) as workspace:
+                yield GitClone(self._git, workspace, premises, history, seed.name)
+        finally:
+            await finished(asyncio.to_thread(_remove_premises, premises, held))
+
+    async def copy(self, tree: Path, seed: Path, branch: str) -> None:
+        """A clone of the seed's commit that stands on its own, at `tree`, for the caller to keep."""
+        dot_git = tree / ".git"
+        history = history_of(seed)
+        await asyncio.to_thread(
+            write_git_dir,
+            dot_git,
+            head=f"ref: refs/heads/{branch}",
+            object_format=history.object_format,
+            work_tree=True,
+        )
+        await asyncio.to_thread(shutil.copytree, history.objects, dot_git / "objects", dirs_exist_ok=True)
+        head = dot_git / "refs/heads" / branch
+        head.parent.mkdir(parents=True, exist_ok=True)
+        head.write_text(f"{seed.name}\n")
+        if history.shallow:
+            (dot_git / "shallow").write_bytes(history.shallow)
+        await self._fill(tree)
+
+    @asynccontextmanager
     async def checkout(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
         """The directories of a clone with the seed's commit checked out, without a sandbox."""
         directory = self._home / execution_id / f"{name}-{secrets.token_hex(4)}"
@@ -181,17 +223,21 @@ class Clones:
             history = history_of(seed)
             await asyncio.to_thread(_write_premises, premises, history, seed.name)
             dot_git = premises.tree / ".git"
-            await self._git.run(
-                *("read-tree", "--reset", "-u", "HEAD"),
-                layout=Layout(git_dir=dot_git, work_tree=premises.tree),
-                cwd=premises.tree,
-                timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
-            )
+            await self._fill(premises.tree)
             # With its time, which tells git which of its entries it may trust.
             shutil.copy2(dot_git / "index", premises.git_dir / "index")
             yield premises
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))
+
+    async def _fill(self, tree: Path) -> None:
+        """Check HEAD out into a tree whose `.git` we wrote."""
+        await self._git.run(
+            *("read-tree", "--reset", "-u", "HEAD"),
+            layout=Layout(git_dir=tree / ".git", work_tree=tree),
+            cwd=tree,
+            timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
+        )
 
 
 async def apply_patch(

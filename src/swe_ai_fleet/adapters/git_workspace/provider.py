@@ -54,10 +54,10 @@ class GitWorkspaceProvider:
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
         surroundings = os.environ if surroundings is None else surroundings
-        home.mkdir(parents=True, exist_ok=True)
         self._home = home.resolve()
         scratch = self._home / "scratch"
-        scratch.mkdir(exist_ok=True)
+        for directory in (scratch, self._home / "repositories"):
+            directory.mkdir(parents=True, exist_ok=True)
         self._ages = ages or Ages()
         self._policy = LocationPolicy(
             allowed_roots=allowed_roots, allow_local_paths=allow_local_paths, protocols=protocols, hosts=hosts
@@ -132,6 +132,22 @@ class GitWorkspaceProvider:
         seed = await self._seed(repository, execution_id=execution_id)
         async with self._clones.open(execution_id, name, seed, environment) as clone:
             yield clone
+
+    @asynccontextmanager
+    async def attach(
+        self, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AsyncGenerator[GitClone]:
+        """The pinned local repository's own work tree instead of a clone of it: used as it is, and left as it is."""
+        check_identifier(name, field="agent_id")
+        seed = await self._seed(repository)
+        async with self._clones.attach(name, Path(repository.location), seed, environment) as clone:
+            yield clone
+
+    async def clone_into(self, tenant: str, repo: RepoRef, path: Path) -> None:
+        """A clone for the caller to keep, with a history of its own and no remote. Raises as `pin` does."""
+        repository = await self.pin(tenant, repo)
+        _check_empty(path)
+        await self._clones.copy(path, await self._seed(repository), repository.branch or "main")
 
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
@@ -214,6 +230,11 @@ class GitWorkspaceProvider:
 
 def _unmasked(text: str) -> str:
     return text
+
+
+def _check_empty(path: Path) -> None:
+    if path.exists() and any(path.iterdir()):
+        raise PreconditionFailed(f"{path.name} is not empty", field="workspace_path")
 
 
 def _subdirectory(text: str) -> str:

@@ -1,0 +1,387 @@
+"""The `fleet` command as its users run it: a process of its own against a real fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats
+import psutil
+import pytest
+
+from swe_ai_fleet.cli.client import FleetClient, connect
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, SLEEP
+
+SECONDS = 120.0
+CHECK = "python3 -c 'import utils; assert utils.hello_world() == \"Hello, World!\"'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What it printed, which must be one JSON document on one line."""
+        assert self.out.count("\n") == 1 and self.out.endswith("\n"), self.out + self.err
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Starts `fleet` with one home and nothing else of the surroundings."""
+
+    home: Path
+    model_url: str
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        return {**kept, "FLEET_HOME": str(self.home), "FLEET_MODEL_URL": self.model_url, "FLEET_MODEL": "scripted"}
+
+    async def start(self, *arguments: str, **variables: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "swe_ai_fleet.cli.main", *arguments),
+            env={**self.variables, **variables},
+            cwd=self.home.parent,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def fleet(self, *arguments: str, **variables: str) -> Ran:
+        return await ended(await self.start(*arguments, **variables))
+
+
+async def ended(process: asyncio.subprocess.Process) -> Ran:
+    try:
+        async with asyncio.timeout(SECONDS):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode is not None
+    return Ran(code=process.returncode, out=out.decode(), err=err.decode())
+
+
+@pytest.fixture
+def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
+    return Shell(home=fleet.settings.home, model_url=model_server.url)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, model_server: ScriptedModelServer) -> Shell:
+    """A home on which no fleet runs."""
+    return Shell(home=tmp_path / "elsewhere", model_url=model_server.url)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[FleetClient]:
+    async with connect(fleet.running.address, fleet.running.token) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+async def solved(
+    fleet: FleetUnderTest, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Ran, Path]:
+    """One task that three agents have solved in three ways, and its repository."""
+    where = make_repository(tmp_path_factory.mktemp("solved") / "repository", HELLO_FILES)
+    shell = Shell(home=fleet.settings.home, model_url=model_server.url)
+    ran = await shell.fleet("run", "--json", "--repo", str(where), "--task-id", task_id(), f"{GREETINGS} Greet.")
+    return ran, where
+
+
+def task_id() -> str:
+    return f"cli-{uuid.uuid4().hex[:10]}"
+
+
+async def found(client: FleetClient, name: str) -> str:
+    """The execution of a task once it is accepted."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                return await client.find(name)
+            except CommandFault:
+                await asyncio.sleep(0.05)
+
+
+async def at_work(client: FleetClient, name: str) -> str:
+    """The execution of a task once an agent has started a command."""
+    execution_id = await found(client, name)
+    async for event in client.events(execution_id):
+        if event.type == "tool_started":
+            return execution_id
+    raise AssertionError("the execution ended before any command started")
+
+
+def of_type(events: list[Any], kind: str) -> list[Any]:
+    return [event for event in events if event["type"] == kind]
+
+
+async def test_run_ends_with_the_candidate_that_the_evidence_prefers(solved: tuple[Ran, Path]) -> None:
+    ran, repository = solved
+    document = ran.document
+    assert (ran.code, document["exit_code"], document["status"], ran.err) == (0, 0, "completed", "")
+    candidates = document["candidates"]
+    assert [candidate["rank"] for candidate in candidates] == [1, 2, 3]
+    tests = [next(c for c in candidate["checks"] if c["name"] == "tests") for candidate in candidates]
+    lint = [next(c for c in candidate["checks"] if c["name"] == "lint") for candidate in candidates]
+    assert [check["passed"] for check in tests] == [True, True, False]
+    assert [check["passed"] for check in lint] == [True, False, True]
+    assert candidates[0]["score"] > candidates[1]["score"] > candidates[2]["score"]
+    assert [candidate["accepted"] for candidate in candidates] == [True, True, False]
+    assert document["winner"] == candidates[0]["candidate_id"]
+    assert document["commit"] == git(repository, "rev-parse", document["branch"]).strip()
+    assert "+    return 'Hello, World!'" in document["diff"]
+    assert git(repository, "diff", f"{document['base_commit']}..{document['branch']}") == document["diff"] or (
+        "hello_world" in git(repository, "show", document["branch"])
+    )
+    assert git(repository, "status", "--porcelain") == ""
+
+
+async def test_run_prints_progress_and_a_comparison_without_a_terminal(shell: Shell, repository: Path) -> None:
+    task = f"{HELLO} \x1b]0;owned\x07 [bold]now[/bold]"
+    ran = await shell.fleet(
+        *("run", "--repo", str(repository), "--agents", "1", "--branch", "greet", "--check", CHECK, task)
+    )
+    assert ran.code == 0, ran.err
+    assert "\x1b" not in ran.out + ran.err
+    assert "[bold]now[/bold]" in ran.out
+    for shown in ("rank", "accepted", "+def hello_world():", "branch greet", "agent-dev-1 won"):
+        assert shown in ran.out
+    for shown in ("agent-dev-1: files_append_file utils.py -> success", "delivered as", "ended: completed"):
+        assert shown in ran.err
+    assert "hello_world" in git(repository, "show", "greet:utils.py")
+
+
+async def test_deliberate_only_applies_nothing(shell: Shell, repository: Path) -> None:
+    before = git(repository, "for-each-ref")
+    ran = await shell.fleet(
+        *("run", "--json", "--deliberate-only", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)
+    )
+    document = ran.document
+    assert (ran.code, document["kind"], document["branch"], document["commit"]) == (0, "deliberate", "", "")
+    assert "+def hello_world" in document["diff"]
+    assert git(repository, "for-each-ref") == before
+
+
+async def test_no_candidate_passed_is_1(shell: Shell, repository: Path) -> None:
+    ran = await shell.fleet(
+        *("run", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, f"{FAILING} Greet.")
+    )
+    document = ran.document
+    assert (ran.code, document["status"], document["winner"], document["diff"]) == (1, "no_winner", "", "")
+    assert document["candidates"][0]["answer"] == "Done, I am sure."
+    assert not document["candidates"][0]["accepted"]
+
+
+async def test_bad_usage_is_2(shell: Shell, repository: Path, solved: tuple[Ran, Path]) -> None:
+    taken = solved[0].document["task_id"]
+    (repository / "utils.py").write_text("dirty = 1\n")
+    attempts = (
+        (("run", "--repo", "/does/not/exist", "x"), "neither a directory nor a URL"),
+        (("run", "--repo", str(repository), "--role", "CHEF", "x"), "unknown role"),
+        (("run", "--repo", str(repository), "--agents", "100000", "x"), "num_agents"),
+        (("run", "--repo", str(repository), "x"), "uncommitted"),
+        (("run", "--repo", str(solved[1]), "--task-id", taken, "something else"), "exists with other content"),
+        (("show", "no-such-task"), "no-such-task"),
+        (("show", str(uuid.uuid4())), "no execution"),
+        (("cancel", str(uuid.uuid4())), "no execution"),
+        (("audit", "verify", "no-such-task"), "no-such-task"),
+        (("list", "--status", "great"), "unknown status"),
+    )
+    for arguments, says in attempts:
+        plain = await shell.fleet(*arguments)
+        assert (plain.code, plain.out) == (2, ""), plain.err
+        assert says in plain.err and "Traceback" not in plain.err
+        document = (await shell.fleet(*arguments, "--json")).document
+        assert document["exit_code"] == 2 and says in document["error"]["message"] + document["error"]["field"]
+    assert (await shell.fleet("run")).code == 2
+    assert (await shell.fleet("run", "--repo", str(repository), "--nonsense", "x")).code == 2
+
+
+async def test_a_wrong_token_is_2(shell: Shell, fleet: FleetUnderTest, elsewhere: Shell) -> None:
+    ran = await elsewhere.fleet("list", "--server", fleet.running.address, FLEET_TOKEN="wrong")
+    assert ran.code == 2 and "FLEET_TOKEN" in ran.err
+    right = await elsewhere.fleet("list", "--json", FLEET_SERVER=fleet.running.address, FLEET_TOKEN=fleet.running.token)
+    assert right.code == 0 and "executions" in right.document
+
+
+async def test_no_fleet_is_3(elsewhere: Shell, repository: Path) -> None:
+    for arguments in (("run", "--repo", str(repository), "x"), ("list",), ("watch", "x")):
+        ran = await elsewhere.fleet(*arguments)
+        assert ran.code == 3 and "fleet up" in ran.err and "Traceback" not in ran.err
+    unreached = await elsewhere.fleet("list", "--json", "--server", "127.0.0.1:1")
+    assert (unreached.code, unreached.document["exit_code"]) == (3, 3)
+
+
+async def test_time_out_is_4(shell: Shell, repository: Path) -> None:
+    ran = await shell.fleet(
+        *("run", "--json", "--repo", str(repository), "--agents", "1", "--timeout", "2", "--check", CHECK, SLEEP)
+    )
+    assert (ran.code, ran.document["status"]) == (4, "timeout")
+
+
+async def test_ctrl_c_cancels_the_execution_and_is_4(shell: Shell, repository: Path, client: FleetClient) -> None:
+    name = task_id()
+    process = await shell.start(
+        *("run", "--json", "--repo", str(repository), "--agents", "1", "--task-id", name, SLEEP)
+    )
+    execution_id = await at_work(client, name)
+    process.send_signal(signal.SIGINT)
+    ran = await ended(process)
+    assert (ran.code, ran.document["status"], ran.document["execution_id"]) == (4, "cancelled", execution_id)
+    assert not [p for p in psutil.process_iter() if _uses(p, "sleep 61.0203")]
+    again = await shell.fleet("cancel", "--json", name)
+    assert (again.code, again.document["already_ended"], again.document["status"]) == (0, True, "cancelled")
+
+
+async def test_watchers_see_it_all_and_leaving_them_stops_nothing(
+    shell: Shell, repository: Path, client: FleetClient
+) -> None:
+    name = task_id()
+    running = await shell.start(
+        *("run", "--json", "--repo", str(repository), "--agents", "1", "--task-id", name, SLEEP)
+    )
+    execution_id = await at_work(client, name)
+    leaver, stayer = await shell.start("watch", name), await shell.start("watch", "--json", execution_id)
+    assert leaver.stderr is not None
+    await leaver.stderr.readuntil(b"started with")
+    leaver.send_signal(signal.SIGINT)
+    left = await ended(leaver)
+    assert left.code == 4 and "goes on" in left.err
+    shown = (await shell.fleet("show", "--json", name)).document
+    assert (shown["status"], shown["finished_at"]) == ("in_progress", "")
+    cancelled = await shell.fleet("cancel", name, "--reason", "seen enough")
+    assert cancelled.code == 0 and "cancelled" in cancelled.out
+    watched = await ended(stayer)
+    events = [json.loads(line) for line in watched.out.splitlines()]
+    assert watched.code == 4
+    assert [events[0]["type"], events[-1]["type"]] == ["execution_started", "execution_finished"]
+    assert of_type(events, "cancel_requested")[0]["payload"]["reason"] == "seen enough"
+    assert (await ended(running)).code == 4
+
+
+async def test_list_and_show_tell_of_what_has_ended(shell: Shell, solved: tuple[Ran, Path]) -> None:
+    run = solved[0].document
+    listed = (await shell.fleet("list", "--json", "--task-id", run["task_id"], "--status", "completed")).document
+    assert [entry["execution_id"] for entry in listed["executions"]] == [run["execution_id"]]
+    assert (await shell.fleet("show", "--json", run["task_id"])).document == run
+    table = await shell.fleet("list")
+    assert run["execution_id"] in table.out
+    shown = await shell.fleet("show", run["execution_id"])
+    assert shown.code == 0 and run["commit"] in shown.out and f"{run['winner']} won" in shown.out
+    watched = await shell.fleet("watch", "--json", run["task_id"])
+    assert watched.code == 0
+    assert len(of_type([json.loads(line) for line in watched.out.splitlines()], "checks_finished")) == 3
+
+
+async def test_the_audit_of_an_untouched_log_verifies(shell: Shell, solved: tuple[Ran, Path]) -> None:
+    run = solved[0].document
+    verified = await shell.fleet("audit", "verify", "--json", run["task_id"])
+    document = verified.document
+    assert (verified.code, document["intact"]) == (0, True)
+    heads = {agent["agent_id"]: agent["audit_head"] for agent in run["candidates"]}
+    assert {agent["agent_id"]: agent["head"] for agent in document["agents"]} == heads
+    assert all(agent["entries"] > 1 for agent in document["agents"])
+
+
+async def test_an_event_taken_out_of_the_log_is_found(
+    shell: Shell, repository: Path, fleet: FleetUnderTest, client: FleetClient
+) -> None:
+    name = task_id()
+    ran = await shell.fleet(
+        *("run", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, "--task-id", name, HELLO)
+    )
+    assert ran.code == 0
+    events = [event async for event in client.events(ran.document["execution_id"])]
+    victim = next(event for event in events if event.type == "tool_finished" and '"seq":3' in event.payload_json)
+    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
+    try:
+        await connection.jetstream().delete_msg("AGENT_EVENTS", victim.sequence)
+    finally:
+        await connection.close()
+    broken = await shell.fleet("audit", "verify", name)
+    assert broken.code == 1
+    assert "BROKEN at entry 4: entry 3 is missing or out of order" in broken.out
+    document = (await shell.fleet("audit", "verify", "--json", name)).document
+    assert not document["intact"] and document["agents"][0]["first_fault"]["seq"] == 4
+
+
+async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewhere: Shell) -> None:
+    well = await shell.fleet("doctor", "--json")
+    states = {finding["part"]: finding["state"] for finding in well.document["findings"]}
+    assert well.code == 0, well.out
+    for part in ("python", "git", "nats-server", "sandbox", "ray", "model server", "fleet", "fleet: nats"):
+        assert states[part] == "ok"
+    unwell = await elsewhere.fleet("doctor", "--json", FLEET_MODEL_URL="http://127.0.0.1:1/v1")
+    findings = {finding["part"]: finding for finding in unwell.document["findings"]}
+    assert (unwell.code, unwell.document["ok"]) == (3, False)
+    assert findings["fleet"]["state"] == "absent"
+    model = findings["model server"]
+    assert model["state"] == "fault" and "127.0.0.1:1" in model["cause"] and model["mend"]
+    table = await elsewhere.fleet("doctor")
+    assert table.code == 0 and "native tool calls" in table.out
+
+
+async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: Shell, repository: Path) -> None:
+    ran = await elsewhere.fleet(
+        *("run", "--local", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)
+    )
+    assert (ran.code, ran.document["status"]) == (0, "completed"), ran.err
+    assert not (elsewhere.home / "fleet.json").exists()
+    assert not [p for p in psutil.process_iter() if _uses(p, str(elsewhere.home))]
+    down = await elsewhere.fleet(
+        "run", "--local", "--json", "--repo", str(repository), HELLO, FLEET_NATS_URL="nats://127.0.0.1:1"
+    )
+    assert (down.code, down.document["exit_code"]) == (3, 3), down.err
+
+
+async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, repository: Path) -> None:
+    process = await elsewhere.start("up", "--json")
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            card = json.loads(await process.stdout.readline())
+        assert (elsewhere.home / "fleet.json").stat().st_mode & 0o777 == 0o600
+        second = await elsewhere.fleet("up")
+        assert second.code == 2 and card["address"] in second.err
+        attached = await elsewhere.fleet(
+            *("run", "--local", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)
+        )
+        assert attached.code == 0 and f"attached to the fleet at {card['address']}" in attached.err
+    finally:
+        process.send_signal(signal.SIGTERM)
+    stopped = await ended(process)
+    assert (stopped.code, stopped.err) == (0, "")
+    assert not (elsewhere.home / "fleet.json").exists()
+    assert not [p for p in psutil.process_iter() if _uses(p, str(elsewhere.home))]
+
+
+def _uses(process: psutil.Process, text: str) -> bool:
+    try:
+        return text in " ".join(process.cmdline())
+    except psutil.Error:
+        return False

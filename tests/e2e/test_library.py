@@ -1,0 +1,107 @@
+"""The task "Add hello_world() to utils.py" as a library call, and as a Ray actor of the caller's own."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import nats
+import pytest
+
+from swe_ai_fleet import ToolEnabledAgent, VLLMAgentJob
+from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "clone", HELLO_FILES)
+
+
+def _names(operations: object) -> tuple[str, ...]:
+    return tuple(f"{operation['tool']}_{operation['operation']}" for operation in operations)
+
+
+async def test_execute_task(clone: Path, tmp_path: Path, model_server: ScriptedModelServer) -> None:
+    settings = Settings(home=tmp_path / "home")
+    agent = ToolEnabledAgent("agent-dev-1", "DEV", clone, model_server.url, "scripted", settings=settings)
+    base = git(clone, "rev-parse", "HEAD")
+
+    result = await agent.execute_task(HELLO, constraints={"max_iterations": 20})
+
+    assert result.success, result.error
+    assert _names(result.operations) == HELLO_OPERATIONS
+    assert result.artifacts["commit_sha"] == git(clone, "rev-parse", "HEAD") != base
+    assert result.artifacts["branch"] == "main"
+    assert result.artifacts["files_changed"] == ["utils.py"]
+    assert "+def hello_world():" in result.artifacts["patch"]
+    assert result.artifacts["tests"]["passed"] == 2
+    assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
+    assert json.loads(json.dumps(result.to_dict()))["stop_reason"] == "final_answer"
+    assert not list((tmp_path / "home/workspaces").rglob("git"))
+
+
+async def test_the_agent_clones_where_nothing_is_yet(
+    clone: Path, tmp_path: Path, model_server: ScriptedModelServer
+) -> None:
+    target = tmp_path / "target"
+    agent = ToolEnabledAgent("a", "DEV", target, model_server.url, settings=Settings(home=tmp_path / "home"))
+    result = await agent.execute_task(HELLO, constraints={"repo_url": str(clone)})
+    assert result.success, result.error
+    assert git(target, "rev-parse", "HEAD^") == git(clone, "rev-parse", "HEAD")
+    assert git(target, "remote") == ""
+
+
+async def test_a_workspace_without_clone_is_a_clear_error(tmp_path: Path, model_server: ScriptedModelServer) -> None:
+    agent = ToolEnabledAgent("a", "DEV", tmp_path, model_server.url, settings=Settings(home=tmp_path / "home"))
+    with pytest.raises(InvalidRequest, match="repo_url"):
+        await agent.execute_task(HELLO)
+
+
+async def test_limits_and_abort_are_results(clone: Path, tmp_path: Path, model_server: ScriptedModelServer) -> None:
+    agent = ToolEnabledAgent("a", "DEV", clone, model_server.url, settings=Settings(home=tmp_path / "home"))
+    stopped = await agent.execute_task(HELLO, constraints={"max_iterations": 2})
+    assert (stopped.success, stopped.stop_reason) == (False, "max_iterations")
+    denied = await agent.execute_task(HELLO, constraints={"denied_tools": ["files"], "abort_on_error": True})
+    assert (denied.success, denied.stop_reason) == (False, "tool_error")
+    assert denied.operations[0]["outcome"] == "refused"
+
+
+async def test_tools_for_direct_calls(clone: Path, tmp_path: Path) -> None:
+    agent = ToolEnabledAgent("a", "DEV", clone, settings=Settings(home=tmp_path / "home"))
+    tools = agent.tools
+    assert {"git", "files", "tests"} <= set(tools)
+    read = await tools["files"].call("read_file", {"path": "utils.py"})
+    assert "def one" in read.content
+
+
+async def test_vllm_agent_job(
+    clone: Path, tmp_path: Path, model_server: ScriptedModelServer, fleet: FleetUnderTest
+) -> None:
+    """The user's own actor on the Ray of this process; a subscriber that knows nothing of us hears the result."""
+    task_id = f"job-{uuid.uuid4().hex[:8]}"
+    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
+    subscription = await connection.subscribe(f"agent.results.{task_id}")
+    url = fleet.running.nats_url.replace("nats://", f"nats://{fleet.running.nats_token}@")
+    settings = Settings(home=tmp_path / "home").model_dump_json()
+    job = VLLMAgentJob.remote("agent-dev-1", "DEV", model_server.url, str(clone), url, "scripted", settings=settings)
+
+    result = await job.run.remote(task_id, HELLO, "", {"max_iterations": 20})
+
+    assert result["success"], result["error"]
+    assert result["task_id"] == task_id
+    assert _names(result["operations"]) == HELLO_OPERATIONS
+    assert result["artifacts"]["commit_sha"] == git(clone, "rev-parse", "HEAD")
+    told = json.loads((await subscription.next_msg(timeout=10)).data)
+    assert told["kind"] == "agent"
+    assert told["audit_head"] == result["audit_head"]
+    chain = [from_plain(AuditEntry, entry) for entry in told["audit_trail"]]
+    assert verify(chain, head=told["audit_head"]) is None
+    await connection.close()
