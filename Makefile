@@ -26,9 +26,11 @@ check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code a
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/python scripts/generate_proto.py --check
+	$(BIN)/python scripts/generate_docs.py --check
 
-proto: $(VENV)/ready ## Generate src/fleet from proto/
+proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made from code
 	$(BIN)/python scripts/generate_proto.py
+	$(BIN)/python scripts/generate_docs.py
 
 bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
 	$(BIN)/python -m tests.bench

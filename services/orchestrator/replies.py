@@ -74,8 +74,9 @@ class Replies:
         """The candidates with patches and operations, as much of them as fits into `room` bytes, the best first."""
         found = responses.results(state)
         left = room - fit(found, room)
+        operations = left // 4
         for one in found:
-            left -= await self.inline_patch(state, one, room=left)
+            left -= await self.inline_patch(state, one, room=left - operations)
         if found:
             await self._add_operations(state, found, share=left // len(found))
         return found

@@ -85,7 +85,7 @@ def token() -> str:
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that the kernel does not announce."""
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

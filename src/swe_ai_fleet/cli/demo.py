@@ -63,7 +63,10 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
         model: Its model; empty for the first it lists.
     """
     faults = Faults()
-    with interrupts(), tempfile.TemporaryDirectory(prefix="fleet-demo-", ignore_cleanup_errors=True) as directory:
+    with (
+        interrupts() as signals,
+        tempfile.TemporaryDirectory(prefix="fleet-demo-", ignore_cleanup_errors=True) as directory,
+    ):
         repository = Path(directory) / "durations"
         repository.mkdir()
         base = make_sample(repository)
@@ -89,6 +92,7 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
             )
             screen.note("\nstarting NATS, Ray and the orchestrator ...")
             running = await stack.enter_async_context(started_fleet(settings))
+            signals.arm()
             screen.note(f"gRPC at {running.address}, NATS at {running.nats_url}")
             client = await stack.enter_async_context(connect(running.address, running.token))
             results = await stack.enter_async_context(_results(running.nats_url, running.nats_token))

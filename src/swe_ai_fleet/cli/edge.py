@@ -24,12 +24,13 @@ def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool
         work: The command.
         json: Whether results are JSON documents.
         log_level: What the fleet's own parts, where they run in this process, log to standard error; empty takes the
-            level of the settings.
+            level of the settings, which also holds where it is `debug`.
     """
     screen = Screen.open(json=json)
     try:
         settings = _settings()
-        _log_to_stderr(log_level or settings.log_level)
+        debugging = settings.log_level.lower() == "debug"
+        _log_to_stderr(settings.log_level if debugging else log_level or settings.log_level)
         code = asyncio.run(_awaited(work, screen, settings))
     except CommandFault as fault:
         screen.fault(fault)
@@ -46,8 +47,9 @@ def carry_out(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool
         sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        structlog.get_logger().exception("a command met a fault of ours")
-        screen.fault(CommandFault(f"internal fault: {type(error).__name__}: {error}", exit_code=Exit.NOT_ACCEPTED))
+        structlog.get_logger().debug("a command met a fault of ours", exc_info=True)
+        message = f"internal fault: {type(error).__name__}: {error}"
+        screen.fault(CommandFault(message, exit_code=Exit.NOT_ACCEPTED, hint="FLEET_LOG_LEVEL=debug shows where"))
         code = Exit.NOT_ACCEPTED
     raise typer.Exit(int(code))
 
@@ -72,8 +74,16 @@ def _settings() -> Settings:
 
 
 def _log_to_stderr(level: str) -> None:
-    """Standard output belongs to results."""
+    """Standard output belongs to results. Tracebacks go without the values of variables: secrets are among them."""
     structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping().get(level.upper(), logging.ERROR)

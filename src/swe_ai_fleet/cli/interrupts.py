@@ -24,8 +24,15 @@ class Interrupts:
         self._asked = asyncio.Event()
         self._listening = False
 
+    def arm(self) -> None:
+        """Take the signals (again): starting Ray in this process takes SIGTERM away."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._arrived)
+
     async def wait(self) -> None:
         """Wait for the first signal."""
+        self.arm()
         self._listening = True
         try:
             await self._asked.wait()
@@ -46,8 +53,7 @@ class Interrupts:
         assert isinstance(doing, asyncio.Task)
         return doing
 
-    def arrived(self) -> None:
-        """A signal arrived."""
+    def _arrived(self) -> None:
         if self._listening and not self._asked.is_set():
             self._asked.set()
         else:
@@ -59,11 +65,10 @@ def interrupts() -> Generator[Interrupts]:
     """Take the signals over from Python for as long as the context lasts; for the main thread's loop."""
     task = asyncio.current_task()
     assert task is not None
-    handler, loop = Interrupts(task), asyncio.get_running_loop()
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, handler.arrived)
+    loop, taken = asyncio.get_running_loop(), Interrupts(task)
+    taken.arm()
     try:
-        yield handler
+        yield taken
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

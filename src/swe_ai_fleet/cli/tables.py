@@ -17,6 +17,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 
 _CELL = 400
 _HASH_SHOWN = 16
+_UNBROKEN = ("execution", "candidate", "agent")
 
 
 def candidates_table(state: ExecutionState) -> Table:
@@ -120,7 +121,8 @@ def _check_text(result: CheckResult) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # An id that is broken over lines cannot be copied.
+        table.add_column(column, overflow="fold", no_wrap=column in _UNBROKEN)
     return table
 
 

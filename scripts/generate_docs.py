@@ -1,0 +1,95 @@
+"""Generate what documents say about code: the settings table and the schema of everything published on NATS."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from swe_ai_fleet.domain.event import Event
+from swe_ai_fleet.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def configuration() -> str:
+    lines = [
+        "# Configuration",
+        "",
+        "Generated from `swe_ai_fleet.settings`. Each setting is an environment variable or, in lower case without the",
+        "prefix, a key of `fleet.toml` in the working directory; the environment wins.",
+        "",
+        "| variable | default | meaning |",
+        "| --- | --- | --- |",
+    ]
+    for name, field in Settings.model_fields.items():
+        choices = getattr(field.validation_alias, "choices", [])
+        others = [str(choice) for choice in choices if str(choice).isupper() and choice != f"FLEET_{name.upper()}"]
+        fallback = f" Fall-back: `{'`, `'.join(others)}`." if others else ""
+        default = "`~/.local/state/swe-ai-fleet`" if field.default_factory else f"`{field.default}`"
+        default = "" if field.default == "" else default
+        lines.append(f"| `FLEET_{name.upper()}` | {default} | {field.description}{fallback} |")
+    return "\n".join(lines) + "\n"
+
+
+def asyncapi() -> str:
+    """AsyncAPI 3.0 as JSON, which is YAML too."""
+    schema = TypeAdapter(Event).json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs")
+    definitions["Event"] = schema
+    definitions["Result"] = json.loads((ROOT / "docs/schemas/result.json").read_text())
+    document = {
+        "asyncapi": "3.0.0",
+        "info": {"title": "SWE AI Fleet on NATS", "version": "1", "license": {"name": "Apache-2.0"}},
+        "channels": {
+            "events": {
+                "address": "agent.events.{tenant}.{execution_id}.{agent_id}",
+                "description": "One event of an execution; the agent id `_` is the execution itself. An event over "
+                "256 KiB carries `body_ref`, a reference to an object, instead of `body`.",
+                "parameters": {"tenant": {}, "execution_id": {}, "agent_id": {}},
+                "messages": {"event": {"payload": {"$ref": "#/components/schemas/Event"}}},
+            },
+            "executionResult": {
+                "address": "agent.results.{task_id}",
+                "description": "The final result of an execution, once; or of a VLLMAgentJob that runs alone.",
+                "parameters": {"task_id": {}},
+                "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
+            },
+            "agentResult": {
+                "address": "agent.results.{task_id}.{agent_id}",
+                "description": "The result of one agent's run inside a deliberation.",
+                "parameters": {"task_id": {}, "agent_id": {}},
+                "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
+            },
+        },
+        "components": {"schemas": dict(sorted(definitions.items()))},
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+GENERATED = {"docs/configuration.md": configuration, "docs/asyncapi.yaml": asyncapi}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail where a file is out of date instead of writing it")
+    check = parser.parse_args().check
+    stale = [name for name, make in GENERATED.items() if not _current(ROOT / name, make(), write=not check)]
+    if stale and check:
+        print(f"out of date: {', '.join(stale)}; run scripts/generate_docs.py", file=sys.stderr)
+    return int(bool(stale) and check)
+
+
+def _current(path: Path, text: str, *, write: bool) -> bool:
+    if path.exists() and path.read_text() == text:
+        return True
+    if write:
+        path.write_text(text)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The demonstration, run as a newcomer runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+
+SECONDS = 60.0
+ROW = re.compile(r"^ ?(\d)\s+(agent-dev-\d)\s+(yes|no)\s+([01]\.\d+)\s+(.*)$", re.MULTILINE)
+
+
+async def start(tmp_path: Path, **variables: str) -> asyncio.subprocess.Process:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "swe_ai_fleet.cli.demo"),
+        env={**kept, "TMPDIR": str(tmp_path), **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=tmp_path,
+    )
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str, str]:
+    try:
+        async with asyncio.timeout(2 * SECONDS):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode, out.decode(), err.decode()
+
+
+def left_behind(tmp_path: Path) -> tuple[list[str], list[str]]:
+    """Files and processes of a demonstration that should be gone."""
+    files = [path.name for path in tmp_path.iterdir() if path.name.startswith("fleet-")]
+    processes: list[str] = []
+    for process in psutil.process_iter():
+        try:
+            if str(tmp_path) in " ".join(process.cmdline()):
+                processes.append(process.name())
+        except psutil.Error:
+            continue
+    return files, processes
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temporary directory whose path leaves room for Ray's sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="d") as directory:
+        yield Path(directory)
+
+
+async def test_the_evidence_picks_the_winner(short: Path) -> None:
+    began = time.monotonic()
+    code, out, err = await ended(await start(short))
+    took = time.monotonic() - began
+    assert code == 0, out + err
+    assert took < SECONDS
+    assert "SCRIPTED" in out
+    rows = [match.groups() for match in ROW.finditer(out)]
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    evidence = {row[1]: (row[2] == "yes", "lint ok" in row[4], float(row[3])) for row in rows}
+    best, sloppy, failing = evidence.values()
+    assert best[:2] == (True, True)
+    assert sloppy[:2] == (True, False)
+    assert failing[0] is False
+    assert best[2] > sloppy[2] > failing[2]
+    winner = rows[0][1]
+    assert f"completed: {winner} won" in out
+    assert f"Fleet-Agent: {winner}" in out
+    assert f'"winner": "{winner}"' in out and "agent.results.demo (" in out
+    assert out.count(" intact") == 3 and "BROKEN" not in out
+    assert "fleet run --local --repo ." in out
+    assert left_behind(short) == ([], [])
+
+
+async def test_another_models_replies_give_another_outcome(short: Path) -> None:
+    """Nothing is wired to the recorded replies: a model that does nothing wins nothing, and the exit code says so."""
+    idle = Script(default=Conversation(turns=(Turn(tool_calls=(("final_answer", {"result": "Perfect."}),)),)))
+    async with ScriptedModelServer(idle) as server:
+        code, out, err = await ended(await start(short, MODEL_URL=server.url))
+    assert code == 1, out + err
+    assert "SCRIPTED" not in out
+    assert "no_winner" in out and "NOT AS IT SHOULD BE: the execution ended as DELIBERATION_STATUS_NO_WINNER" in err
+    assert left_behind(short) == ([], [])
+
+
+async def test_ctrl_c_cleans_up(short: Path) -> None:
+    process = await start(short)
+    assert process.stderr is not None
+    async with asyncio.timeout(SECONDS):
+        await process.stderr.readuntil(b"agents on")
+    process.send_signal(signal.SIGTERM)
+    code, _, err = await ended(process)
+    assert (code, "Traceback" in err) == (4, False), err
+    assert left_behind(short) == ([], [])

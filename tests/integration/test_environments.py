@@ -1,0 +1,348 @@
+"""Environments: built in the real sandbox, without a network unless a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.sandbox import NetworkGrant, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import commit_files, make_repository
+
+OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
+UNITTEST = "import unittest\nimport {module}\n\nclass T(unittest.TestCase):\n    def test_it(self):\n        self.assertEqual({module}.answer, {answer})\n"
+# A build backend in the repository itself: an editable installation that needs nothing from anywhere.
+BACKEND = """
+import os, zipfile
+def build_editable(directory, config_settings=None, metadata_directory=None):
+    name = "project-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as wheel:
+        wheel.writestr("project.pth", os.path.abspath("src"))
+        wheel.writestr("project-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: project\\nVersion: 1.0\\n")
+        wheel.writestr("project-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("project-1.0.dist-info/RECORD", "")
+    return name
+build_wheel = build_editable
+"""
+PYPROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "project"
+version = "1.0"
+"""
+
+
+def wheel(name: str, answer: int) -> bytes:
+    files = {
+        f"{name}.py": f"answer = {answer}\n".encode(),
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+        f"{name}-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for path, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{path},sha256={digest},{len(content)}\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, content in (*files.items(), (f"{name}-1.0.dist-info/RECORD", record.encode())):
+            archive.writestr(path, content)
+    return buffer.getvalue()
+
+
+REQUIREMENTS: dict[str, str | bytes] = {
+    "requirements.txt": "./wheels/thing-1.0-py3-none-any.whl\n",
+    "wheels/thing-1.0-py3-none-any.whl": wheel("thing", 7),
+    "tests/test_thing.py": UNITTEST.format(module="thing", answer=7),
+}
+
+
+def mask(text: str) -> str:
+    return text.replace("s3cret", "***")
+
+
+def make_provider(root: Path, setup: SetupPolicy = OFFLINE) -> GitWorkspaceProvider:
+    return GitWorkspaceProvider(
+        root / "home",
+        Sandbox(SandboxPolicy()),
+        allowed_roots=(root,),
+        allow_local_paths=True,
+        setup=setup,
+        mask=mask,
+    )
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> GitWorkspaceProvider:
+    return make_provider(tmp_path)
+
+
+async def pin(provider: GitWorkspaceProvider, root: Path, files: dict[str, str | bytes]) -> PinnedRepository:
+    repo = make_repository(root / "repo", files)
+    return await provider.pin("default", RepoRef(location=str(repo)))
+
+
+async def run_tests(clone: GitClone) -> CommandResult:
+    return await clone.run(Command(argv=clone.environment.test_command, merge_stderr=True))
+
+
+async def sh(clone: GitClone, line: str) -> str:
+    return (await clone.run(Command(argv=("sh", "-c", line), merge_stderr=True))).stdout.text().strip()
+
+
+def built(root: Path) -> list[str]:
+    return sorted(
+        path.name for path in (root / "home/environments").glob("*") if path.is_dir() and path.name != "probe"
+    )
+
+
+class TestBare:
+    async def test_pytest_and_ruff_are_ours(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        files: dict[str, str | bytes] = {
+            "a.py": "import os\n",
+            "test_a.py": "import a\n\ndef test_a():\n    assert a.os\n",
+        }
+        pinned = await pin(provider, tmp_path, files)
+        environment = await provider.environment(pinned, EnvironmentSpec())
+        assert (environment.key, environment.cached, environment.build_seconds) == ("", False, 0.0)
+        assert environment.test_command == ("python3", "-m", "pytest", "-q")
+        assert built(tmp_path) == []
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            tested = await run_tests(clone)
+            assert "1 passed" in tested.stdout.text(), tested.stdout.text()
+            linted = await clone.run(Command(argv=(*environment.lint_command, "--output-format=json", "a.py")))
+            assert [item["code"] for item in json.loads(linted.stdout.text())] == ["F401"]
+            assert (await clone.diff()).files == ()
+            refused = await sh(clone, "touch /fleet/tools/x /fleet/tools/python/pytest/x")
+            assert refused.count("Read-only") == 2
+
+    async def test_variables_and_path(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, {"bin/tool": "#!/bin/sh\necho mine $COLOUR\n", "lib/own.py": "x = 1\n"})
+        spec = EnvironmentSpec(variables={"COLOUR": "blue", "PYTHONPATH": "/workspace/lib"}, path=("./bin", "/opt/x"))
+        environment = await provider.environment(pinned, spec)
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert (
+                await sh(clone, "chmod +x bin/tool; tool; python3 -c 'import own, pytest; print(own.x)'")
+                == "mine blue\n1"
+            )
+            assert (await sh(clone, "echo $PATH")).startswith("/workspace/bin:/opt/x:")
+
+    async def test_nothing_at_all(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        environment = await provider.environment(await pin(provider, tmp_path, {"README": "x"}), EnvironmentSpec())
+        assert (environment.test_command, environment.lint_command) == ((), ())
+
+    async def test_detection_can_be_off(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, REQUIREMENTS)
+        environment = await provider.environment(pinned, EnvironmentSpec(detect=False))
+        assert environment.key == ""
+
+    @pytest.mark.parametrize(
+        ("spec", "field"),
+        [
+            (EnvironmentSpec(image="other"), "environment.image"),
+            (EnvironmentSpec(variables={"a=b": ""}), "environment.variables"),
+            (EnvironmentSpec(variables={"": ""}), "environment.variables"),
+            (EnvironmentSpec(path=("a:b",)), "environment.path[0]"),
+            (EnvironmentSpec(setup=("true", " ")), "environment.setup[1]"),
+        ],
+    )
+    async def test_what_no_environment_can_be(
+        self, provider: GitWorkspaceProvider, tmp_path: Path, spec: EnvironmentSpec, field: str
+    ) -> None:
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        with pytest.raises((InvalidRequest, PreconditionFailed)) as caught:
+            await provider.environment(pinned, spec)
+        assert caught.value.field == field
+
+
+class TestDetected:
+    async def test_requirements_are_installed_once(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, REQUIREMENTS)
+        first = await provider.environment(pinned, EnvironmentSpec())
+        assert not first.cached
+        assert first.build_seconds > 0
+        again = await make_provider(tmp_path).environment(pinned, EnvironmentSpec())
+        assert again.cached
+        assert (again.key, again.mounts, again.variables) == (first.key, first.mounts, first.variables)
+        assert "s3cret" not in str(again)
+        for environment in (first, again):
+            async with provider.open("e1", "a", pinned, environment) as clone:
+                tested = await run_tests(clone)
+                assert "OK" in tested.stdout.text(), tested.stdout.text()
+                assert await sh(clone, "which python3; touch /environment/x") == (
+                    "/environment/venv/bin/python3\ntouch: cannot touch '/environment/x': Read-only file system"
+                )
+                assert await sh(clone, "echo $SETUP_ONLY") == ""
+        assert any("requirements.txt" in note for note in first.notes)
+
+    async def test_the_key_follows_what_decides(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, REQUIREMENTS)
+        repo = Path(pinned.location)
+        first = await provider.environment(pinned, EnvironmentSpec())
+        commit_files(repo, {"tests/other.py": "x = 1\n"})
+        same = await provider.environment(await provider.pin("default", RepoRef(location=str(repo))), EnvironmentSpec())
+        assert same.key == first.key
+        commit_files(repo, {"requirements.txt": "# nothing\n"})
+        changed = await provider.environment(
+            await provider.pin("default", RepoRef(location=str(repo))), EnvironmentSpec()
+        )
+        assert changed.key != first.key
+        other = await provider.pin("another", RepoRef(location=str(repo), ref="main~1"))
+        assert (await provider.environment(other, EnvironmentSpec())).key not in (first.key, changed.key)
+
+    async def test_an_editable_project_is_each_clones_own(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        files: dict[str, str | bytes] = {
+            "pyproject.toml": PYPROJECT,
+            "backend.py": BACKEND,
+            "src/project.py": "answer = 1\n",
+            "tests/test_project.py": UNITTEST.format(module="project", answer=2),
+        }
+        pinned = await pin(provider, tmp_path, files)
+        environment = await provider.environment(pinned, EnvironmentSpec())
+        async with (
+            provider.open("e1", "a", pinned, environment) as clone,
+            provider.open("e1", "b", pinned, environment) as other,
+        ):
+            (clone.root / "src/project.py").write_text("answer = 2\n")
+            assert "OK" in (await run_tests(clone)).stdout.text()
+            assert "1 != 2" in (await run_tests(other)).stdout.text()
+
+    async def test_a_failed_installation_leaves_nothing(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, {"requirements.txt": "./missing-1.0-py3-none-any.whl\n", "a.py": ""})
+        with pytest.raises(PreconditionFailed) as caught:
+            await provider.environment(pinned, EnvironmentSpec())
+        assert caught.value.field == "environment"
+        assert "missing-1.0" in caught.value.message
+        assert built(tmp_path) == []
+        assert not list((tmp_path / "home/workspaces").glob("*/*"))
+
+    @pytest.mark.slow
+    async def test_from_an_index(self, tmp_path: Path) -> None:
+        asked = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+            capture_output=True,
+            text=True,
+        )
+        index = urlsplit(asked.stdout.strip()).hostname
+        network = NetworkGrant(hosts=("*",), private_hosts=(index,) if index else ())
+        provider = make_provider(tmp_path, SetupPolicy(network=network, variables={}))
+        files: dict[str, str | bytes] = {
+            "requirements.txt": "iniconfig\n",
+            "test_it.py": "import iniconfig\n\ndef test_it():\n    assert iniconfig.__file__.startswith('/environment')\n",
+        }
+        pinned = await pin(provider, tmp_path, files)
+        environment = await provider.environment(pinned, EnvironmentSpec())
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            tested = await run_tests(clone)
+            assert "1 passed" in tested.stdout.text(), tested.stdout.text()
+            assert await sh(clone, "python3 -c 'import pytest; print(pytest.__file__)'") == (
+                await sh(clone, "echo /environment/venv/lib/python3*/site-packages/pytest/__init__.py")
+            )
+
+
+class TestSetup:
+    async def test_commands_run_in_order_and_once(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        files: dict[str, str | bytes] = {
+            "a.py": "",
+            "test_a.py": "def test_a():\n    pass\n",
+            "tool.sh": "#!/bin/sh\necho built\n",
+        }
+        pinned = await pin(provider, tmp_path, files)
+        spec = EnvironmentSpec(
+            setup=(
+                "mkdir -p /environment/bin && cp tool.sh /environment/bin/tool && chmod +x /environment/bin/tool",
+                "tool > /environment/log && echo $SETUP_ONLY | wc -c >> /environment/log && pwd >> /environment/log",
+            )
+        )
+        environment = await provider.environment(pinned, spec)
+        async with provider.open("e1", "a", pinned, environment) as clone:
+            assert await sh(clone, "cat /environment/log; tool") == "built\n7\n/workspace\nbuilt"
+            assert await sh(clone, "git status --porcelain") == ""
+            assert "1 passed" in (await run_tests(clone)).stdout.text()
+        assert (await provider.environment(pinned, spec)).cached
+        commit_files(Path(pinned.location), {"b.py": ""})
+        moved = await provider.pin("default", RepoRef(location=pinned.location))
+        assert not (await provider.environment(moved, spec)).cached
+
+    async def test_a_failure_names_the_command_and_hides_secrets(
+        self, provider: GitWorkspaceProvider, tmp_path: Path
+    ) -> None:
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        spec = EnvironmentSpec(setup=("touch /environment/x", "echo token $SETUP_ONLY >&2; exit 3"))
+        with pytest.raises(PreconditionFailed) as caught:
+            await provider.environment(pinned, spec)
+        assert caught.value.field == "environment.setup[1]"
+        assert "exit code 3" in caught.value.message
+        assert "token ***" in caught.value.message
+        assert "s3cret" not in str(caught.value)
+        assert built(tmp_path) == []
+
+    async def test_a_time_limit(self, tmp_path: Path) -> None:
+        policy = SetupPolicy(network=NetworkGrant(hosts=()), variables={}, timeout_seconds=0.2)
+        provider = make_provider(tmp_path, policy)
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        with pytest.raises(PreconditionFailed, match="time was up"):
+            await provider.environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
+        assert built(tmp_path) == []
+
+    async def test_builders_at_once_build_once(self, tmp_path: Path) -> None:
+        providers = [make_provider(tmp_path) for _ in range(4)]
+        pinned = await pin(providers[0], tmp_path, {"a": ""})
+        spec = EnvironmentSpec(setup=("head -c 8 /dev/urandom | od -An -tx1 > /environment/stamp",))
+        found = await asyncio.gather(*(provider.environment(pinned, spec) for provider in providers))
+        assert sorted(environment.cached for environment in found) == [False, True, True, True]
+        assert len({environment.key for environment in found}) == 1
+
+    async def test_a_cancelled_build_leaves_nothing(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        spec = EnvironmentSpec(setup=("touch /environment/started && sleep 60",))
+        task = asyncio.create_task(provider.environment(pinned, spec))
+        async with asyncio.timeout(20):
+            while not list((tmp_path / "home/environments").glob("*/root/started")):
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert built(tmp_path) == []
+        assert not list((tmp_path / "home/workspaces").glob("*/*"))
+
+    async def test_what_a_killed_build_left_is_built_anew(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        spec = EnvironmentSpec(setup=("[ ! -e /environment/half ] && touch /environment/whole",))
+        environment = await provider.environment(pinned, spec)
+        place = tmp_path / "home/environments" / environment.key
+        (place / "facts.json").unlink()
+        (place / "root/whole").rename(place / "root/half")
+        assert not (await provider.environment(pinned, spec)).cached
+        assert [path.name for path in (place / "root").iterdir()] == ["whole"]
+
+    async def test_age_takes_them(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        environment = await provider.environment(pinned, EnvironmentSpec(setup=("true",)))
+        assert (await provider.reap()).environments == 0
+        os.utime(tmp_path / "home/environments" / environment.key, (0, 0))
+        assert (await provider.reap()).environments == 1
+        assert built(tmp_path) == []
+
+    async def test_a_bare_environment_opens_without_tools(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+        pinned = await pin(provider, tmp_path, {"a": ""})
+        async with provider.open("e1", "a", pinned, Environment()) as clone:
+            assert await sh(clone, "ls /") != ""
