@@ -17,6 +17,7 @@ from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.stack import open_stack
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import configure_logging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM."""
+    configure_logging(settings.log_level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

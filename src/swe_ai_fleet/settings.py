@@ -73,6 +73,13 @@ class Settings(BaseSettings):
     setup_hosts: str = Field(
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
     )
+    setup_private_hosts: str = Field(
+        default="", description="Hosts at private addresses that set-up commands may reach all the same (a mirror)."
+    )
+    setup_variables: str = Field(
+        default="",
+        description="Variables of the server, comma-separated, that set-up commands get (an index, a proxy).",
+    )
     audit_key: str = Field(
         default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
     )

@@ -6,13 +6,14 @@ import os
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.model_providers import provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import CpuSlots, NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.secrets import Secrets
 
 SLOTS_PER_CPU = 2
 
@@ -51,4 +52,15 @@ def workspace_provider(settings: Settings) -> GitWorkspaceProvider:
         make_sandbox(settings),
         allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
         allow_local_paths=settings.loopback,
+        setup=SetupPolicy(
+            network=NetworkGrant(
+                hosts=_listed(settings.setup_hosts), private_hosts=_listed(settings.setup_private_hosts)
+            ),
+            variables={name: os.environ[name] for name in _listed(settings.setup_variables) if name in os.environ},
+        ),
+        mask=Secrets(settings.secrets),
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.git_workspace.clones import Clones
 from swe_ai_fleet.adapters.git_workspace.detection import PYTEST, detect
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git
-from swe_ai_fleet.adapters.git_workspace.installation import ENVIRONMENT_MOUNT, Installation, Step
+from swe_ai_fleet.adapters.git_workspace.installation import ENVIRONMENT_MOUNT, TOOLS_MOUNT, Installation, Step
 from swe_ai_fleet.adapters.git_workspace.listing import Listing, read_listing
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
@@ -143,7 +143,10 @@ class Environments:
         # What a killed build may have left.
         await asyncio.to_thread(remove_tree, directory)
         root.mkdir(parents=True)
-        mounts = (Mount(source=str(seed / "objects"), target=str(seed / "objects")),)
+        mounts = (
+            Mount(source=str(seed / "objects"), target=str(seed / "objects")),
+            Mount(source=str(installation.tools), target=TOOLS_MOUNT),
+        )
         environment = Environment(
             variables=installation.variables(self._policy.variables, pytest_from_tools=False),
             path=installation.path(),

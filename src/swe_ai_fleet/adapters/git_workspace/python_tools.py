@@ -1,4 +1,4 @@
-"""pytest and ruff for repositories that bring none: the fleet's own, copied where a sandbox can see them."""
+"""pytest, ruff and pip for repositories that bring none: the fleet's own, copied where a sandbox can see them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
 
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
 _PROGRAMS = ("ruff",)
+_INSTALLER = "pip"
 
 
 class PythonTools:
@@ -24,10 +25,12 @@ class PythonTools:
         self._ready: Path | None = None
 
     async def directory(self) -> Path:
-        """The directory to show read-only: `python/` for PYTHONPATH, `bin/` for PATH."""
+        """The directory to show read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (may be empty) with pip."""
         if self._ready is not None:
             return self._ready
-        found = [distribution for name in (*_DISTRIBUTIONS, *_PROGRAMS) for distribution in _installed(name)]
+        found = [
+            distribution for name in (*_DISTRIBUTIONS, *_PROGRAMS, _INSTALLER) for distribution in _installed(name)
+        ]
         versions = "\n".join(f"{item.name} {item.version}" for item in found) + sys.version
         target = self._home / f"python-{hashlib.sha256(versions.encode()).hexdigest()[:16]}"
         if not target.is_dir():
@@ -45,19 +48,20 @@ def _installed(name: str) -> list[importlib.metadata.Distribution]:
 
 
 def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> None:
-    packages, programs = draft / "python", draft / "bin"
-    packages.mkdir()
-    programs.mkdir()
+    packages, programs, installer = draft / "python", draft / "bin", draft / "pip"
+    for directory in (packages, programs, installer):
+        directory.mkdir()
     for distribution in distributions:
         for file in distribution.files or ():
             source = Path(str(file.locate()))
             if not source.is_file() or "__pycache__" in file.parts:
                 continue
             if ".." not in file.parts and distribution.name not in _PROGRAMS:
-                target = packages.joinpath(*file.parts)
+                target = (installer if distribution.name == _INSTALLER else packages).joinpath(*file.parts)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
             elif source.name in _PROGRAMS:
                 shutil.copy2(source, programs / source.name)
     # A sandbox cannot write there; without this every test run would compile pytest again.
-    compileall.compile_dir(packages, quiet=2, invalidation_mode=None)
+    compileall.compile_dir(packages, quiet=2)
+    compileall.compile_dir(installer, quiet=2)

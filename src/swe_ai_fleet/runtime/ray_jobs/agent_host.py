@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import configure_logging
 
 
 class AgentHost:
@@ -24,6 +25,7 @@ class AgentHost:
     def __init__(self, settings: str, name: str) -> None:
         raise_file_limit()
         self._settings = Settings.model_validate_json(settings)
+        configure_logging(self._settings.log_level)
         self._name = name
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
