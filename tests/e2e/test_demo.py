@@ -87,6 +87,7 @@ async def test_the_evidence_picks_the_winner(short: Path) -> None:
     assert left_behind(short) == ([], [])
 
 
+@pytest.mark.slow
 async def test_another_models_replies_give_another_outcome(short: Path) -> None:
     """Nothing is wired to the recorded replies: a model that does nothing wins nothing, and the exit code says so."""
     idle = Script(default=Conversation(turns=(Turn(tool_calls=(("final_answer", {"result": "Perfect."}),)),)))
@@ -98,6 +99,7 @@ async def test_another_models_replies_give_another_outcome(short: Path) -> None:
     assert left_behind(short) == ([], [])
 
 
+@pytest.mark.slow
 async def test_ctrl_c_cleans_up(short: Path) -> None:
     process = await start(short)
     assert process.stderr is not None

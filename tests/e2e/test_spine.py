@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc.aio
+import jsonschema
 import nats
 import psutil
 import pytest
@@ -77,6 +78,13 @@ async def _started(client, token, execution_id: str, text: str) -> None:
             return
 
 
+def _documented(name: str, payload: object) -> None:
+    """Hold a payload as it went over NATS against the schema that the documents give for it."""
+    document = json.loads((Path(__file__).parents[2] / "docs/asyncapi.yaml").read_text())
+    schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+    jsonschema.validate(payload, schema)
+
+
 async def test_hello_world_over_grpc(client, token, repository: Path, fleet: FleetUnderTest) -> None:
     """Orchestrate: agents use file, test and git tools in order; the winner is a commit; the audit verifies."""
     before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
@@ -120,6 +128,12 @@ async def test_hello_world_over_grpc(client, token, repository: Path, fleet: Fle
 
     message = await subscription.next_msg(timeout=10)
     result = json.loads(message.data)
+    _documented("Result", result)
+    stored = await connection.jetstream().subscribe(
+        f"agent.events.default.{reply.execution_id}.>", ordered_consumer=True
+    )
+    for _ in events:
+        _documented("Event", json.loads((await stored.next_msg(timeout=10)).data))
     assert result["kind"] == "execution"
     assert result["status"] == "completed"
     assert result["artifacts"]["commit_sha"] == reply.commit_sha

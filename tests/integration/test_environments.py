@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import NetworkGrant, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
 
 OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
@@ -82,10 +82,21 @@ def mask(text: str) -> str:
     return text.replace("s3cret", "***")
 
 
-def make_provider(root: Path, setup: SetupPolicy = OFFLINE) -> GitWorkspaceProvider:
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One copy of pytest, ruff and pip for all homes of this module: each would take a second."""
+    return tmp_path_factory.mktemp("tools")
+
+
+def make_provider(
+    root: Path, tools: Path, setup: SetupPolicy = OFFLINE, *, sandbox: Sandbox | None = None
+) -> GitWorkspaceProvider:
+    (root / "home").mkdir(exist_ok=True)
+    if not (root / "home/tools").exists():
+        (root / "home/tools").symlink_to(tools)
     return GitWorkspaceProvider(
         root / "home",
-        Sandbox(SandboxPolicy()),
+        sandbox or Sandbox(SandboxPolicy()),
         allowed_roots=(root,),
         allow_local_paths=True,
         setup=setup,
@@ -94,8 +105,8 @@ def make_provider(root: Path, setup: SetupPolicy = OFFLINE) -> GitWorkspaceProvi
 
 
 @pytest.fixture
-def provider(tmp_path: Path) -> GitWorkspaceProvider:
-    return make_provider(tmp_path)
+def provider(tmp_path: Path, tools: Path) -> GitWorkspaceProvider:
+    return make_provider(tmp_path, tools)
 
 
 async def pin(provider: GitWorkspaceProvider, root: Path, files: dict[str, str | bytes]) -> PinnedRepository:
@@ -176,13 +187,35 @@ class TestBare:
         assert caught.value.field == field
 
 
+class TestWithoutSandbox:
+    async def test_what_still_works(self, tmp_path: Path, tools: Path) -> None:
+        policy = SandboxPolicy(rung=Rung.NONE)
+        provider = make_provider(tmp_path, tools, sandbox=Sandbox(policy))
+        files: dict[str, str | bytes] = {"test_a.py": "def test_a():\n    pass\n", "pyproject.toml": PYPROJECT}
+        pinned = await pin(provider, tmp_path, files)
+        spec = EnvironmentSpec(setup=("pip --version",))
+        for environment in (
+            await provider.environment(pinned, EnvironmentSpec(detect=False)),
+            await provider.environment(pinned, spec),
+        ):
+            assert environment.mounts == ()
+            async with provider.open("e1", "a", pinned, environment) as clone:
+                assert "1 passed" in (await run_tests(clone)).stdout.text()
+                assert await clone.head() == (pinned.commit, "fleet/work")
+                assert (await clone.diff()).files == ()
+        with pytest.raises(PreconditionFailed, match="without a sandbox"):
+            await provider.environment(pinned, EnvironmentSpec())
+
+
 class TestDetected:
-    async def test_requirements_are_installed_once(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
+    async def test_requirements_are_installed_once(
+        self, provider: GitWorkspaceProvider, tmp_path: Path, tools: Path
+    ) -> None:
         pinned = await pin(provider, tmp_path, REQUIREMENTS)
         first = await provider.environment(pinned, EnvironmentSpec())
         assert not first.cached
         assert first.build_seconds > 0
-        again = await make_provider(tmp_path).environment(pinned, EnvironmentSpec())
+        again = await make_provider(tmp_path, tools).environment(pinned, EnvironmentSpec())
         assert again.cached
         assert (again.key, again.mounts, again.variables) == (first.key, first.mounts, first.variables)
         assert "s3cret" not in str(again)
@@ -238,11 +271,11 @@ class TestDetected:
         assert not list((tmp_path / "home/workspaces").glob("*/*"))
 
     @pytest.mark.slow
-    async def test_from_an_index(self, tmp_path: Path) -> None:
+    async def test_from_an_index(self, tmp_path: Path, tools: Path) -> None:
         # By the names that pip itself has built in; they may resolve to a mirror on a private network.
         index = pytest.importorskip("pip._internal.models.index").PyPI
         network = NetworkGrant(hosts=("*",), private_hosts=(index.netloc, index.file_storage_domain))
-        provider = make_provider(tmp_path, SetupPolicy(network=network, variables={}))
+        provider = make_provider(tmp_path, tools, SetupPolicy(network=network, variables={}))
         files: dict[str, str | bytes] = {
             "requirements.txt": "iniconfig\n",
             "test_it.py": "import iniconfig as it\n\ndef test_it():\n    assert it.__file__.startswith('/environ')\n",
@@ -294,16 +327,16 @@ class TestSetup:
         assert "s3cret" not in str(caught.value)
         assert built(tmp_path) == []
 
-    async def test_a_time_limit(self, tmp_path: Path) -> None:
+    async def test_a_time_limit(self, tmp_path: Path, tools: Path) -> None:
         policy = SetupPolicy(network=NetworkGrant(hosts=()), variables={}, timeout_seconds=0.2)
-        provider = make_provider(tmp_path, policy)
+        provider = make_provider(tmp_path, tools, policy)
         pinned = await pin(provider, tmp_path, {"a": ""})
         with pytest.raises(PreconditionFailed, match="time was up"):
             await provider.environment(pinned, EnvironmentSpec(setup=("sleep 60",)))
         assert built(tmp_path) == []
 
-    async def test_builders_at_once_build_once(self, tmp_path: Path) -> None:
-        providers = [make_provider(tmp_path) for _ in range(4)]
+    async def test_builders_at_once_build_once(self, tmp_path: Path, tools: Path) -> None:
+        providers = [make_provider(tmp_path, tools) for _ in range(4)]
         pinned = await pin(providers[0], tmp_path, {"a": ""})
         spec = EnvironmentSpec(setup=("head -c 8 /dev/urandom | od -An -tx1 > /environment/stamp",))
         found = await asyncio.gather(*(provider.environment(pinned, spec) for provider in providers))

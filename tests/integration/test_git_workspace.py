@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PatchRejected, PreconditionFailed
+from swe_ai_fleet.domain.errors import (
+    FleetError,
+    InvalidRequest,
+    PatchRejected,
+    PreconditionFailed,
+    ResourceExhausted,
+)
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
@@ -27,12 +33,13 @@ FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": 
 BARE = Environment()
 
 
-def make_provider(home: Path, root: Path) -> GitWorkspaceProvider:
+def make_provider(home: Path, root: Path, *, max_patch_bytes: int = 2**25) -> GitWorkspaceProvider:
     return GitWorkspaceProvider(
         home,
         Sandbox(SandboxPolicy()),
         allowed_roots=(root,),
         allow_local_paths=True,
+        max_patch_bytes=max_patch_bytes,
         surroundings={"PATH": os.environ["PATH"], "HOME": str(root / "user")},
     )
 
@@ -420,7 +427,10 @@ class TestReaper:
             pass
         for seed in (tmp_path / "home/seeds").glob("*/*"):
             os.utime(seed, (0, 0))
-        assert (await provider.reap()).seeds == 1
+        for cache in (tmp_path / "home/repositories").iterdir():
+            os.utime(cache, (0, 0))
+        reaped = await provider.reap()
+        assert (reaped.seeds, reaped.caches, reaped.environments) == (1, 1, 0)
         assert [seed.name for seed in (tmp_path / "home/seeds").glob("*/[0-9a-f]*")] == [held.commit]
         await provider.release("e1")
         assert (await provider.reap()).seeds == 1
@@ -532,6 +542,15 @@ class TestDiffAndApply:
             assert await sh(clone, "cat app.py; git diff --cached --stat | tail -1") != ""
             with pytest.raises(PreconditionFailed, match="before anything has run"):
                 await clone.apply(good)
+
+    async def test_a_patch_can_be_too_large(self, repo: Path, tmp_path: Path) -> None:
+        small = make_provider(tmp_path / "home", tmp_path, max_patch_bytes=10_000)
+        async with small.open("e1", "a", await small.pin("default", ref(repo)), BARE) as clone:
+            (clone.root / "large").write_text("some words\n" * 1000)
+            with pytest.raises(ResourceExhausted, match="10000 bytes"):
+                await clone.diff()
+            (clone.root / "large").unlink()
+            assert (await clone.diff()).patch == b""
 
     async def test_attributes_do_not_bend_a_patch(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         repo = make_repository(

@@ -17,6 +17,7 @@ DEFAULT_TENANT = "default"
 DEFAULT_AGENTS = 3
 MAX_DESCRIPTION_BYTES = 64 * 1024
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _EXECUTION_NAMESPACE = uuid.UUID("8d5d1b5e-6a0f-5f0e-9c39-7d6f9a0f3b11")
 
 
@@ -183,6 +184,8 @@ class Task:
             )
         if not self.repo.location.strip():
             raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
+        if self.delivery.branch:
+            check_branch(self.delivery.branch, field="delivery.branch")
         _check_range(self.num_agents, field="num_agents", low=1, high=max_agents)
         _check_range(self.rounds, field="rounds", low=0, high=16)
         _check_range(self.attempt, field="attempt", low=1, high=10_000)
@@ -214,6 +217,19 @@ def check_identifier(text: str, *, field: str) -> str:
             hint="1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit, no '..', no '.' or '.lock' at the end",
         )
     return text
+
+
+def check_branch(name: str, *, field: str) -> str:
+    """The name itself, if git takes it for a branch (the rules of `git check-ref-format`). Raises InvalidRequest."""
+    parts = name.split("/")
+    if (
+        _NOT_IN_A_REF.search(name)
+        or name.startswith("-")
+        or name == "@"
+        or any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
+    ):
+        raise InvalidRequest(f"{name[:64]!r} is not a branch name", field=field, hint="see git help check-ref-format")
+    return name
 
 
 def _check_range(value: float, *, field: str, low: float, high: float) -> None:

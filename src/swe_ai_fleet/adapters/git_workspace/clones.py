@@ -25,7 +25,6 @@ from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, Resour
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Rung, Sandbox
 
-MAX_PATCH_BYTES = 32 * 1024 * 1024
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -63,12 +62,22 @@ class Premises:
 class GitClone:
     """A workspace that holds a clone; `ports.Clone`."""
 
-    def __init__(self, git: Git, workspace: Workspace, premises: Premises, history: History, base_commit: str) -> None:
+    def __init__(
+        self,
+        git: Git,
+        workspace: Workspace,
+        premises: Premises,
+        history: History,
+        *,
+        base_commit: str,
+        max_patch_bytes: int,
+    ) -> None:
         self._git = git
         self._workspace = workspace
         self._premises = premises
         self._history = history
         self._base_commit = base_commit
+        self._max_patch_bytes = max_patch_bytes
         self._submodules: frozenset[bytes] | None = None
         self._used = False
         self._index = asyncio.Lock()
@@ -98,7 +107,7 @@ class GitClone:
         """Everything that differs from the base commit, committed or not, untracked files included.
 
         Left out: what .gitignore names, by-products of tools (caches, `node_modules`), the content of submodules.
-        Raises ResourceExhausted (more than 32 MiB), PreconditionFailed (a file that cannot be read).
+        Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
         layout = self._premises.layout
         async with self._index:
@@ -107,11 +116,11 @@ class GitClone:
             await stage(self._git, layout, self._premises.tree, self._submodules)
             against = ("diff", "--cached", self._base_commit)
             try:
-                patch = await self._git.run(*against, *_PATCH_FORM, layout=layout, output_limit=MAX_PATCH_BYTES)
+                patch = await self._git.run(*against, *_PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
             except ResourceExhausted as error:
                 raise ResourceExhausted(
-                    f"the changes make a patch of more than {MAX_PATCH_BYTES >> 20} MiB",
+                    f"the changes make a patch of more than {self._max_patch_bytes} bytes",
                     hint="let .gitignore name generated files",
                 ) from error
         return _diff(patch.stdout, counts.stdout)
@@ -151,8 +160,9 @@ class GitClone:
 class Clones:
     """Makes clones below `home`: `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
 
-    def __init__(self, home: Path, git: Git, sandbox: Sandbox) -> None:
+    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, max_patch_bytes: int) -> None:
         self._home = home
+        self._max_patch_bytes = max_patch_bytes
         self._git = git
         self._sandbox = sandbox
 
@@ -170,7 +180,14 @@ class Clones:
             async with self._sandbox.workspace(
                 premises.tree, environment=environment, scratch=premises.directory
             ) as workspace:
-                yield GitClone(self._git, workspace, premises, history, seed.name)
+                yield GitClone(
+                    self._git,
+                    workspace,
+                    premises,
+                    history,
+                    base_commit=seed.name,
+                    max_patch_bytes=self._max_patch_bytes,
+                )
 
     @asynccontextmanager
     async def attach(self, name: str, tree: Path, seed: Path, environment: Environment) -> AsyncGenerator[GitClone]:
@@ -190,7 +207,14 @@ class Clones:
             )
             await self._git.run("read-tree", seed.name, layout=premises.layout)
             async with self._sandbox.workspace(tree, environment=environment) as workspace:
-                yield GitClone(self._git, workspace, premises, history, seed.name)
+                yield GitClone(
+                    self._git,
+                    workspace,
+                    premises,
+                    history,
+                    base_commit=seed.name,
+                    max_patch_bytes=self._max_patch_bytes,
+                )
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))
 

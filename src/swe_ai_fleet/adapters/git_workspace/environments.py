@@ -30,7 +30,7 @@ _FORMAT = 1
 _FACTS = "facts.json"
 _TAIL_CHARACTERS = 2000
 _LISTINGS_KEPT = 64
-_VERSIONS = "python3 --version; node --version; npm --version; true"
+_VERSIONS = "python3 --version; node --version; true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

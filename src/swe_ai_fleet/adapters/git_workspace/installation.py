@@ -17,7 +17,7 @@ _NODE_MODULES_MOUNT = "/node_modules"
 # pip as a directory on the path instead of a thousand files unpacked into each environment, which takes seconds.
 _ADD_PIP = """\
 for site in "$0"/lib/python3*/site-packages; do printf '%s\\n' "$1" > "$site/fleet-pip.pth" || exit 1; done
-printf '#!%s/bin/python\\nimport sys\\nfrom pip._internal.cli.main import main\\nsys.exit(main())\\n' "$0" > "$0/bin/pip"
+printf '#!%s/bin/python\\nimport runpy\\nrunpy.run_module("pip", run_name="__main__")\\n' "$0" > "$0/bin/pip"
 chmod +x "$0/bin/pip" && ln -s pip "$0/bin/pip3"
 """
 _PIP_OPTIONS = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar=off")

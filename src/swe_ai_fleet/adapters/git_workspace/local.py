@@ -136,6 +136,10 @@ class LocalRepositories:
         return [name if kind in ("commit", "tree") else None for name, kind in found]
 
     async def _branch(self, repository: LocalRepository, ref: str) -> str:
+        if ref == "HEAD":
+            head = _content(repository.git_dir / "HEAD").decode("utf-8", "surrogateescape").strip()
+            if head.startswith("ref: refs/heads/") and not head.endswith("/.invalid"):
+                return head.removeprefix("ref: refs/heads/")
         named = await self._git.run(
             *("rev-parse", "--quiet", "--verify", "--symbolic-full-name", "--end-of-options", ref),
             layout=Layout(git_dir=repository.git_dir),

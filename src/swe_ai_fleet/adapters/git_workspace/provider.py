@@ -35,7 +35,8 @@ class GitWorkspaceProvider:
     Everything lies below `home`, which several processes may share. Local paths are taken only with
     `allow_local_paths` and below `allowed_roots`; URLs only with one of `protocols` and a host that fits `hosts`
     (globs; loopback must be named). `credentials` finds a credential by (tenant, reference). `setup` says what set-up
-    commands may reach; by default every public host. `mask` hides secrets in what error messages quote.
+    commands may reach; by default every public host. `mask` hides secrets in what error messages quote. A diff larger
+    than `max_patch_bytes` is an error. `surroundings` is this process's environment (None: the real one).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class GitWorkspaceProvider:
         setup: SetupPolicy | None = None,
         mask: SecretMask | None = None,
         ages: Ages | None = None,
+        max_patch_bytes: int = 32 * 1024 * 1024,
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
         surroundings = os.environ if surroundings is None else surroundings
@@ -68,7 +70,7 @@ class GitWorkspaceProvider:
             self._git, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
         self._seeds = Seeds(self._home / "seeds", self._git)
-        self._clones = Clones(self._home / "workspaces", self._git, sandbox)
+        self._clones = Clones(self._home / "workspaces", self._git, sandbox, max_patch_bytes=max_patch_bytes)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
         self._environments = Environments(
             self._home / "environments",
@@ -96,6 +98,7 @@ class GitWorkspaceProvider:
             key = _key(tenant, repo.credential, location.url)
             cache = self._cache(key)
             resolved = await self._remotes.resolve(tenant, repo, location, cache)
+            os.utime(cache)
             seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit))
             named = location.url
         else:
@@ -215,6 +218,7 @@ class GitWorkspaceProvider:
         cache = self._cache(key)
         if not (cache / "HEAD").exists():
             await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", history=local.history)
+        os.utime(cache)
 
     async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
         if not subdirectory:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
+from swe_ai_fleet.adapters.git_workspace.locks import locked
 
 _DISTRIBUTIONS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli")
 _PROGRAMS = ("ruff",)
@@ -25,7 +26,7 @@ class PythonTools:
         self._ready: Path | None = None
 
     async def directory(self) -> Path:
-        """The directory to show read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (may be empty) with pip."""
+        """What to show read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (empty where we have no pip)."""
         if self._ready is not None:
             return self._ready
         found = [
@@ -33,9 +34,11 @@ class PythonTools:
         ]
         versions = "\n".join(f"{item.name} {item.version}" for item in found) + sys.version
         target = self._home / f"python-{hashlib.sha256(versions.encode()).hexdigest()[:16]}"
-        if not target.is_dir():
-            async with appearing(target) as draft:
-                await finished(asyncio.to_thread(_copy, found, draft))
+        self._home.mkdir(parents=True, exist_ok=True)
+        async with locked(self._home / ".lock"):
+            if not target.is_dir():
+                async with appearing(target) as draft:
+                    await finished(asyncio.to_thread(_copy, found, draft))
         self._ready = target
         return self._ready
 
@@ -54,7 +57,7 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
     for distribution in distributions:
         for file in distribution.files or ():
             source = Path(str(file.locate()))
-            if not source.is_file() or "__pycache__" in file.parts:
+            if not source.is_file():
                 continue
             if ".." not in file.parts and distribution.name not in _PROGRAMS:
                 target = (installer if distribution.name == _INSTALLER else packages).joinpath(*file.parts)
@@ -62,6 +65,6 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
                 shutil.copy2(source, target)
             elif source.name in _PROGRAMS:
                 shutil.copy2(source, programs / source.name)
-    # A sandbox cannot write there; without this every test run would compile pytest again.
+    # What came without compiled files: a sandbox cannot write there, and every test run would compile pytest again.
     compileall.compile_dir(packages, quiet=2)
     compileall.compile_dir(installer, quiet=2)

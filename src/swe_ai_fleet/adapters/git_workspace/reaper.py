@@ -15,11 +15,15 @@ _DRAFT_AGE_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """How long things stay unused before they go, in seconds. A pin holds its seed for at most `pin`."""
+    """How long things stay unused before they go, in seconds. A pin holds its seed for at most `pin`.
+
+    A cache that holds a delivered commit stays.
+    """
 
     seed: float = 2 * 86_400.0
     pin: float = 30 * 86_400.0
     environment: float = 14 * 86_400.0
+    cache: float = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class Reaped:
     workspaces: int = 0
     seeds: int = 0
     environments: int = 0
+    caches: int = 0
 
 
 def reap(home: Path, ages: Ages) -> Reaped:
@@ -38,11 +43,15 @@ def reap(home: Path, ages: Ages) -> Reaped:
     seeds = 0
     for seed in _directories(home / "seeds", depth=2):
         if f"{seed.parent.name}-{seed.name}" not in pinned and _age(seed) > ages.seed:
-            seeds += _removed(seed)
+            seeds += _removed(seed, home / "trash")
     environments = 0
     for environment in _directories(home / "environments", depth=1):
         if environment.name != "probe" and _age(environment) > ages.environment:
-            environments += _removed(environment)
+            environments += _removed(environment, home / "trash")
+    caches = 0
+    for cache in _directories(home / "repositories", depth=1):
+        if _age(cache) > ages.cache and not _entries(cache / "refs/fleet/delivered"):
+            caches += _removed(cache, home / "trash")
     for place in (home / "scratch", home / "trash"):
         for leftover in _entries(place):
             if leftover.is_dir() and not leftover.is_symlink() and _age(leftover) > _DRAFT_AGE_SECONDS:
@@ -51,7 +60,7 @@ def reap(home: Path, ages: Ages) -> Reaped:
         for draft in _directories(place, depth=depth, drafts=True):
             if _age(draft) > _DRAFT_AGE_SECONDS:
                 remove_tree(draft)
-    return Reaped(workspaces=workspaces, seeds=seeds, environments=environments)
+    return Reaped(workspaces=workspaces, seeds=seeds, environments=environments, caches=caches)
 
 
 def release(home: Path, execution_id: str) -> None:
@@ -91,11 +100,8 @@ def _pins(home: Path, age: float) -> set[str]:
     return found
 
 
-def _removed(directory: Path) -> int:
+def _removed(directory: Path, trash: Path) -> int:
     # Out of sight first: nobody can begin to use a thing half removed.
-    trash = (
-        directory.parents[1] / "trash" if directory.parent.name == "environments" else directory.parents[2] / "trash"
-    )
     trash.mkdir(exist_ok=True)
     try:
         hidden = directory.rename(trash / f"{directory.name}-{time.monotonic_ns()}")

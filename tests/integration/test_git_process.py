@@ -1,0 +1,104 @@
+"""How git is started: what it inherits, and that it always ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed
+from swe_ai_fleet.adapters.git_workspace.locks import locked, try_lock
+from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+
+SURROUNDINGS = {"PATH": os.environ["PATH"], "HOME": "/somewhere", "https_proxy": "http://proxy", "SECRET": "x"}
+SLEEP = ("-c", "alias.pause=!echo $$ > pid; sleep 60", "pause")
+
+
+@pytest.fixture
+def git() -> Git:
+    return Git(SURROUNDINGS)
+
+
+async def wait_for(path: Path) -> int:
+    async with asyncio.timeout(20):
+        while not (path.exists() and path.read_text().strip()):
+            await asyncio.sleep(0.005)
+    return int(path.read_text())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+async def test_the_environment_is_made_from_scratch(git: Git, tmp_path: Path) -> None:
+    printed = await git.run("-c", "alias.printenv=!env", "printenv", cwd=tmp_path)
+    names = dict(line.split("=", 1) for line in printed.lines() if "=" in line)
+    assert "SECRET" not in names
+    assert "https_proxy" not in names
+    assert names["HOME"] == "/nonexistent"
+    assert names["GIT_TERMINAL_PROMPT"] == "0"
+    networked = await git.run("-c", "alias.printenv=!env", "printenv", cwd=tmp_path, protocols=("https",))
+    assert "https_proxy=http://proxy" in networked.lines()
+    assert "SECRET=x" not in networked.lines()
+
+
+async def test_no_transport_unless_asked(git: Git, tmp_path: Path) -> None:
+    for url in (f"file://{tmp_path}", str(tmp_path), "https://127.0.0.1:9/x", "ext::sh -c true"):
+        with pytest.raises(GitFailed, match="not allowed"):
+            await git.run("ls-remote", "--", url, cwd=tmp_path)
+        with pytest.raises(GitFailed):
+            await git.run("ls-remote", "--", url, cwd=tmp_path, protocols=("https",))
+
+
+async def test_a_time_limit_ends_everything(git: Git, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="more than 1 s"):
+        await git.run(*SLEEP, cwd=tmp_path, timeout_seconds=1)
+    assert not is_alive(await wait_for(tmp_path / "pid"))
+
+
+async def test_cancelling_ends_everything(git: Git, tmp_path: Path) -> None:
+    task = asyncio.create_task(git.run(*SLEEP, cwd=tmp_path))
+    pid = await wait_for(tmp_path / "pid")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not is_alive(pid)
+
+
+async def test_floods_are_cut_off(git: Git, tmp_path: Path) -> None:
+    with pytest.raises(ResourceExhausted, match="100000 bytes"):
+        await git.run("-c", "alias.flood=!yes", "flood", cwd=tmp_path, output_limit=100_000, timeout_seconds=20)
+
+
+async def test_input_that_nobody_reads(git: Git, tmp_path: Path) -> None:
+    done = await git.run("--version", cwd=tmp_path, stdin=b"x" * 10_000_000)
+    assert done.text().startswith("git version")
+
+
+async def test_a_lock_is_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    order: list[str] = []
+
+    async def work(name: str) -> None:
+        async with locked(path):
+            order.append(name)
+            await asyncio.sleep(0)
+            order.append(name)
+
+    await asyncio.gather(*(work(str(number)) for number in range(6)))
+    assert order[::2] == order[1::2]
+    held = try_lock(path)
+    assert held is not None
+    with pytest.raises(Unavailable):
+        async with locked(path, timeout_seconds=0.01):
+            pass
+    path.unlink()
+    fresh = try_lock(path)
+    assert fresh is not None
+    os.close(held)
+    os.close(fresh)
