@@ -65,9 +65,10 @@ async def serve(settings: Settings) -> None:
     configure_logging(settings.log_level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     async with open_fleet(settings):
+        # Only now: Ray takes SIGTERM for itself when it starts.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
         await stop.wait()
 
 

@@ -462,6 +462,8 @@ class TestDiffAndApply:
             (root / "dir/becomes-file/x").unlink()
             (root / "dir/becomes-file").rmdir()
             write_files(root, {"becomes-dir/x": "x", "dir/becomes-file": "x", "empty": "", "tab\tand\nbreak": "x"})
+            # A file that no line but the header names, and a name that git's own reader takes apart wrongly.
+            write_files(root, {"- /-": "", "a b/x b/a b/x": ""})
             Path(os.fsdecode(os.fsencode(root) + b"/not-utf8-\xff")).write_bytes(b"\xff\x00")
             diff = await clone.diff()
             assert diff == await clone.diff()

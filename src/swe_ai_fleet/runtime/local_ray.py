@@ -49,8 +49,8 @@ def ray_connection(settings: Settings) -> Generator[None]:
         with _until_the_end():
             yield
         return
-    # A short path: Ray puts sockets below it, whose paths may have at most 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="fleet-ray-"))
+    # A short path, whatever TMPDIR says: Ray puts sockets below it, whose paths may have at most 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="fleet-ray-", dir="/tmp"))
     os.environ.update(_PRIVATE, RAY_AUTH_TOKEN=secrets.token_hex(32))
     # Ray reads its environment once, when it is imported; that may have been before there was a token.
     native = cast("Any", _raylet)

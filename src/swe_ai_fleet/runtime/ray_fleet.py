@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import RayActorError, RayTaskError
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
@@ -98,25 +98,20 @@ class RayFleet:
 
     async def _settled(self, reference: ObjectRef) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
+        call = asyncio.ensure_future(_awaited(reference))
         try:
-            return await asyncio.shield(_awaited(reference))
+            return await asyncio.shield(call)
         except asyncio.CancelledError:
             ray.cancel(reference)  # pyright: ignore[reportUnknownMemberType, reportArgumentType]
-            await self._ended(reference)
+            await asyncio.wait([call], timeout=_CANCEL_SECONDS)
+            if call.done() and not call.cancelled():
+                call.exception()  # looked at, so that nobody complains about a fault that was ours to cause
             raise
         except RayTaskError as error:
             fault = _cause(error)
             if isinstance(fault, FleetError):
                 raise fault from None
             raise AgentLost(f"a run met a fault of ours: {type(fault).__name__}: {fault}") from error
-
-    async def _ended(self, reference: ObjectRef) -> None:
-        """Wait until a cancelled call has cleaned up, at most `_CANCEL_SECONDS`."""
-        try:
-            async with asyncio.timeout(_CANCEL_SECONDS):
-                await _awaited(reference)
-        except (RayError, TaskCancelledError, TimeoutError, asyncio.CancelledError):
-            return
 
     def _host(self) -> Host:
         """The least busy host with room, else a new one."""

@@ -28,6 +28,8 @@ from swe_ai_fleet.sandbox import Rung, Sandbox
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# Only headers begin a line like this: content is indented by a sign, binary content holds no blanks.
+_HEADER = re.compile(rb"^diff --git a/([^\n]+)$", re.M)
 _PATCH_FORM = (
     *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3"),
     *("--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=none"),
@@ -123,7 +125,7 @@ class GitClone:
                     f"the changes make a patch of more than {self._max_patch_bytes} bytes",
                     hint="let .gitignore name generated files",
                 ) from error
-        return _diff(patch.stdout, counts.stdout)
+        return await asyncio.to_thread(_diff, patch.stdout, counts.stdout)
 
     async def apply(self, patch: bytes) -> None:
         """Apply a patch to the tree and the index of a clone in which nothing has run yet.
@@ -292,6 +294,19 @@ def _hold(lock: Path) -> int:
         raise PreconditionFailed(f"{lock.name} is held by another process")  # the name is random: it is being reaped
 
 
+def _unambiguous(header: re.Match[bytes]) -> bytes:
+    """A patch's header line with both names quoted where a name holds a blank.
+
+    git writes them bare, and then cannot read them back if no other line names the file (`a /b`, empty or only its
+    mode changed).
+    """
+    names = header[1]
+    name = names[: (len(names) - 3) // 2]
+    if b" " not in name or names != name + b" b/" + name:
+        return header[0]
+    return b'diff --git "a/' + name + b'" "b/' + name + b'"'
+
+
 def _write_premises(premises: Premises, history: History, commit: str) -> None:
     premises.tree.mkdir(parents=True)
     dot_git = premises.tree / ".git"
@@ -322,4 +337,4 @@ def _diff(patch: bytes, counts: bytes) -> Diff:
         files.append(name.decode("utf-8", "backslashreplace"))
         insertions += int(added) if added != b"-" else 0
         deletions += int(removed) if removed != b"-" else 0
-    return Diff(patch=patch, files=tuple(files), insertions=insertions, deletions=deletions)
+    return Diff(patch=_HEADER.sub(_unambiguous, patch), files=tuple(files), insertions=insertions, deletions=deletions)
