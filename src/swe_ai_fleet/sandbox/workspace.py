@@ -87,6 +87,7 @@ class LocalWorkspace:
         self._scratch_parent = scratch
         self._ground: _Ground | None = None
         self._preparing = asyncio.Lock()
+        self._starting = asyncio.Lock()
         self._room = asyncio.Semaphore(max_sessions)
         self._sessions: set[Session] = set()
         self._idle: list[Session] = []
@@ -138,6 +139,10 @@ class LocalWorkspace:
                 await uninterrupted(self._discard(session))
             return result
 
+    async def warm(self) -> None:
+        """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""
+        self._idle.append(await self._take(await self._prepare()))
+
     async def close(self) -> None:
         """Kill what still runs and remove home and /tmp; the directory itself stays."""
         self._closed = True
@@ -166,13 +171,15 @@ class LocalWorkspace:
             return self._ground
 
     async def _take(self, ground: _Ground) -> Session:
-        while self._idle:
-            session = self._idle.pop()
-            if session.usable:
-                return session
-            await uninterrupted(self._discard(session))
-        session = await Session.start(self._launch(ground))
-        self._sessions.add(session)
+        # Whoever comes while a session is being started waits for that: it may be idle the next moment.
+        async with self._starting:
+            while self._idle:
+                session = self._idle.pop()
+                if session.usable:
+                    return session
+                await uninterrupted(self._discard(session))
+            session = await Session.start(self._launch(ground))
+            self._sessions.add(session)
         if self._closed:
             await uninterrupted(self._discard(session))
             raise PreconditionFailed("the workspace is closed")
