@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+from functools import cache
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
-from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
-from swe_ai_fleet.tools.pipeline import Pipeline
 
 _SIGNAL_BASE = 128
 
@@ -20,10 +20,6 @@ class ShellTool(Toolkit):
     """Shell commands in the workspace."""
 
     name: ClassVar[str] = "shell"
-
-    def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:
-        super().__init__(workspace, pipeline)
-        self._shell = ""
 
     @operation(executes=True, risk=Risk.HIGH)
     async def run_command(
@@ -47,7 +43,7 @@ class ShellTool(Toolkit):
         limit = self.pipeline.limits.command_timeout_seconds
         result = await self.workspace.run(
             Command(
-                argv=(await self._interpreter(), "-c", command),
+                argv=(interpreter(), "-c", command),
                 timeout_seconds=limit if timeout_seconds is None else min(timeout_seconds, limit),
                 idle_timeout_seconds=idle_timeout_seconds,
                 merge_stderr=True,
@@ -55,14 +51,11 @@ class ShellTool(Toolkit):
         )
         return command_result("shell_run_command", result)
 
-    async def _interpreter(self) -> str:
-        """bash where the sandbox has it, else sh; asked once."""
-        if not self._shell:
-            asked = await self.workspace.run(
-                Command(argv=("sh", "-c", "command -v bash"), light=True, timeout_seconds=10)
-            )
-            self._shell = "bash" if asked.ok else "sh"
-        return self._shell
+
+@cache
+def interpreter() -> str:
+    """bash where the sandbox has it, else sh; the sandbox shows the host's own /usr."""
+    return "bash" if shutil.which("bash", path="/usr/bin:/bin") else "sh"
 
 
 def command_result(operation_name: str, result: CommandResult) -> ToolResult:

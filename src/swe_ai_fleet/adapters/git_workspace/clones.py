@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import Rung, Sandbox
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
@@ -174,22 +174,24 @@ class Clones:
     ) -> AsyncGenerator[GitClone]:
         """A clean clone of the seed's commit in a sandbox; gone at the end of the context, however that comes."""
         history = history_of(seed)
-        async with self.checkout(execution_id, name, seed) as premises:
-            if self._sandbox.policy.rung is not Rung.NONE:
-                # At the same place as on the host, which is what the clone's alternates say.
-                seen = Mount(source=str(history.objects), target=str(history.objects))
-                environment = replace(environment, mounts=(*environment.mounts, seen))
-            async with self._sandbox.workspace(
-                premises.tree, environment=environment, scratch=premises.directory
-            ) as workspace:
-                yield GitClone(
-                    self._git,
-                    workspace,
-                    premises,
-                    history,
-                    base_commit=seed.name,
-                    max_patch_bytes=self._max_patch_bytes,
-                )
+        if self._sandbox.policy.rung is not Rung.NONE:
+            # At the same place as on the host, which is what the clone's alternates say.
+            seen = Mount(source=str(history.objects), target=str(history.objects))
+            environment = replace(environment, mounts=(*environment.mounts, seen))
+        async with (
+            self._premises(execution_id, name, seed) as premises,
+            self._sandbox.workspace(premises.tree, environment=environment, scratch=premises.directory) as workspace,
+            _warming(workspace),
+        ):
+            await self._fill(premises)
+            yield GitClone(
+                self._git,
+                workspace,
+                premises,
+                history,
+                base_commit=seed.name,
+                max_patch_bytes=self._max_patch_bytes,
+            )
 
     @asynccontextmanager
     async def attach(self, name: str, tree: Path, seed: Path, environment: Environment) -> AsyncGenerator[GitClone]:
@@ -237,33 +239,51 @@ class Clones:
         head.write_text(f"{seed.name}\n")
         if history.shallow:
             (dot_git / "shallow").write_bytes(history.shallow)
-        await self._fill(tree)
+        await self._check_out(tree)
 
     @asynccontextmanager
     async def checkout(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
         """The directories of a clone with the seed's commit checked out, without a sandbox."""
+        async with self._premises(execution_id, name, seed) as premises:
+            await self._fill(premises)
+            yield premises
+
+    @asynccontextmanager
+    async def _premises(self, execution_id: str, name: str, seed: Path) -> AsyncGenerator[Premises]:
+        """The directories of a clone, its tree still empty; gone at the end."""
         directory = self._home / execution_id / f"{name}-{secrets.token_hex(4)}"
         premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"))
         held = _hold(premises.lock)
         try:
-            history = history_of(seed)
-            await asyncio.to_thread(_write_premises, premises, history, seed.name)
-            dot_git = premises.tree / ".git"
-            await self._fill(premises.tree)
-            # With its time, which tells git which of its entries it may trust.
-            shutil.copy2(dot_git / "index", premises.git_dir / "index")
+            await asyncio.to_thread(_write_premises, premises, history_of(seed), seed.name)
             yield premises
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))
 
-    async def _fill(self, tree: Path) -> None:
-        """Check HEAD out into a tree whose `.git` we wrote."""
+    async def _fill(self, premises: Premises) -> None:
+        """Check HEAD out into the tree whose `.git` we wrote."""
+        await self._check_out(premises.tree)
+        # With its time, which tells git which of its entries it may trust.
+        shutil.copy2(premises.tree / ".git/index", premises.git_dir / "index")
+
+    async def _check_out(self, tree: Path) -> None:
         await self._git.run(
             *("read-tree", "--reset", "-u", "HEAD"),
             layout=Layout(git_dir=tree / ".git", work_tree=tree),
             cwd=tree,
             timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
         )
+
+
+@asynccontextmanager
+async def _warming(workspace: LocalWorkspace) -> AsyncGenerator[None]:
+    """Let the sandbox start beside what comes first; should it fail, the first command says so."""
+    warming = asyncio.create_task(workspace.warm())
+    try:
+        yield
+    finally:
+        warming.cancel()
+        await asyncio.gather(warming, return_exceptions=True)
 
 
 async def apply_patch(
