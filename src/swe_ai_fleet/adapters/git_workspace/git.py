@@ -168,7 +168,7 @@ class Git:
             async with asyncio.timeout(timeout_seconds):
                 _, stdout, stderr, code = await asyncio.gather(
                     _feed(process.stdin, stdin),
-                    _read(process.stdout, output_limit),
+                    _read(process, output_limit),
                     _read_tail(process.stderr),
                     process.wait(),
                 )
@@ -176,6 +176,8 @@ class Git:
             raise Unavailable(f"git {args[0]} took more than {timeout_seconds:g} s") from None
         finally:
             await _end(process)
+        if stdout is None:
+            raise ResourceExhausted(f"git answered more than {output_limit} bytes")
         result = GitResult(code=code, stdout=stdout, stderr=stderr.decode("utf-8", "replace").strip())
         if code not in expect:
             raise GitFailed(result.stderr or f"git {args[0]} ended with status {code}")
@@ -194,17 +196,23 @@ async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
         pipe.close()
 
 
-async def _read(pipe: asyncio.StreamReader | None, limit: int) -> bytes:
-    if pipe is None:
+async def _read(process: asyncio.subprocess.Process, limit: int) -> bytes | None:
+    """Standard output to its end; None where it is longer than `limit`, which ends the process.
+
+    To its end in any case: asyncio never sees the end of a process whose pipe nobody reads.
+    """
+    if process.stdout is None:
         return b""
     chunks: list[bytes] = []
     size = 0
-    while chunk := await pipe.read(1 << 18):
+    while chunk := await process.stdout.read(1 << 18):
         size += len(chunk)
         if size > limit:
-            raise ResourceExhausted(f"git answered more than {limit} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)
+            _kill(process)
+            chunks.clear()
+        else:
+            chunks.append(chunk)
+    return b"".join(chunks) if size <= limit else None
 
 
 async def _read_tail(pipe: asyncio.StreamReader | None) -> bytes:
@@ -216,12 +224,16 @@ async def _read_tail(pipe: asyncio.StreamReader | None) -> bytes:
     return tail
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
+def _kill(process: asyncio.subprocess.Process) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    _kill(process)
     # Not awaited under cancellation for long: a killed process is gone within a scheduler tick.
-    await asyncio.shield(process.wait())
+    await asyncio.shield(asyncio.gather(_read(process, 0), _read_tail(process.stderr), process.wait()))
