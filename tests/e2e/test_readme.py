@@ -1,0 +1,80 @@
+"""The README's own words: its quick tour and its library example are run as they stand."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO_FILES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def _block(language: str, beginning: str) -> str:
+    """The first code block of a language that begins with these words."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return next(block for block in blocks if block.startswith(beginning))
+
+
+async def _run(command: str, *, cwd: Path, variables: dict[str, str]) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *shlex.split(command),
+        cwd=cwd,
+        env={**os.environ, **variables, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, f"{command}\n{output.decode()}"
+    return output.decode()
+
+
+async def test_the_quick_tour(fleet: FleetUnderTest, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    variables = {
+        "FLEET_HOME": str(fleet.settings.home),
+        "FLEET_MODEL_URL": fleet.settings.model_url,
+        "FLEET_MODEL": fleet.settings.model,
+    }
+    outputs = [
+        await _run(command, cwd=repository, variables=variables)
+        for command in _block("sh", "fleet doctor").strip().splitlines()
+    ]
+    assert "agent-dev-1" in outputs[3]
+    assert "intact" in outputs[5]
+    assert "utils.py" in outputs[6]
+
+
+async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: Path) -> None:
+    clone = make_repository(tmp_path / "clone", HELLO_FILES)
+    example = _block("python", "from swe_ai_fleet import ToolEnabledAgent")
+    example = example.replace("path/to/clone", str(clone)).replace("http://127.0.0.1:8000/v1", model_server.url)
+    os.environ["FLEET_HOME"] = str(tmp_path / "home")
+    try:
+        names: dict[str, object] = {}
+        code = compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await eval(code, names)  # the README is ours
+    finally:
+        del os.environ["FLEET_HOME"]
+    assert names["result"].success
+    assert names["result"].artifacts["files_changed"] == ["utils.py"]
+
+
+def test_make_help_lists_what_the_readme_names() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make ([a-z-]+)", README, re.MULTILINE):
+        assert re.search(rf"^{target}:.*## ", makefile, re.MULTILINE), target
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
