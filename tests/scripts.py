@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from swe_ai_fleet.testing import Conversation, Script, Turn
 
 HELLO = "Add hello_world() to utils.py"
 SLEEP = "[sleep]"
+# Of this run alone: suites of several checkouts may run side by side on one machine.
+SLEEPING = f"sleep 61.{os.getpid()}"
 SLOW = "[slow]"
 GREETINGS = "[greetings]"
 FAILING = "[failing]"
@@ -56,7 +60,7 @@ SCRIPT = Script(
         ),
         Conversation(
             match=SLEEP,
-            turns=(Turn(tool_calls=(("shell_run_command", {"command": "sleep 61.0203"}),)), _answer("slept")),
+            turns=(Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)), _answer("slept")),
         ),
         Conversation(
             match=SLOW,

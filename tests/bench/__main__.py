@@ -16,17 +16,15 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
+import grpc.aio
 from rich.console import Console
 from rich.table import Table
 
-from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.event import ModelReplied, RunStarted
-from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.stack import open_stack
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.bench.floor import floor_seconds
@@ -62,9 +60,9 @@ async def main() -> None:
 
 
 async def _single(directory: Path, repository: Path, figures: dict[str, float]) -> None:
-    async with _model(directory, latency=0.0) as (url, _), open_stack(_settings(directory / "one", url)) as stack:
-        cold = await _run(stack.executions, repository, "cold", agents=1)
-        runs = [await _run(stack.executions, repository, f"warm-{number}", agents=1) for number in range(5)]
+    async with _model(directory, latency=0.0) as (url, _), _fleet(directory / "one", url) as fleet:
+        cold = await _run(fleet, repository, "cold", agents=1)
+        runs = [await _run(fleet, repository, f"warm-{number}", agents=1) for number in range(5)]
     figures["first_call_ms_cold"] = round(1000 * cold.to_first_call, 1)
     figures["first_call_ms_warm"] = round(1000 * sorted(run.to_first_call for run in runs)[2], 1)
     figures["step_ms"] = round(1000 * sorted(run.working for run in runs)[2] / STEPS, 2)
@@ -75,11 +73,11 @@ async def _hundred(directory: Path, repository: Path, figures: dict[str, float])
         figures["fleet_100_floor_s"] = round(
             await floor_seconds(url, agents=AGENTS, steps=STEPS, command=COMMAND.replace("notes.log", "/dev/null")), 2
         )
-        async with open_stack(_settings(directory / "hundred", url)) as stack:
-            await _run(stack.executions, repository, "warm-up", agents=2)
+        async with _fleet(directory / "hundred", url) as fleet:
+            await _run(fleet, repository, "warm-up", agents=2)
             async with measured(pid) as cost:
                 began = time.perf_counter()
-                run = await _run(stack.executions, repository, "hundred", agents=AGENTS)
+                run = await _run(fleet, repository, "hundred", agents=AGENTS)
                 whole = time.perf_counter() - began
     figures["fleet_100_ideal_s"] = (STEPS + 1) * LATENCY
     figures["fleet_100_wall_s"] = round(run.working, 2)
@@ -90,29 +88,45 @@ async def _hundred(directory: Path, repository: Path, figures: dict[str, float])
     figures["fleet_100_events"] = run.events
 
 
-async def _run(executions: Executions, repository: Path, task_id: str, *, agents: int) -> Run:
-    task = Task(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """The generated gRPC client and what every call of it carries."""
+
+    stub: pb_grpc.OrchestratorServiceStub
+    metadata: tuple[tuple[str, str], ...]
+
+
+@asynccontextmanager
+async def _fleet(home: Path, url: str) -> AsyncGenerator[Client]:
+    settings = Settings(home=home, model_url=url, model="scripted", listen="127.0.0.1:0")
+    async with open_fleet(settings) as running, grpc.aio.insecure_channel(running.address) as channel:
+        token = (("authorization", f"Bearer {running.token}"),)
+        yield Client(stub=pb_grpc.OrchestratorServiceStub(channel), metadata=token)
+
+
+async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) -> Run:
+    """One deliberation by a unary call; its timing is read from the log afterwards."""
+    request = pb.DeliberateRequest(
         task_id=task_id,
-        kind=TaskKind.DELIBERATE,
-        description="Take twenty steps.",
-        repo=RepoRef(location=str(repository)),
+        task_description="Take twenty steps.",
+        repo=pb.RepoRef(path=str(repository)),
         num_agents=agents,
-        constraints=Constraints(limits=Limits(max_iterations=STEPS + 5)),
+        constraints=pb.TaskConstraints(max_iterations=STEPS + 5),
     )
     began = time.time()
-    submission = await executions.submit(task)
+    reply = await fleet.stub.Deliberate(request, metadata=fleet.metadata)
     first_call, started, replied, events = 0.0, 0.0, 0.0, 0
-    async for stored in executions.watch(task.tenant, submission.execution_id):
+    stream = fleet.stub.StreamExecution(
+        pb.StreamExecutionRequest(execution_id=reply.execution_id), metadata=fleet.metadata
+    )
+    async for event in stream:
         events += 1
-        at = datetime.fromisoformat(stored.event.at).timestamp()
-        match stored.event.body:
-            case RunStarted():
-                started = started or at
-            case ModelReplied(duration_ms=duration):
-                first_call = first_call or at - duration / 1000
-                replied = at
-            case _:
-                pass
+        at = event.at_ms / 1000
+        if event.type == "run_started":
+            started = started or at
+        elif event.type == "model_replied":
+            first_call = first_call or at - json.loads(event.payload_json)["duration_ms"] / 1000
+            replied = at
     return Run(to_first_call=first_call - began, working=replied - started, events=events)
 
 
@@ -136,10 +150,6 @@ async def _model(directory: Path, *, latency: float) -> AsyncGenerator[tuple[str
     finally:
         process.terminate()
         process.wait()
-
-
-def _settings(home: Path, url: str) -> Settings:
-    return Settings(home=home, model_url=url, model="scripted")
 
 
 def _print(figures: dict[str, float]) -> None:

@@ -24,7 +24,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP, SLOW
+from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP, SLEEPING, SLOW
 
 
 @pytest.fixture
@@ -212,8 +212,8 @@ async def test_cancel_reaches_the_tool_processes(client, token, repository: Path
         )
     )
     accepted = await client.SubmitTask(submit, metadata=token)
-    await _started(client, token, accepted.execution_id, "sleep 61.0203")
-    while len(list(_processes("sleep 61.0203"))) < 2:
+    await _started(client, token, accepted.execution_id, SLEEPING)
+    while len(list(_processes(SLEEPING))) < 2:
         await asyncio.sleep(0.05)
 
     await client.CancelExecution(
@@ -222,7 +222,7 @@ async def test_cancel_reaches_the_tool_processes(client, token, repository: Path
         timeout=30,
     )
 
-    assert list(_processes("sleep 61.0203")) == []
+    assert list(_processes(SLEEPING)) == []
     execution = await client.GetExecution(pb.GetExecutionRequest(execution_id=accepted.execution_id), metadata=token)
     assert getattr(execution, "execution", execution).status == pb.DELIBERATION_STATUS_CANCELLED
     events = await _events(client, token, accepted.execution_id)
@@ -242,7 +242,7 @@ async def test_a_killed_host_costs_its_agents_only(client, token, repository: Pa
         ),
         metadata=token,
     )
-    await _started(client, token, accepted.execution_id, "sleep 61.0203")
+    await _started(client, token, accepted.execution_id, SLEEPING)
     mine = {child.pid for child in psutil.Process().children(recursive=True)}
     hosts = [process for process in _processes("ray::AgentHost") if process.pid in mine]
     assert hosts
@@ -254,7 +254,7 @@ async def test_a_killed_host_costs_its_agents_only(client, token, repository: Pa
     finished = json.loads(events[-1].payload_json)
     assert finished["status"] == "failed"
     assert "died" in finished["error"]
-    while list(_processes("sleep 61.0203")):
+    while list(_processes(SLEEPING)):
         await asyncio.sleep(0.05)
 
     reply = await client.Deliberate(

@@ -41,6 +41,7 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
     """Connect to the log and the model and set up workspaces, until the context ends."""
     mask = Secrets(settings.secrets)
     workspaces = workspace_provider(settings)
+    await workspaces.warm()
     async with connect_log(settings, name=host) as log, open_model(settings) as model:
         runs = CodingRun(
             model=model,

@@ -16,6 +16,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
+from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.settings import Settings
 
 T = TypeVar("T")
@@ -41,7 +42,9 @@ class Host:
 
 @dataclass(kw_only=True)
 class RayFleet:
-    """Runs agents and checks on pooled `AgentHost` actors. Made by `open_fleet_on_ray`; Ray must be initialised.
+    """Runs agents and checks on pooled `AgentHost` actors, or one `VLLMAgentJob` each with `agents_per_actor=1`.
+
+    Made by `open_ray_fleet`; Ray must be initialised.
 
     Args:
         settings: What hosts are made with.
@@ -76,13 +79,15 @@ class RayFleet:
             return from_json(CheckReport, await self._call(call))
 
     async def warm(self) -> None:
-        """Start the first host, so that the first task finds it ready."""
+        """Start the first host, so that the first task finds it ready; without a pool there is none to warm."""
+        if self._alone:
+            return
         await self._settled(self._host().actor.ready.remote())
 
     async def close(self) -> None:
         """End every host and what runs on it."""
         for host in self._hosts:
-            cast("Any", ray).kill(host.actor, no_restart=True)
+            _end(host)
         self._hosts.clear()
 
     async def _call(self, call: Callable[[Any], ObjectRef]) -> bytes:
@@ -95,6 +100,9 @@ class RayFleet:
             raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
         finally:
             host.busy -= 1
+            if self._alone and host in self._hosts:
+                self._forget(host)
+                _end(host)
 
     async def _settled(self, reference: ObjectRef) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
@@ -120,16 +128,25 @@ class RayFleet:
             return min(free, key=lambda host: host.busy)
         if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents and self._hosts:
             return min(self._hosts, key=lambda host: host.busy)
-        name = f"agent-host-{next(self._names)}"
-        actor = cast("Any", ray.remote(AgentHost)).options(  # pyright: ignore[reportUnknownMemberType]
-            num_cpus=0,
-            max_concurrency=max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST,
-            max_restarts=0,
-            max_task_retries=0,
-        )
-        host = Host(name=name, actor=actor.remote(self.settings.model_dump_json(), name))
+        host = self._new_host(f"agent-host-{next(self._names)}")
         self._hosts.append(host)
         return host
+
+    def _new_host(self, name: str) -> Host:
+        settings = self.settings.model_dump_json()
+        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+        if self._alone:
+            actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
+        else:
+            room = max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST
+            pooled = cast("Any", ray.remote(AgentHost))  # pyright: ignore[reportUnknownMemberType]
+            actor = pooled.options(**options, max_concurrency=room).remote(settings, name)
+        return Host(name=name, actor=actor)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether every agent gets an actor of its own, which ends with it."""
+        return self.settings.agents_per_actor == 1
 
     def _forget(self, host: Host) -> None:
         if host in self._hosts:
@@ -144,6 +161,10 @@ async def open_ray_fleet(settings: Settings) -> AsyncGenerator[RayFleet]:
         yield fleet
     finally:
         await fleet.close()
+
+
+def _end(host: Host) -> None:
+    cast("Any", ray).kill(host.actor, no_restart=True)
 
 
 async def _awaited(reference: ObjectRef) -> Any:

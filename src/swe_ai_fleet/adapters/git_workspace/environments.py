@@ -74,6 +74,10 @@ class Environments:
         self._listings: dict[tuple[Path, str], Listing] = {}
         self._toolchain = ""
 
+    async def warm(self) -> None:
+        """Copy the tools that repositories without their own get."""
+        await self._tools.directory()
+
     async def environment(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> Environment:
         """The environment for a pinned repository. Raises InvalidRequest, PreconditionFailed with `field`."""
         _check(spec, image=self._policy.image)

@@ -175,6 +175,10 @@ class GitWorkspaceProvider:
         target = await self._local.find(location)
         return await self._deliveries.to_local(target, repository, seed, patch, delivery)
 
+    async def warm(self) -> None:
+        """Prepare what every environment of this node shares, so that the first task does not wait for it."""
+        await self._environments.warm()
+
     async def release(self, execution_id: str) -> None:
         """Forget what was kept for an execution: its pins, and clones that no live process holds."""
         check_identifier(execution_id, field="execution_id")

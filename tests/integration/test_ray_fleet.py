@@ -1,0 +1,119 @@
+"""The fleet on a real Ray: one actor an agent, faults across the boundary, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.runtime.factories import workspace_provider
+from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES, SLEEP, SLEEPING
+
+
+@pytest.fixture
+def settings(fleet: FleetUnderTest) -> Settings:
+    address = {"nats_url": fleet.running.nats_url, "nats_token": fleet.running.nats_token}
+    return fleet.settings.model_copy(update={**address, "agents_per_actor": 1})
+
+
+@pytest.fixture
+async def repository(settings: Settings, tmp_path: Path) -> PinnedRepository:
+    path = make_repository(tmp_path / "repository", HELLO_FILES)
+    return await workspace_provider(settings).pin("default", RepoRef(location=str(path)))
+
+
+def _assignment(repository: PinnedRepository, description: str, **changes: object) -> Assignment:
+    task = Task(
+        task_id=f"ray-{uuid.uuid4().hex[:8]}",
+        kind=TaskKind.DELIBERATE,
+        description=description,
+        repo=RepoRef(location=repository.location),
+        **changes,
+    )
+    return Assignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository)
+
+
+def _actors() -> set[int]:
+    """Process ids of actors that serve one agent alone."""
+    found: set[int] = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "VLLMAgentJob" in "".join(child.cmdline()):
+                found.add(child.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+async def _gone(before: set[int]) -> None:
+    async with asyncio.timeout(20):
+        while _actors() - before:
+            await asyncio.sleep(0.05)
+
+
+async def test_one_actor_an_agent(settings: Settings, repository: PinnedRepository) -> None:
+    before = _actors()
+    async with open_ray_fleet(settings) as alone:
+        assignment = _assignment(repository, HELLO)
+        running = asyncio.create_task(alone.run(assignment))
+        async with asyncio.timeout(30):
+            while not _actors() - before:
+                await asyncio.sleep(0.02)
+        candidate = await running
+        assert candidate.stop_reason is StopReason.FINAL_ANSWER
+        assert candidate.artifacts.files_changed == ("utils.py",)
+        report = await alone.check(
+            CheckAssignment(
+                execution_id=assignment.execution_id,
+                candidate_id=candidate.candidate_id,
+                task=assignment.task,
+                repository=repository,
+                patch=candidate.artifacts.patch,
+            )
+        )
+        assert report.accepted
+        assert alone.hosts == ()
+    await _gone(before)
+
+
+async def test_a_fault_keeps_its_type_and_field_across_ray(settings: Settings, repository: PinnedRepository) -> None:
+    async with open_ray_fleet(settings) as alone:
+        broken = _assignment(repository, HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
+        with pytest.raises(PreconditionFailed) as failed:
+            await alone.run(broken)
+    assert failed.value.field.startswith("environment.setup")
+
+
+async def test_cancelling_a_run_ends_its_processes(settings: Settings, repository: PinnedRepository) -> None:
+    before = _actors()
+    async with open_ray_fleet(settings) as alone:
+        running = asyncio.create_task(alone.run(_assignment(repository, SLEEP)))
+        async with asyncio.timeout(30):
+            while not _sleeping():
+                await asyncio.sleep(0.02)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert not _sleeping()
+    await _gone(before)
+
+
+def _sleeping() -> bool:
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline()[-2:] == SLEEPING.split():
+                return True
+        except psutil.Error:
+            continue
+    return False
