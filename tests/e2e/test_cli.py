@@ -22,7 +22,7 @@ from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, SLEEP
+from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, SLEEP, SLEEPING
 
 SECONDS = 120.0
 CHECK = "python3 -c 'import utils; assert utils.hello_world() == \"Hello, World!\"'"
@@ -251,7 +251,7 @@ async def test_ctrl_c_cancels_the_execution_and_is_4(shell: Shell, repository: P
     process.send_signal(signal.SIGINT)
     ran = await ended(process)
     assert (ran.code, ran.document["status"], ran.document["execution_id"]) == (4, "cancelled", execution_id)
-    assert not [p for p in psutil.process_iter() if _uses(p, "sleep 61.0203")]
+    assert not [p for p in psutil.process_iter() if _uses(p, SLEEPING)]
     again = await shell.fleet("cancel", "--json", name)
     assert (again.code, again.document["already_ended"], again.document["status"]) == (0, True, "cancelled")
 
