@@ -31,6 +31,10 @@ class ChatModel(Protocol):
         """What the server can do, asked once and remembered. Raises ModelError."""
         ...
 
+    async def ping(self) -> None:
+        """Whether the server answers now. Raises ModelUnavailable, ModelRejected."""
+        ...
+
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
     ) -> ModelReply:

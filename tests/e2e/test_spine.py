@@ -300,6 +300,17 @@ async def test_bad_input_leaves_nothing_behind(client, token, repository: Path, 
         assert absent.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_a_repository_that_cannot_be_reached(client, token) -> None:
+    request = pb.DeliberateRequest(
+        task_id=_task_id("far"), task_description="x", repo=pb.RepoRef(url="https://host.invalid/repository.git")
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await client.Deliberate(request, metadata=token, timeout=60)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    details = dict(refused.value.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+    assert b"repo.url" in details, refused.value.details()
+
+
 async def test_a_foreign_client_through_reflection(fleet: FleetUnderTest, repository: Path) -> None:
     task_id = _task_id("buf")
     buf = str(Path(sys.executable).with_name("buf"))

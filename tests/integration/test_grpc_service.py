@@ -33,7 +33,15 @@ from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, PASSED, ScriptedFleet, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import (
+    DELIVERED_COMMIT,
+    FAILED,
+    PASSED,
+    ScriptedFleet,
+    ScriptedModel,
+    ScriptedRun,
+    ScriptedWorkspaces,
+)
 from swe_ai_fleet.testing.memory_log import MemoryLog
 
 SECONDS = 20
@@ -71,7 +79,13 @@ class Service:
     @asynccontextmanager
     async def running(self, token: str | None = None, *, recover: bool = False) -> AsyncIterator[Service]:
         surroundings = Surroundings(
-            log=self.log, blobs=self.log, results=self.log, fleet=self.fleet, workspaces=self.workspaces, owner="test"
+            log=self.log,
+            blobs=self.log,
+            results=self.log,
+            fleet=self.fleet,
+            workspaces=self.workspaces,
+            model=ScriptedModel(),
+            owner="test",
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, recover=recover) as self.executions:
             servicer = OrchestratorServicer(

@@ -542,3 +542,18 @@ async def test_outside_of_its_context_it_says_so() -> None:
     model = client("http://127.0.0.1:1")
     with pytest.raises(RuntimeError, match="context"):
         await model.probe()
+
+
+async def test_a_ping_is_one_question_and_is_not_repeated_at_once() -> None:
+    async with ScriptedModelServer(Script()) as server:
+        async with OpenAIChatModel(base_url=server.url) as model:
+            await model.ping()
+            asked = server.requests
+            await model.ping()
+            assert server.requests == asked
+        async with OpenAIChatModel(base_url=server.url, api_key="wrong") as model:
+            await model.ping()
+    async with OpenAIChatModel(base_url=server.url, retry_wait_seconds=60) as model:
+        with pytest.raises(ModelUnavailable, match="cannot be reached") as down:
+            await model.ping()
+    assert down.value.field == "model_url"

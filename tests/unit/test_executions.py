@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
     InvalidRequest,
+    ModelUnavailable,
     NotFound,
     PreconditionFailed,
     ResourceExhausted,
@@ -34,7 +35,15 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, Ta
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, PASSED, ScriptedFleet, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import (
+    DELIVERED_COMMIT,
+    FAILED,
+    PASSED,
+    ScriptedFleet,
+    ScriptedModel,
+    ScriptedRun,
+    ScriptedWorkspaces,
+)
 from swe_ai_fleet.testing.memory_log import MemoryLog
 
 SECONDS = 10
@@ -54,6 +63,7 @@ class World:
 
     log: MemoryLog = field(default_factory=MemoryLog)
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
+    model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,6 +77,7 @@ class World:
             results=self.log,
             fleet=self.fleet,
             workspaces=self.workspaces,
+            model=self.model,
             owner="test",
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
@@ -420,3 +431,14 @@ async def test_a_dependency_that_does_not_answer_is_passed_on(world: World):
     async with world.running() as executions:
         with pytest.raises(Unavailable):
             await executions.submit(a_task(repo=RepoRef(location="https://example.org/app", ref="main")))
+
+
+async def test_nothing_is_accepted_while_no_model_answers() -> None:
+    world = World(model=ScriptedModel(fault=ModelUnavailable("the model server is down", field="model_url")))
+    async with world.running() as executions:
+        with pytest.raises(ModelUnavailable) as refused:
+            await executions.submit(a_task())
+        assert refused.value.field == "model_url"
+        assert not world.log.events
+        world.model.fault = None
+        assert not (await executions.submit(a_task())).existed

@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.deliberate import Deliberation, Verdict
 from swe_ai_fleet.orchestrator.orchestrate import Delivering
 from swe_ai_fleet.orchestrator.results import execution_result
-from swe_ai_fleet.ports import BlobStore, EventLog, Fleet, Journal, ResultBus, WorkspaceProvider
+from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, ResultBus, WorkspaceProvider
 
 _log = structlog.get_logger()
 
@@ -39,6 +39,7 @@ class Surroundings:
     results: ResultBus
     fleet: Fleet
     workspaces: WorkspaceProvider
+    model: ChatModel
     owner: str
 
 

@@ -71,7 +71,8 @@ class Executions:
         """Accept a task: validated, its repository pinned, its first event durable when this returns.
 
         The same task again gives the execution that runs or has finished. Raises InvalidRequest, PreconditionFailed,
-        Unavailable (naming the field), AlreadyExists for other content under the same id, ResourceExhausted.
+        Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
+        ResourceExhausted.
         """
         task.validated(max_agents=self._max_agents)
         known = self.projection.get(task.tenant, task.execution_id)
@@ -80,6 +81,7 @@ class Executions:
         if len(self._drives) >= self._max_executions:
             raise ResourceExhausted(f"{self._max_executions} executions are running", hint="try again later")
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
+        await self._with.model.ping()
         while task.execution_id in self._accepting:
             await asyncio.wait([self._accepting[task.execution_id]])
         # A caller that goes away while the event is being stored must not leave an execution that nobody drives.

@@ -100,6 +100,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
             results=log,
             fleet=fleet,
             workspaces=workspaces,
+            model=model,
             owner=f"{socket.gethostname()}/{os.getpid()}",
         )
         executions = await stack.enter_async_context(

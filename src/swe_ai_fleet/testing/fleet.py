@@ -25,9 +25,9 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 
@@ -65,6 +65,27 @@ class ScriptedRun:
     stop_reason: StopReason = StopReason.FINAL_ANSWER
     insertions: int = 1
     tokens: int = 100
+
+
+@dataclass(kw_only=True)
+class ScriptedModel:
+    """A `ChatModel` that is there, or not: `fault` is what asking it raises. Agents of a `ScriptedFleet` need none."""
+
+    fault: FleetError | None = None
+
+    async def probe(self) -> ModelCapabilities:
+        await self.ping()
+        return ModelCapabilities(model="scripted")
+
+    async def ping(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    async def reply(
+        self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
+    ) -> ModelReply:
+        await self.ping()
+        return ModelReply(message=AssistantMessage(content="Done."), finish_reason="stop", usage=Usage())
 
 
 @dataclass(kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import random
 import time
 import uuid
@@ -31,6 +32,7 @@ _MOST_CONNECTIONS = 1000
 # Below uvicorn's 5 s, so that it is never us who write on a connection it just closed.
 _KEEP_ALIVE_SECONDS = 4.0
 _CONNECT_SECONDS = 10.0
+_FRESH_SECONDS = 5.0
 _URL_HINT = "it looks like http://127.0.0.1:8000/v1"
 
 
@@ -88,6 +90,7 @@ class OpenAIChatModel:
             wait_jitter=retry_wait_seconds,
         )
         self._writer = WireWriter()
+        self._answered_at = -math.inf
         self._client: AsyncOpenAI | None = None
         self._probing: asyncio.Task[probing.Findings] | None = None
 
@@ -126,6 +129,20 @@ class OpenAIChatModel:
         Raises ModelUnavailable, ModelRejected. A failed probe is tried again by the next caller.
         """
         return (await self._findings()).capabilities
+
+    async def ping(self) -> None:
+        """Raise ModelUnavailable or ModelRejected unless the server answers, now or within the last seconds."""
+        if time.monotonic() - self._answered_at < _FRESH_SECONDS:
+            return
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._send(lambda client: client.get("/models", cast_to=httpx2.Response))
+        except TimeoutError as error:
+            raise faults.unreachable(self._base_url, error, secret=self._api_key) from error
+        except ModelRejected as error:
+            # Some servers have no list of models; that they say so is an answer.
+            if not (isinstance(error.__cause__, APIStatusError) and error.__cause__.status_code in (404, 405)):
+                raise
 
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
@@ -222,7 +239,9 @@ class OpenAIChatModel:
             raise RuntimeError("OpenAIChatModel is used outside of its context")
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                return (await request(self._client)).content
+                content = (await request(self._client)).content
+                self._answered_at = time.monotonic()
+                return content
         except OpenAIError as error:
             raise faults.model_error(error, base_url=self._base_url, model=self._model, secret=self._api_key) from error
         except (aiohttp.ClientError, httpx2.HTTPError, TimeoutError, OSError) as error:
