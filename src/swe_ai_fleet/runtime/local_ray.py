@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Small on purpose: only assignments and candidates cross it, large content goes to the blob store."""
 
 _NAMESPACE = "swe-ai-fleet"
+_SHORT, _PREFIX, _OWNER = Path("/tmp"), "fleet-ray-", "owner.lock"  # noqa: S108
 _PRIVATE = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,7 +52,9 @@ def ray_connection(settings: Settings) -> Generator[None]:
             yield
         return
     # A short path, whatever TMPDIR says: Ray puts sockets below it, whose paths may have at most 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="fleet-ray-", dir="/tmp"))
+    _reap()
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
+    owned = _own(directory)
     os.environ.update(_PRIVATE, RAY_AUTH_TOKEN=secrets.token_hex(32))
     # Ray reads its environment once, when it is imported; that may have been before there was a token.
     native = cast("Any", _raylet)
@@ -73,6 +77,22 @@ def ray_connection(settings: Settings) -> Generator[None]:
             yield
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        os.close(owned)
+
+
+def _own(directory: Path) -> int:
+    """Hold a lock in a directory for as long as this process lives; the descriptor that holds it."""
+    descriptor = os.open(directory / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _reap() -> None:
+    """Remove what private clusters of killed processes left."""
+    for owner in _SHORT.glob(f"{_PREFIX}*/{_OWNER}"):
+        with suppress(OSError), owner.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 @contextmanager

@@ -60,6 +60,7 @@ class Stack:
         asked_at = time.monotonic()
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
+                await self.model.ping()
                 found = await self.model.probe()
         except (FleetError, TimeoutError) as error:
             message = str(error) or f"no answer within {_PROBE_SECONDS:g} seconds"

@@ -1,0 +1,110 @@
+"""kill -9 of the orchestrator's process: what was accepted is taken up again and ends, told once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+import nats
+import psutil
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.scripts import HELLO_FILES, SLOW
+
+
+@asynccontextmanager
+async def _serving(home: Path, model_url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """The orchestrator in a process of its own, and where it answers."""
+    variables = {
+        "FLEET_HOME": str(home),
+        "FLEET_MODEL_URL": model_url,
+        "FLEET_MODEL": "scripted",
+        "FLEET_LISTEN": "127.0.0.1:0",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.orchestrator.main"),
+        env={**os.environ, **variables},
+        cwd=home,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(60):
+            while not (home / "fleet.json").exists():
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        yield process, json.loads((home / "fleet.json").read_text())
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+@asynccontextmanager
+async def _client(card: dict[str, str]) -> AsyncIterator[tuple[pb_grpc.OrchestratorServiceStub, dict[str, object]]]:
+    async with grpc.aio.insecure_channel(card["address"]) as channel:
+        token = (("authorization", f"Bearer {card['token']}"),)
+        yield pb_grpc.OrchestratorServiceStub(channel), {"metadata": token, "timeout": 90}
+
+
+async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelServer, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    home = tmp_path / "home"
+    home.mkdir()
+    task = pb.OrchestrateRequest(
+        task_id="survivor",
+        task_description=SLOW,
+        repo=pb.RepoRef(path=str(repository)),
+        options=pb.OrchestratorOptions(num_agents=2),
+    )
+    async with _serving(home, model_server.url) as (process, card):
+        children = psutil.Process(process.pid).children(recursive=True)
+        async with _client(card) as (client, call):
+            accepted = await client.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), **call)
+            watched = client.StreamExecution(pb.StreamExecutionRequest(execution_id=accepted.execution_id), **call)
+            async for event in watched:
+                if event.type == "tool_started":
+                    break
+            process.kill()
+            with pytest.raises(grpc.aio.AioRpcError):
+                await client.GetStatus(pb.GetStatusRequest(), **call)
+        await process.wait()
+    (home / "fleet.json").unlink()
+
+    async with _serving(home, model_server.url) as (_, card), _client(card) as (client, call):
+        reply = await client.Orchestrate(task, **call)
+        assert reply.execution_id == accepted.execution_id
+        assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
+        assert git(repository, "rev-parse", "fleet/survivor") == reply.commit_sha
+        watched = client.StreamExecution(pb.StreamExecutionRequest(execution_id=accepted.execution_id), **call)
+        events = [event async for event in watched]
+        claims = [json.loads(e.payload_json)["generation"] for e in events if e.type == "execution_claimed"]
+        assert claims == [1, 2]
+        connection = await nats.connect(card["nats_url"], token=card["nats_token"])
+        results = await connection.jetstream().subscribe("agent.results.survivor", ordered_consumer=True)
+        assert json.loads((await results.next_msg(timeout=10)).data)["status"] == "completed"
+        with pytest.raises(nats.errors.TimeoutError):
+            await results.next_msg(timeout=0.3)
+        await connection.close()
+        # What the killed process left in its workspaces was reaped at the start.
+        assert not list((home / "workspaces").glob(f"{accepted.execution_id}/*"))
+    # Ray's own two agents take a minute to notice that their cluster is gone; nothing of ours does.
+    ours = [child for child in children if _name(child) in ("nats-server", "ray::AgentHost", "bwrap", "raylet")]
+    assert not ours
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.cmdline()[0].rsplit("/", 1)[-1] if process.status() != psutil.STATUS_ZOMBIE else ""
+    except (psutil.NoSuchProcess, IndexError):
+        return ""
