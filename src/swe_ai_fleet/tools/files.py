@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -14,14 +13,14 @@ from pydantic import Field
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools import search
+from swe_ai_fleet.tools.diffs import unified_diff
 from swe_ai_fleet.tools.directory import as_workspace
-from swe_ai_fleet.tools.edits import Replacement, replace_passage
-from swe_ai_fleet.tools.excerpt import numbered, regions
+from swe_ai_fleet.tools.editor import Edit, Editor, count, done
+from swe_ai_fleet.tools.excerpt import numbered
 from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
-from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.paths import Tree, shown
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.syntax import syntax_error
-from swe_ai_fleet.tools.text import Text, decode, rewritten
+from swe_ai_fleet.tools.text import Text, decode
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +28,9 @@ _HEAVY_BYTES = 128 * 1024
 _NOTE_CHARS = 300
 
 FilePath = Annotated[str, Field(description="File, relative to the root of the workspace.")]
+NewPath = Annotated[str, Field(description="The new file, relative to the root of the workspace.")]
+Overwrite = Annotated[bool, Field(description="Replace a file that is there already.")]
+Sha256 = Annotated[str | None, Field(description="Refuse if the file no longer has this SHA-256.")]
 Directory = Annotated[str, Field(description="Directory (or one file), relative to the root of the workspace.")]
 Glob = Annotated[
     str | None, Field(description="Only these files, as '*.py' (at any depth) or 'tests/**/*.py'; '!*.md' leaves out.")
@@ -48,6 +50,7 @@ class FileTool(Toolkit):
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         super().__init__(as_workspace(workspace), pipeline)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
+        self._editor = Editor(self._tree, limit=self.pipeline.limits.max_file_bytes)
 
     @operation(read_only=True)
     async def read_file(
@@ -65,7 +68,7 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Create a file (and its directories) or replace one whole. To change a part, use files_edit_file."""
         size = max(len(content), self._tree.size(path))
-        return await self._maybe_in_thread(size, self._write_file, path, content)
+        return await self._maybe_in_thread(size, self._editor.write, path, content)
 
     @operation()
     async def append_file(
@@ -73,7 +76,7 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Add text at the end of a file; creates the file if there is none."""
         size = len(content) + self._tree.size(path)
-        return await self._maybe_in_thread(size, self._append_file, path, content)
+        return await self._maybe_in_thread(size, self._editor.append, path, content)
 
     @operation()
     async def edit_file(
@@ -84,13 +87,63 @@ class FileTool(Toolkit):
         replace_all: Annotated[
             bool, Field(description="Replace every occurrence, not just one that is unique.")
         ] = False,
-        expected_sha256: Annotated[
-            str | None, Field(description="Refuse if the file no longer has this SHA-256.")
-        ] = None,
+        expected_sha256: Sha256 = None,
     ) -> ToolResult:
         """Replace one passage of a file. It must occur exactly once: give a few lines around the change."""
         size = self._tree.size(path) + len(old) + len(new)
-        return await self._maybe_in_thread(size, self._edit_file, path, old, new, replace_all, expected_sha256)
+        edit = Edit(old=old, new=new, replace_all=replace_all)
+        return await self._maybe_in_thread(size, self._editor.edit, path, edit, expected_sha256)
+
+    @operation()
+    async def multi_edit(
+        self,
+        path: FilePath,
+        edits: Annotated[list[Edit], Field(description="In order; each sees what those before it made.", min_length=1)],
+        expected_sha256: Sha256 = None,
+    ) -> ToolResult:
+        """Replace several passages of one file, all of them or, where one does not fit, none."""
+        size = self._tree.size(path) + sum(len(edit.old) + len(edit.new) for edit in edits)
+        return await self._maybe_in_thread(size, self._editor.multi_edit, path, edits, expected_sha256)
+
+    @operation()
+    async def apply_patch(
+        self,
+        patch: Annotated[str, Field(description="Unified diff, plain or git's, with exact line counts.", min_length=1)],
+        expected_sha256: Annotated[
+            dict[str, str] | None, Field(description="Refuse if a file of these no longer has its SHA-256.")
+        ] = None,
+    ) -> ToolResult:
+        """Change, create, delete and rename files by a unified diff: all of it or, if a part does not fit, nothing."""
+        # How large the files are that it names is not known yet.
+        return await asyncio.to_thread(
+            self._editor.patch, patch, expected_sha256 or {}, self.pipeline.policy.allowed_paths
+        )
+
+    @operation()
+    async def move_file(
+        self, source: FilePath, destination: NewPath, overwrite: Overwrite = False, expected_sha256: Sha256 = None
+    ) -> ToolResult:
+        """Move or rename one file; creates the directories that it goes to."""
+        size = self._tree.size(source)
+        return await self._maybe_in_thread(size, self._editor.move, source, destination, overwrite, expected_sha256)
+
+    @operation()
+    async def copy_file(
+        self, source: FilePath, destination: NewPath, overwrite: Overwrite = False, expected_sha256: Sha256 = None
+    ) -> ToolResult:
+        """Copy one file with its permission bits; creates the directories that it goes to."""
+        size = self._tree.size(source)
+        return await self._maybe_in_thread(size, self._editor.copy, source, destination, overwrite, expected_sha256)
+
+    @operation()
+    async def undo_edit(self, path: FilePath) -> ToolResult:
+        """Put a file back as it was before the last change that a files operation made to it; call again to go on."""
+        return await self._maybe_in_thread(self._tree.size(path), self._editor.undo, path)
+
+    @operation(read_only=True)
+    async def diff_files(self, path_a: FilePath, path_b: FilePath) -> ToolResult:
+        """Show how two text files differ, as a unified diff from the first to the second."""
+        return await asyncio.to_thread(self._diff_files, path_a, path_b)
 
     @operation(read_only=True)
     async def search_in_files(
@@ -109,13 +162,13 @@ class FileTool(Toolkit):
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif found.complete:
-            lines.append(f"[{_count(lines, 'match')} in {_count(files, 'file')}]")
+            lines.append(f"[{count(lines, 'match')} in {count(files, 'file')}]")
         else:
             lines.append(
-                f"[the first {_count(lines, 'match')}; there are more: narrow the pattern, the path or the glob]"
+                f"[the first {count(lines, 'match')}; there are more: narrow the pattern, the path or the glob]"
             )
         metadata = {"matches": len(found.items), "files": len(files), "complete": found.complete}
-        return _done("search_in_files", "\n".join(lines), metadata)
+        return done("search_in_files", "\n".join(lines), metadata)
 
     @operation(read_only=True)
     async def list_files(
@@ -127,16 +180,15 @@ class FileTool(Toolkit):
         if not lines:
             lines.append(f"There are no files in {_words(path, glob)}.")
         elif found.complete:
-            lines.append(f"[{_count(lines, 'file')}]")
+            lines.append(f"[{count(lines, 'file')}]")
         else:
-            lines.append(f"[the first {_count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
-        return _done("list_files", "\n".join(lines), {"files": len(found.items), "complete": found.complete})
+            lines.append(f"[the first {count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
+        return done("list_files", "\n".join(lines), {"files": len(found.items), "complete": found.complete})
 
     @operation(risk=Risk.MEDIUM)
     async def delete_file(self, path: FilePath) -> ToolResult:
         """Delete a file or an empty directory."""
-        kind = self._tree.remove(path)
-        return _done("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
+        return await self._maybe_in_thread(self._tree.size(path), self._editor.delete, path)
 
     @operation()
     async def mkdir(
@@ -145,7 +197,7 @@ class FileTool(Toolkit):
         """Create a directory and its parents. Writing a file creates its directories by itself."""
         created = self._tree.make_directory(path)
         said = f"Created the directory {path}." if created else f"The directory {path} exists already."
-        return _done("mkdir", said, {"path": path, "created": created})
+        return done("mkdir", said, {"path": path, "created": created})
 
     @operation(read_only=True)
     async def file_info(self, path: Annotated[str, Field(description="File or directory.")]) -> ToolResult:
@@ -181,76 +233,7 @@ class FileTool(Toolkit):
             "end_line": end,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-        return _done("read_file", content, metadata)
-
-    def _write_file(self, path: str, content: str) -> ToolResult:
-        try:
-            old = self._read(path)[2]
-        except MissingPath:
-            old = None
-        except ToolFailure:  # no text, or too large: nothing of it has to be kept
-            old = Text(content="")
-        text, data = rewritten(old, content, path)
-        real = self._tree.write(path, data, limit=self.pipeline.limits.max_file_bytes)
-        said = f"{'Replaced' if old else 'Created'} {real}: {_count(text.lines, 'line')}, {len(data)} bytes."
-        return self._written("write_file", real, said, data, text, before=old.content if old else "")
-
-    def _append_file(self, path: str, content: str) -> ToolResult:
-        try:
-            old = self._read(path)[2]
-        except MissingPath:
-            old = Text(content="")
-        joint = "\n" if old.content and not old.content.endswith("\n") else ""
-        text = old.with_content(old.content + joint + content)
-        data = text.encode(path)
-        real = self._tree.write(path, data, limit=self.pipeline.limits.max_file_bytes)
-        said = f"Appended to {real}: now {_count(text.lines, 'line')}, {len(data)} bytes."
-        return self._written("append_file", real, said, data, text, before=old.content)
-
-    def _edit_file(self, path: str, old: str, new: str, replace_all: bool, expected_sha256: str | None) -> ToolResult:
-        real, data, text = self._read(path)
-        digest = hashlib.sha256(data).hexdigest()
-        if expected_sha256 is not None and expected_sha256.lower() != digest:
-            raise ToolFailure(f"{shown(path)} has changed: its SHA-256 is {digest}; read it again before editing")
-        if text.newline == "\r\n":
-            old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
-        try:
-            replacement = replace_passage(text.content, old, new, replace_all=replace_all)
-        except ToolFailure as failure:
-            raise ToolFailure(f"{shown(path)}: {failure.message}") from None
-        edited = text.with_content(replacement.text)
-        fresh = edited.encode(path)
-        self._tree.write(real, fresh, limit=self.pipeline.limits.max_file_bytes)
-        said = _said(real, replacement, edited.lines)
-        passage = replacement.changed[0] if replacement.count == 1 else None
-        result = self._written("edit_file", real, said, fresh, edited, before=text.content, changed=passage)
-        return replace(result, metadata={**result.metadata, "count": replacement.count})
-
-    def _written(
-        self,
-        name: str,
-        path: str,
-        said: str,
-        data: bytes,
-        text: Text,
-        *,
-        before: str,
-        changed: tuple[int, int] | None = None,
-    ) -> ToolResult:
-        """The result of a change, with the syntax error that it brought in, if it did."""
-        error = syntax_error(path, text.content, changed=changed)
-        if error and before and syntax_error(path, before):
-            error = ""  # it was there before
-        if error:
-            said += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
-        metadata = {
-            "path": path,
-            "lines": len(text.lines),
-            "bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "syntax_error": error,
-        }
-        return _done(name, said, metadata)
+        return done("read_file", content, metadata)
 
     def _file_info(self, path: str) -> ToolResult:
         kind, info, target = self._tree.info(path)
@@ -271,7 +254,15 @@ class FileTool(Toolkit):
             else:
                 newline = {"\n": "LF", "\r\n": "CRLF"}.get(text.newline, text.newline)
                 facts |= {"lines": len(text.lines), "encoding": text.encoding, "newline": newline}
-        return _done("file_info", "\n".join(f"{name}: {value}" for name, value in facts.items()), facts)
+        return done("file_info", "\n".join(f"{name}: {value}" for name, value in facts.items()), facts)
+
+    def _diff_files(self, path_a: str, path_b: str) -> ToolResult:
+        (real_a, data_a, a), (real_b, data_b, b) = self._read(path_a), self._read(path_b)
+        diff = unified_diff(a.raw, b.raw, source=real_a, target=real_b)
+        content = diff.rstrip("\n") or f"{real_a} and {real_b} are the same."
+        if not diff and data_a != data_b:
+            content = f"{real_a} is {a.encoding} and {real_b} is {b.encoding}; their text is the same."
+        return done("diff_files", content, {"same": data_a == data_b})
 
     def _scope(self, path: str, glob: str | None) -> search.Scope:
         real = self._tree.find(path)
@@ -284,10 +275,6 @@ class FileTool(Toolkit):
         return search.Scope(directory=parent or ".", file=f"./{name}", glob=glob or "")
 
 
-def _done(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
-    return ToolResult(success=True, operation=f"{FileTool.name}_{name}", content=content, metadata=metadata)
-
-
 def _closing_note(path: str, start: int, end: int, total: int) -> str:
     if start == 1 and end == total:
         return "[the only line]" if total == 1 else f"[all {total} lines]"
@@ -295,17 +282,6 @@ def _closing_note(path: str, start: int, end: int, total: int) -> str:
     if end < total:
         note += f"; files_read_file(path={path!r}, start_line={end + 1}) shows what follows"
     return note + "]"
-
-
-def _said(path: str, replacement: Replacement, lines: list[str]) -> str:
-    times = "" if replacement.count == 1 else f" in {replacement.count} places"
-    how = ", found by overlooking white space at line ends" if replacement.tolerant else ""
-    return f"Edited {path}{times}{how}. Now it reads:\n{regions(lines, replacement.changed)}"
-
-
-def _count(things: Collection[object], noun: str) -> str:
-    ending = "" if len(things) == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{len(things)} {noun}{ending}"
 
 
 def _words(path: str, glob: str | None) -> str:

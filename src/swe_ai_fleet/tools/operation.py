@@ -117,6 +117,10 @@ class Toolkit:
         """Call an operation by its bare name with unchecked arguments."""
         return await self.pipeline.call(self.definitions[operation], self, arguments, call_id=call_id)
 
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        """The unchecked arguments as the audit may show them; tools whose arguments carry credentials mask those."""
+        return arguments
+
 
 def operation(
     *,

@@ -104,17 +104,18 @@ class Tree:
                     raise ToolFailure(_too_large(path, len(data), limit))
             return Content(path=place.path, data=bytes(data), mode=stat.S_IMODE(info.st_mode))
 
-    def write(self, path: str, data: bytes, *, limit: int) -> str:
+    def write(self, path: str, data: bytes, *, limit: int, mode: int | None = None) -> str:
         """Replace a file in one step or create it with its parent directories; the real path written.
 
-        An existing file keeps its mode and its owner. Through a link inside the workspace its target is written.
+        An existing file keeps its owner, and its permission bits unless `mode` gives others. Through a link
+        inside the workspace its target is written.
         """
         if len(data) > limit:
             raise ToolFailure(_too_large(path, len(data), limit))
         with _named(path), self._walk(path, create=True) as place:
             if place.info is not None and not stat.S_ISREG(place.info.st_mode):
                 raise ToolFailure(f"{shown(path)} is a {place.kind}: only regular files can be written")
-            _replace(place, data)
+            _replace(place, data, mode)
             return place.path
 
     def size(self, path: str) -> int:
@@ -332,7 +333,7 @@ def _make_directory(directory: int, name: str) -> None:
         os.close(handle)
 
 
-def _replace(place: Place, data: bytes) -> None:
+def _replace(place: Place, data: bytes, mode: int | None) -> None:
     """Write beside the file and rename over it: a reader sees the old content or the new, never a part."""
     temporary = f".fleet-{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -340,8 +341,10 @@ def _replace(place: Place, data: bytes) -> None:
     try:
         try:
             _own(handle, place.info or os.fstat(place.directory))
-            if place.info is not None:
-                os.fchmod(handle, stat.S_IMODE(place.info.st_mode) & 0o777)
+            if mode is None and place.info is not None:
+                mode = place.info.st_mode
+            if mode is not None:
+                os.fchmod(handle, mode & 0o777)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(handle, rest) :]

@@ -62,7 +62,8 @@ class Pipeline:
     ) -> ToolResult:
         """One call from its raw arguments to its audited result. Only a cancellation or a bug raises."""
         spec, started_at = definition.spec, time.monotonic()
-        record = self.trail.open(spec, arguments=self._masked(arguments), secret=arguments, call_id=call_id)
+        shown = self._masked(toolkit.recorded(arguments))
+        record = self.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id)
         try:
             checked = definition.validate(arguments)
         except FleetError as error:
@@ -110,6 +111,9 @@ class Pipeline:
             artifact=artifact,
             operation=result.operation,
         )
+        if result.outcome is Outcome.REFUSED:
+            # A tool's own rule said no, rather than the run's policy.
+            return shown, Decision.REFUSED, shown.error, whole
         return shown, Decision.ALLOWED, "", whole
 
     def _mask(self, text: str) -> str:

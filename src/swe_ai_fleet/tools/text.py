@@ -48,6 +48,11 @@ class Text:
             lines.pop()
         return lines
 
+    @property
+    def raw(self) -> str:
+        """The content with the line ends that the file has."""
+        return self.content.replace("\n", "\r\n") if self.newline == "\r\n" else self.content
+
     def with_content(self, content: str) -> Text:
         """Other content in the same encoding and with the same line ends."""
         return replace(self, content=content)

@@ -1,0 +1,305 @@
+"""The way out to HTTP servers: allowed hosts only, and only at addresses that were checked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+import unicodedata
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import IPv6Address, ip_address
+from typing import Protocol, cast
+
+import httpcore2
+import httpx2
+
+from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.tools.operation import ToolFailure
+
+CONNECT_SECONDS = 10.0
+MAX_URL_CHARS = 8192
+_MAX_ADDRESSES = 4
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<rest>[^#]*)(?:#.*)?")
+_AUTHORITY = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_BLANKS = re.compile(r"[\x00-\x20\x7f\\]")
+
+
+class Refusal(ToolFailure):
+    """A rule forbids the request; nothing was sent to where it would have gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPolicy:
+    """Which servers the HTTP tool may speak to.
+
+    `allowed_hosts` are globs over host names. Hosts in `private_hosts`, named exactly, are allowed too and may have
+    private addresses; every address of any other host must be public. `ports` holds for all of them.
+    """
+
+    allowed_hosts: tuple[str, ...] = ("*",)
+    private_hosts: tuple[str, ...] = ()
+    ports: tuple[int, ...] = (80, 443, 8080, 8443)
+
+    def check(self, url: httpx2.URL) -> None:
+        """Whether a URL may be asked for at all, before any name is resolved. Raises Refusal."""
+        if url.scheme not in _DEFAULT_PORTS:
+            raise Refusal(f"the scheme {url.scheme!r} is not allowed; use http or https")
+        if url.userinfo:
+            raise Refusal("a URL must not hold a user name or password; use an Authorization header")
+        if not (self.is_private(url.host) or any(fnmatchcase(url.host, glob.lower()) for glob in self.allowed_hosts)):
+            raise Refusal(f"the host {url.host} is not allowed; allowed are: {', '.join(self.allowed_hosts) or 'none'}")
+        if port_of(url) not in self.ports:
+            allowed = ", ".join(str(port) for port in self.ports)
+            raise Refusal(f"the port {port_of(url)} is not allowed; allowed are: {allowed}")
+
+    def is_private(self, host: str) -> bool:
+        """Whether the host may have private addresses."""
+        return any(host == _canonical(name.strip("[]")) for name in self.private_hosts)
+
+
+class Resolver(Protocol):
+    """Turns a name into addresses."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a host as text, best first. Raises OSError if it has none."""
+        ...
+
+
+class SystemResolver:
+    """What this machine's own resolver says."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """Sends requests under a policy, each connection to the very address that was checked.
+
+    Args:
+        policy: Asked about every request, whoever makes it.
+        resolver: Turns names into addresses; without one, the system's.
+        network: Opens connections to addresses; without one, the real network.
+        tls: How servers prove who they are; without one, by the usual public authorities.
+    """
+
+    def __init__(
+        self,
+        policy: HttpPolicy,
+        *,
+        resolver: Resolver | None = None,
+        network: httpcore2.AsyncNetworkBackend | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._policy = policy
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=tls or httpx2.create_ssl_context(trust_env=False),
+            network_backend=_CheckedNetwork(
+                policy,
+                resolver or SystemResolver(),
+                network or cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend()),
+            ),
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer, its body still to be read. Raises Refusal, or ToolFailure if the server can't be talked to."""
+        self._policy.check(request.url)
+        url = httpcore2.URL(
+            scheme=request.url.raw_scheme,
+            host=request.url.raw_host,
+            port=request.url.port,
+            target=request.url.raw_path,
+        )
+        outgoing = httpcore2.Request(
+            method=request.method,
+            url=url,
+            headers=request.headers.raw,
+            content=await request.aread(),
+            extensions={"timeout": {"connect": CONNECT_SECONDS}},
+        )
+        with _explained(request.url):
+            response = await self._pool.handle_async_request(outgoing)
+        return httpx2.Response(
+            response.status,
+            headers=response.headers,
+            stream=_Body(response, request.url),
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
+    """Resolves, checks and connects in one place, so no second look-up can give another answer."""
+
+    def __init__(self, policy: HttpPolicy, resolver: Resolver, network: httpcore2.AsyncNetworkBackend) -> None:
+        self._policy = policy
+        self._resolver = resolver
+        self._network = network
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        faults: list[httpcore2.ConnectError | httpcore2.ConnectTimeout] = []
+        for address in (await self._addresses(host, port))[:_MAX_ADDRESSES]:
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as fault:
+                faults.append(fault)
+        raise faults[-1]
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        raise Refusal("unix sockets are not allowed")
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            addresses = [host] if _is_address(host) else await self._resolver.resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise ToolFailure(f"the name {host} cannot be resolved: {error}") from None
+        if not addresses:
+            raise ToolFailure(f"the name {host} has no address")
+        private = self._policy.is_private(host)
+        for address in addresses:
+            if not _is_address(address) or not (private or is_public(address)):
+                raise Refusal(f"the host {host} is not on the public internet (its address is {address})")
+        return addresses
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, response: httpcore2.Response, url: httpx2.URL) -> None:
+        self._response = response
+        self._url = url
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _explained(self._url):
+            async for part in self._response.aiter_stream():
+                yield part
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+@contextmanager
+def _explained(url: httpx2.URL) -> Generator[None, None, None]:
+    """Says in the model's words what went wrong between us and a server."""
+    server = f"{url.host}:{port_of(url)}"
+    try:
+        yield
+    except httpcore2.ConnectTimeout:
+        raise ToolFailure(f"{server} did not accept a connection within {CONNECT_SECONDS:g} seconds") from None
+    except httpcore2.ConnectError as error:
+        raise ToolFailure(f"cannot connect to {server}: {_reason(error)}") from None
+    except (httpcore2.NetworkError, httpcore2.TimeoutException) as error:
+        raise ToolFailure(f"the connection to {server} broke: {_reason(error)}") from None
+    except httpcore2.LocalProtocolError as error:
+        raise ToolFailure(f"this request cannot be sent: {_reason(error)}") from None
+    except httpcore2.ProtocolError as error:
+        raise ToolFailure(f"{server} does not answer in proper HTTP: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def parse_url(text: str) -> httpx2.URL:
+    """A URL in its one spelling: lower-case host without a trailing dot, no fragment. Raises Refusal.
+
+    Spellings that other programs may read in another way (numbers that are no dotted quad, escapes in the host,
+    backslashes, blanks, look-alike letters) are refused rather than interpreted.
+    """
+    if len(text) > MAX_URL_CHARS:
+        raise Refusal(f"the URL has {len(text)} characters; at most {MAX_URL_CHARS} are allowed")
+    if _BLANKS.search(text):
+        raise Refusal("a URL must not hold blanks, control characters or backslashes; percent-encode them")
+    found = _URL.fullmatch(text)
+    if found is None:
+        raise Refusal("this is no absolute URL; write it as https://host/path")
+    scheme, authority, rest = found["scheme"].lower(), found["authority"], found["rest"]
+    if scheme not in _DEFAULT_PORTS:
+        raise Refusal(f"the scheme {scheme!r} is not allowed; use http or https")
+    if "@" in authority:
+        raise Refusal("a URL must not hold a user name or password; use an Authorization header")
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        raise Refusal("the host or port of this URL cannot be read")
+    host = f"[{_ip_v6(parts['literal'])}]" if parts["literal"] else _host_name(parts["name"])
+    port = f":{int(parts['port'])}" if parts["port"] else ""
+    try:
+        return httpx2.URL(f"{scheme}://{host}{port}{rest}")
+    except httpx2.InvalidURL as error:
+        raise Refusal(f"this URL cannot be read: {error}") from None
+
+
+def redirect_target(base: httpx2.URL, location: str) -> httpx2.URL:
+    """Where a Location header points, read as strictly as any URL. Raises Refusal."""
+    location = location.strip()
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location):
+        return parse_url(location)
+    if location.startswith("//"):
+        return parse_url(f"{base.scheme}:{location}")
+    if _BLANKS.search(location) or len(location) > MAX_URL_CHARS:
+        raise Refusal("the server redirects to something that is no proper URL")
+    try:
+        return base.join(location.partition("#")[0])
+    except httpx2.InvalidURL as error:
+        raise Refusal(f"the server redirects to something that is no proper URL: {error}") from None
+
+
+def port_of(url: httpx2.URL) -> int:
+    """The port a URL means, said or not."""
+    return url.port or _DEFAULT_PORTS.get(url.scheme, 0)
+
+
+def _host_name(name: str) -> str:
+    if not name.isascii():
+        if unicodedata.normalize("NFKC", name) != name:
+            raise Refusal("the host of this URL holds look-alike characters; write it in plain letters")
+        try:
+            name = httpx2.URL(f"http://{name}/").raw_host.decode("ascii")
+        except httpx2.InvalidURL as error:
+            raise Refusal(f"the host of this URL cannot be read: {error}") from None
+    host = _canonical(name)
+    labels = host.split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise Refusal("the host of this URL cannot be read; escapes and empty parts are not allowed")
+    if _NUMBER.fullmatch(labels[-1]) and not _is_address(host):
+        raise Refusal("the host of this URL is a number; write an address as four decimal numbers")
+    return host
+
+
+def _ip_v6(literal: str) -> str:
+    try:
+        return str(IPv6Address(literal))
+    except ValueError:
+        raise Refusal("the host of this URL is no IPv6 address") from None
+
+
+def _canonical(host: str) -> str:
+    """The spelling by which hosts are compared."""
+    name = host.lower().removesuffix(".")
+    return str(ip_address(name)) if _is_address(name) else name
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

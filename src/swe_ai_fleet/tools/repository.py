@@ -1,0 +1,256 @@
+"""The workspace's repository as git commands see it: one way to run git, so that no configuration of theirs runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from swe_ai_fleet.domain.command import Command, CommandResult, Output
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.operation import ToolFailure
+
+FALLBACK_IDENTITY = ("SWE AI Fleet", "agent@swe-ai-fleet.invalid")
+"""Name and email of commits in a repository that says neither."""
+
+TIME_LIMIT_SECONDS = 60.0
+MAX_FILES_LISTED = 200
+
+# Filters (clean, smudge) stay as configured: large-file storage needs them. They run inside the sandbox like all else.
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.sshCommand=false",
+    "core.pager=cat",
+    "core.quotePath=false",
+    "color.ui=false",
+    "commit.gpgSign=false",
+    "gpg.program=false",
+    "gpg.openpgp.program=false",
+    "gpg.x509.program=false",
+    "gpg.ssh.program=false",
+    "log.showSignature=false",
+    "diff.noprefix=false",
+    "diff.mnemonicPrefix=false",
+    "status.submoduleSummary=false",
+    "submodule.recurse=false",
+    "blame.ignoreRevsFile=",
+    "rerere.enabled=false",
+    "merge.autoStash=false",
+    "merge.verifySignatures=false",
+    "protocol.allow=never",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "user.useConfigOnly=true",
+    # The clone may belong to whoever made it; inside the sandbox there is no other repository to be fooled into.
+    "safe.directory=*",
+)
+_VARIABLES = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_EDITOR": "true",
+    "GIT_PAGER": "cat",
+    "GIT_OPTIONAL_LOCKS": "0",
+    # A list of protocols that holds none: no missing object is fetched, whatever protocol.<name>.allow says.
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "LC_ALL": "C.UTF-8",
+}
+# What git itself does without a driver: the markers' size and the names of temporary files are git's own.
+_PLAIN_MERGE = "git merge-file --marker-size=%L %A %O %B"
+_MAX_MERGE_DRIVERS = 50
+# A submodule has a configuration of its own, which the settings above do not reach: git does not look into it.
+READ_ONLY_DIFF = ("--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+_REF = re.compile(r"(?![-/.])[^\x00-\x20\x7f:?*\[\\]{1,250}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Repository:
+    """Git in one workspace, every call with the settings above; nothing here reaches a remote."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    async def status(self, operation_name: str) -> ToolResult:
+        """The branch and what has changed, as the result of an operation."""
+        options = ("--porcelain=v1", "-z", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty")
+        output = (await self.git("status", *options)).stdout
+        header, *entries = records(output) or ["## "]
+        lines, files = [header], list[str]()
+        remaining = iter(entries)
+        for entry in remaining:
+            state, file = entry[:2], entry[3:]
+            origin = f"{next(remaining, '')} -> " if state[0] in "RC" else ""
+            lines.append(f"{state} {origin}{file}")
+            files.append(file)
+        branch = header.removeprefix("## ").removeprefix("No commits yet on ").partition("...")[0]
+        if not files:
+            lines.append("nothing to commit, working tree clean")
+        return ToolResult(
+            success=True,
+            operation=operation_name,
+            content="\n".join(lines),
+            exit_code=0,
+            metadata={
+                "branch": "" if branch.startswith("HEAD (") else branch,
+                "clean": not files,
+                "files": files[:MAX_FILES_LISTED],
+            },
+            truncated=output.elided > 0,
+        )
+
+    async def committed(self) -> list[str]:
+        """The commit at HEAD and the files that it changed."""
+        options = (
+            "--format=%H",
+            "-m",
+            "--first-parent",
+            "--name-only",
+            "--no-renames",
+            "-z",
+            "--ignore-submodules=dirty",
+        )
+        shown = await self.git("show", "--no-ext-diff", "--no-show-signature", *options, "HEAD", "--")
+        return [record.lstrip("\n") for record in records(shown.stdout)]
+
+    async def identity(self) -> tuple[str, ...]:
+        """The settings that name a committer, empty where the repository's own do."""
+        for who in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
+            if not (await self.run("var", who)).ok:
+                name, email = FALLBACK_IDENTITY
+                return f"user.name={name}", f"user.email={email}"
+        return ()
+
+    async def merging(self, *arguments: str) -> CommandResult:
+        """Run a command that merges contents: with a committer, without the repository's merge drivers and options."""
+        found = await self.run("config", "-z", "--name-only", "--get-regexp", r"^merge\..*\.driver$")
+        if len(names := sorted(set(records(found.stdout)))) > _MAX_MERGE_DRIVERS:
+            raise ToolFailure(f"the repository configures more than {_MAX_MERGE_DRIVERS} merge drivers")
+        overridden = dict.fromkeys(names, _PLAIN_MERGE)
+        branch = (await self.run("symbolic-ref", "--short", "-q", "HEAD")).stdout.text().strip()
+        if branch:
+            overridden[f"branch.{branch}.mergeOptions"] = ""
+        # By variables, since `-c` can't name a driver that has a "=" in its name.
+        variables = {"GIT_CONFIG_COUNT": str(len(overridden))}
+        for number, (name, value) in enumerate(overridden.items()):
+            variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+        return await self.run(*arguments, settings=await self.identity(), variables=variables)
+
+    async def conflicts(self) -> list[str]:
+        """The files that a merge could not bring together."""
+        listed = await self.git(
+            "diff", "--name-only", "--diff-filter=U", "-z", "--no-ext-diff", "--ignore-submodules=dirty"
+        )
+        return records(listed.stdout)
+
+    async def commit_of(self, ref: str) -> tuple[str, int]:
+        """The hash of the commit that a ref names, and how many parents it has. Raises ToolFailure."""
+        wanted = f"{checked_ref(ref)}^{{commit}}"
+        found = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
+        if not found.ok:
+            raise ToolFailure(f"there is no commit {ref[:80]!r}; git_log and git_branch show which there are")
+        sha = found.stdout.text().strip()
+        parents = (await self.git("show", "-s", "--format=%P", "--no-show-signature", sha, "--")).stdout.text().split()
+        return sha, len(parents)
+
+    async def must_match(self, paths: list[str]) -> None:
+        """Raises ToolFailure where a path names no tracked file."""
+        found = await self.run("ls-files", "--error-unmatch", "--", *paths)
+        if not found.ok:
+            raise failure("diff", found)
+
+    async def git(self, *arguments: str) -> CommandResult:
+        """Run one git command. Raises ToolFailure with what git said where it fails."""
+        result = await self.run(*arguments)
+        if not result.ok:
+            raise failure(arguments[0], result)
+        return result
+
+    async def run(
+        self, *arguments: str, settings: tuple[str, ...] = (), variables: Mapping[str, str] | None = None
+    ) -> CommandResult:
+        """Run one git command, whatever becomes of it."""
+        options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
+        # Twice the operation's limit: it is the pipeline that ends an operation, and says so in the audit.
+        command = Command(
+            argv=("git", "--no-pager", *options, *arguments),
+            variables={**_VARIABLES, **(variables or {})},
+            timeout_seconds=2 * TIME_LIMIT_SECONDS,
+            light=True,
+        )
+        return await self._workspace.run(command)
+
+
+def checked_ref(text: str) -> str:
+    """The ref itself. Raises ToolFailure for what git could take for something else."""
+    if not _REF.fullmatch(text):
+        raise ToolFailure(
+            f"{text[:80]!r} is no valid ref: use a commit hash, branch or tag such as HEAD~1 or main, without spaces, "
+            "':' or a leading '-' (a file within a commit goes into `path`)"
+        )
+    return text
+
+
+def pathspecs(paths: list[str]) -> list[str]:
+    """The paths themselves. Raises ToolFailure for pathspec magic and control characters."""
+    for path in paths:
+        if not path or path.startswith(":") or _CONTROL.search(path):
+            raise ToolFailure(f"{path[:80]!r} is no valid path: use one relative to the repository, such as src/app.py")
+    return paths
+
+
+def failure(command: str, result: CommandResult) -> ToolFailure:
+    """What git said, without its hints for a person at a terminal, and what would work."""
+    said = result.stderr.text().strip() or result.stdout.text().strip()
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("hint:")]
+    text = "\n".join(lines).removeprefix("fatal: ").removeprefix("error: ")
+    return ToolFailure(f"git {command}: {text or f'exit code {result.exit_code}'}{_advice(text)}")
+
+
+def _advice(said: str) -> str:
+    for needle, advice in _ADVICE:
+        if needle in said:
+            return f"\n{advice}"
+    return ""
+
+
+_ADVICE = (
+    ("nothing to commit", "There is nothing to commit: change a file first, then stage it with git_add."),
+    ("no changes added to commit", 'Nothing is staged: call git_add first, paths=["."] stages everything.'),
+    ("nothing added to commit", 'Nothing is staged: call git_add first, paths=["."] stages everything.'),
+    ("did not match any file", "git_status lists what has changed, files_list_files what there is."),
+    ("ignored by one of your .gitignore", "Ignored files cannot be staged; leave them out."),
+    ("does not have any commits yet", "The repository has no commit yet; git_commit makes the first."),
+    ("bad revision", "git_log and git_branch show which commits and branches there are."),
+    ("invalid reference", "git_log and git_branch show which commits and branches there are."),
+    ("unknown revision", "git_log and git_branch show which commits and branches there are."),
+    ("invalid object name", "git_log and git_branch show which commits and branches there are."),
+    ("ambiguous argument", "git_log and git_branch show which commits and branches there are."),
+    ("would be overwritten", "Commit your changes first, or restore those files with git_checkout(paths=[...])."),
+    ("No stash entries found", "Nothing is stashed; git_stash(action='push') stashes changes."),
+    ("MERGE_HEAD missing", "No merge is going on."),
+    ("no cherry-pick or revert in progress", "No revert is going on."),
+    ("have not concluded your merge", "Finish it with git_add and git_commit, or give it up with abort=true."),
+    ("unmerged files", "Resolve them, stage them with git_add and commit, or give up with abort=true."),
+    ("not possible because you have", "Resolve conflicts first, or give up with git_merge(abort=true)."),
+    ("your local changes", "Commit your changes first, or put them aside with git_stash(action='push')."),
+    ("not a git repository", "The workspace holds no git repository."),
+)
+
+
+def records(output: Output) -> list[str]:
+    """The records of a `-z` output; one that was cut is left out."""
+    if output.elided:
+        return output.head.decode("utf-8", "replace").split("\0")[:-1]
+    return [record for record in output.text().split("\0") if record]
+
+
+def printed(operation_name: str, result: CommandResult, metadata: dict[str, object]) -> ToolResult:
+    """What a command printed, as the result of an operation."""
+    return ToolResult(
+        success=True,
+        operation=operation_name,
+        content=result.stdout.text().rstrip("\n"),
+        exit_code=result.exit_code,
+        metadata=metadata,
+        truncated=result.stdout.elided > 0,
+    )

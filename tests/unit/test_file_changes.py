@@ -1,0 +1,403 @@
+"""Changes of several passages or files at once, and their undoing: whole or not at all, and never outside."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.tools.changes import Change, FileState
+from swe_ai_fleet.tools.diffs import unified_diff
+from swe_ai_fleet.tools.editor import Edit
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.patches import apply_hunks, parse_patch
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.undo import History
+
+PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "work"
+    (root / "src").mkdir(parents=True)
+    (root / ".git").mkdir()
+    (root / ".git/config").write_text("[core]\n")
+    (root / "src/double.py").write_text(PYTHON)
+    (root / "README.md").write_text("# Doubling\n\nDouble things.\n")
+    (root / "link").symlink_to("README.md")
+    (root / "out").symlink_to(tmp_path)
+    (tmp_path / "secret.txt").write_text("outside\n")
+    return root
+
+
+@pytest.fixture
+def files(root: Path) -> FileTool:
+    return FileTool(root)
+
+
+def content(root: Path) -> dict[str, object]:
+    """Everything beneath the root and beside it: bytes, modes, links."""
+    found: dict[str, object] = {}
+    for path in sorted(root.parent.rglob("*")):
+        if path.is_symlink():
+            found[str(path)] = path.readlink()
+        else:
+            found[str(path)] = (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+    return found
+
+
+def failed(result: ToolResult, *said: str) -> None:
+    assert not result.success
+    assert result.outcome is Outcome.ERROR
+    for text in said:
+        assert text in result.error, result.error
+
+
+def patch_of(path: str, before: str, after: str) -> str:
+    return unified_diff(before, after, source=path, target=path)
+
+
+class TestMultiEdit:
+    async def test_edits_see_what_those_before_them_made(self, files: FileTool, root: Path) -> None:
+        (root / "src/double.py").chmod(0o750)
+        edits = [Edit(old="double", new="twice", replace_all=True), Edit(old="twice(2)", new="twice(3)")]
+        result = await files.multi_edit("src/double.py", edits)
+        assert result.success, result.error
+        assert (root / "src/double.py").read_text() == PYTHON.replace("double", "twice").replace("(2)", "(3)")
+        assert (root / "src/double.py").stat().st_mode & 0o777 == 0o750
+        assert "-print(double(2))\n+print(twice(3))" in result.content
+        assert result.metadata["count"] == 3
+
+    async def test_one_that_does_not_fit_undoes_all(self, files: FileTool, root: Path) -> None:
+        before = content(root)
+        edits = [Edit(old="x + x", new="2 * x"), Edit(old="absent", new="y")]
+        failed(await files.multi_edit("src/double.py", edits), "edit 2 of 2, so none was made")
+        failed(await files.multi_edit("src/double.py", edits[:1], "0" * 64), "has changed")
+        failed(await files.multi_edit(".git/config", [Edit(old="core", new="x")]), ".git")
+        assert (await files.multi_edit("src/double.py", [])).outcome is Outcome.INVALID
+        assert content(root) == before
+
+    async def test_what_no_longer_parses_is_said(self, files: FileTool) -> None:
+        result = await files.multi_edit("src/double.py", [Edit(old="(x):", new="(x:")])
+        assert "does not parse any more" in result.content
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        text=st.text("ab\n\r é", max_size=30),
+        edits=st.lists(
+            st.builds(
+                Edit, old=st.text("ab\n", max_size=3), new=st.text("ab\né", max_size=3), replace_all=st.booleans()
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+    )
+    async def test_it_equals_single_edits_or_changes_nothing(self, text: str, edits: list[Edit]) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            one, many = Path(name, "one"), Path(name, "many")
+            for path in (one, many):
+                path.write_bytes(text.encode())
+            files = FileTool(name)
+            singles = [await files.edit_file("one", edit.old, edit.new, edit.replace_all) for edit in edits]
+            result = await files.multi_edit("many", edits)
+            assert result.success == all(single.success for single in singles)
+            assert many.read_bytes() == (one.read_bytes() if result.success else text.encode())
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40) | st.lists(
+    st.sampled_from(
+        ["a", "b", "", "c\r", "- d", "+++ e", "--- f", "@@ -1 +1 @@", "\\ g", "\ufeffh", "\x0ci", "\u2028"]
+    ),
+    max_size=30,
+).map("\n".join)
+LINE_ENDS = st.sampled_from(["\n", "\r\n"])
+
+
+class TestPatch:
+    @settings(max_examples=150, deadline=None)
+    @given(before=TEXTS, after=TEXTS, ending=LINE_ENDS, last=LINE_ENDS)
+    async def test_the_diff_from_a_to_b_makes_b_of_a(self, before: str, after: str, ending: str, last: str) -> None:
+        before, after = before.replace("\n", ending), after.replace("\n", last)
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name, "f")
+            path.write_bytes(before.encode())
+            patch = patch_of("f", before, after)
+            if not patch:
+                return
+            result = await FileTool(name).apply_patch(patch)
+            assert result.success, result.error
+            assert path.read_bytes() == after.encode()
+
+    @settings(max_examples=100, deadline=None)
+    @given(before=TEXTS, after=TEXTS, above=st.integers(0, 50))
+    def test_hunks_are_found_below_their_place(self, before: str, after: str, above: int) -> None:
+        patch = patch_of("f", before, after)
+        if not patch or not before:
+            return
+        added = "".join(f"unlike {number}\n" for number in range(above))
+        try:
+            result, _ = apply_hunks(added + before, parse_patch(patch)[0].hunks)
+        except ToolFailure as failure:
+            assert "but at lines" in failure.message  # more than one place is refused, never guessed
+        else:
+            assert result == added + after
+
+    @settings(max_examples=200, deadline=None)
+    @given(text=TEXTS, before=TEXTS)
+    def test_anything_is_applied_or_refused(self, text: str, before: str) -> None:
+        for patch in (text, f"--- a/f\n+++ b/f\n{text}", f"--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n{text}"):
+            try:
+                for file in parse_patch(patch):
+                    apply_hunks(before, file.hunks)
+            except ToolFailure as failure:
+                assert failure.message  # any other exception fails the test
+
+    async def test_what_git_writes_is_applied_as_git_does(self, files: FileTool, root: Path, tmp_path: Path) -> None:
+        def git(*arguments: str) -> str:
+            command = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org", *arguments]
+            return subprocess.run(command, cwd=tmp_path / "made", check=True, capture_output=True, text=True).stdout
+
+        made = tmp_path / "made"
+        (made / "src").mkdir(parents=True)
+        (made / "src/double.py").write_text(PYTHON)
+        (made / "README.md").write_text((root / "README.md").read_text())
+        (made / "tool.sh").write_text("#!/bin/sh\n")
+        (root / "tool.sh").write_text("#!/bin/sh\n")
+        git("init", "-q")
+        git("add", ".")
+        git("commit", "-qm", "first")
+        (made / "src/double.py").rename(made / "src/twice é.py")
+        (made / "src/twice é.py").write_text(PYTHON.replace("x + x", "2 * x"))
+        (made / "README.md").unlink()
+        (made / "tool.sh").chmod(0o755)
+        (made / "new").mkdir()
+        (made / "new/run.sh").write_text("no end")
+        (made / "new/run.sh").chmod(0o755)
+        git("add", "-A")
+        patch = git("diff", "--cached", "-M")
+        result = await files.apply_patch(patch)
+        assert result.success, result.error
+        assert "Renamed src/double.py to src/twice é.py (+1 -1)." in result.content
+        (root / "link").unlink()
+        for path in ("src/twice é.py", "tool.sh", "new/run.sh"):
+            assert (root / path).read_bytes() == (made / path).read_bytes()
+            assert os.access(root / path, os.X_OK) == os.access(made / path, os.X_OK)
+        assert not (root / "README.md").exists()
+        assert not (root / "src/double.py").exists()
+
+    async def test_all_or_nothing(self, files: FileTool, root: Path) -> None:
+        good = patch_of("src/double.py", PYTHON, PYTHON.replace("x + x", "2 * x"))
+        before = content(root)
+        failed(
+            await files.apply_patch(good + patch_of("README.md", "other\n", "x\n")), "hunk 1 does not fit", "README.md"
+        )
+        failed(await files.apply_patch(good + good), "twice")
+        failed(await files.apply_patch(good, {"src/double.py": "0" * 64}), "has changed")
+        failed(await files.apply_patch(good, {"README.md": "0" * 64}), "does not read")
+        # The directory is made, then the name turns out to be too long for the file system.
+        long = f"--- /dev/null\n+++ b/deep/er/{'n' * 300}\n@@ -0,0 +1 @@\n+x\n"
+        failed(await files.apply_patch(good + long), "too long")
+        assert content(root) == before
+        failed(await files.undo_edit("src/double.py"), "no change")
+        digest = hashlib.sha256(PYTHON.encode()).hexdigest()
+        assert (await files.apply_patch(good, {"src/double.py": digest})).success
+
+    @pytest.mark.parametrize(
+        "name",
+        ["../secret.txt", "src/../../secret.txt", "/etc/passwd", ".git/config", ".GIT/config", "src/.git/hooks/x"],
+    )
+    async def test_no_patch_leaves_the_workspace(self, files: FileTool, root: Path, name: str) -> None:
+        before = content(root)
+        octal = "".join(f"\\{byte:03o}" for byte in name.encode())
+        for patch in (
+            f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-outside\n+inside\n",
+            f"--- {name}\n+++ {name}\n@@ -1 +1 @@\n-outside\n+inside\n",
+            f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+inside\n",
+            f"--- a/{name}\n+++ /dev/null\n@@ -1 +0,0 @@\n-outside\n",
+            f'--- "a/{octal}"\n+++ "b/{octal}"\n@@ -1 +1 @@\n-outside\n+inside\n',
+            f"diff --git a/README.md b/{name}\nsimilarity index 100%\nrename from README.md\nrename to {name}\n",
+            f"diff --git a/{name} b/mine\nsimilarity index 100%\ncopy from {name}\ncopy to mine\n",
+        ):
+            result = await files.apply_patch(patch)
+            failed(result)
+            assert "outside the workspace" in result.error or ".git" in result.error, result.error
+        assert content(root) == before
+        assert files.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+
+    @pytest.mark.parametrize(
+        ("patch", "said"),
+        [
+            ("--- a/link\n+++ b/link\n@@ -1 +1 @@\n-# Doubling\n+x\n", "symbolic link"),
+            ("--- a/out/secret.txt\n+++ b/out/secret.txt\n@@ -1 +1 @@\n-outside\n+x\n", "symbolic link"),
+            ("--- /dev/null\n+++ b/out/new\n@@ -0,0 +1 @@\n+x\n", "symbolic link"),
+            (
+                "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n",
+                "symbolic link",
+            ),
+            (
+                "diff --git a/s b/s\nnew file mode 160000\n--- /dev/null\n+++ b/s\n@@ -0,0 +1 @@\n+Subproject\n",
+                "submodule",
+            ),
+            ("diff --git a/README.md b/README.md\nold mode 100644\nnew mode 120000\n", "symbolic link"),
+            ("diff --git a/README.md b/README.md\nold mode 100644\nnew mode 104755\n", "no ordinary file"),
+            ("diff --git a/b b/b\nindex 1..2 100644\nGIT binary patch\nliteral 1\nIcmZ\n", "binary"),
+            ("diff --git a/b b/b\nBinary files a/b and b/b differ\n", "binary"),
+            ("--- /dev/null\n+++ b/README.md\n@@ -0,0 +1 @@\n+x\n", "exists already"),
+            ("--- a/README.md\n+++ /dev/null\n@@ -1 +0,0 @@\n-# Doubling\n", "more lines"),
+            ("--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-# Doubling\n+x\n+y\n", "belongs to no hunk"),
+            ("--- a/README.md\n+++ b/README.md\n@@ -1,9 +1 @@\n-# Doubling\n+x\n", "can't be read"),
+            ("--- a/README.md\n+++ b/README.md\n@@ def @@\n-# Doubling\n+x\n", "no hunk header"),
+            ("--- a/none\n+++ b/none\n@@ -1 +1 @@\n-a\n+b\n", "there is no 'none'"),
+            ("prose without a patch\n", "names no file"),
+            ("diff --git " + ":// " * 5_000 + "\n", "names no files"),
+            ("Binary files " + "x " * 500_000, "binary"),
+            ("x" * 1_100_000, "at most"),
+        ],
+    )
+    async def test_what_no_patch_may_do(self, files: FileTool, root: Path, patch: str, said: str) -> None:
+        before = content(root)
+        failed(await files.apply_patch(patch), said)
+        assert content(root) == before
+
+    async def test_it_keeps_to_the_allowed_paths(self, root: Path) -> None:
+        files = FileTool(root, Pipeline(policy=Policy(allowed_paths=("src/",))))
+        failed(
+            await files.apply_patch(patch_of("README.md", (root / "README.md").read_text(), "x\n")), "outside the paths"
+        )
+        move = "diff --git a/src/double.py b/x\nsimilarity index 100%\nrename from src/double.py\nrename to x\n"
+        failed(await files.apply_patch(move), "outside the paths")
+        assert (await files.apply_patch(patch_of("src/double.py", PYTHON, ""))).success
+
+    async def test_a_hunk_near_its_place_and_one_in_two_places(self, files: FileTool, root: Path) -> None:
+        (root / "f").write_text("1\n2\n3\nx\n4\n")
+        result = await files.apply_patch("--- f\n+++ f\n@@ -1,2 +1,2 @@\n-x\n+y\n 4\n")
+        assert "hunk 1 +3 lines" in result.content
+        (root / "g").write_text("a\nx\nb\nx\n")
+        failed(await files.apply_patch("--- g\n+++ g\n@@ -1 +1 @@\n-x\n+y\n"), "at lines 2, 4")
+
+    async def test_a_model_that_saw_no_carriage_returns(self, files: FileTool, root: Path) -> None:
+        (root / "win.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\nc\r\n")
+        result = await files.apply_patch("--- a/win.txt\n+++ b/win.txt\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n")
+        assert result.success, result.error
+        assert (root / "win.txt").read_bytes() == b"\xef\xbb\xbfa\r\nB\r\nc\r\n"
+
+    async def test_what_no_longer_parses_is_said(self, files: FileTool) -> None:
+        patch = patch_of("src/double.py", PYTHON, PYTHON.replace("(x):", "(x:"))
+        assert "does not parse any more" in (await files.apply_patch(patch)).content
+
+
+class TestMoveAndCopy:
+    async def test_they_keep_bytes_and_mode(self, files: FileTool, root: Path) -> None:
+        (root / "blob").write_bytes(b"\0\xff\r\n")
+        (root / "blob").chmod(0o741)
+        assert (await files.copy_file("blob", "new/er/copy")).success
+        assert (await files.move_file("blob", "new/moved")).content == "Moved blob to new/moved."
+        for name in ("new/er/copy", "new/moved"):
+            assert (root / name).read_bytes() == b"\0\xff\r\n"
+            assert (root / name).stat().st_mode & 0o777 == 0o741
+        assert not (root / "blob").exists()
+
+    @pytest.mark.parametrize("operation", ["copy_file", "move_file"])
+    async def test_what_they_refuse(self, files: FileTool, root: Path, operation: str) -> None:
+        before = content(root)
+        for source, destination, said in (
+            ("README.md", "src/double.py", "overwrite=true"),
+            ("README.md", "src", "name the file, as 'src/README.md'"),
+            ("README.md", "link", "symbolic link"),
+            ("README.md", "README.md", "same file"),
+            ("src", "other", "directory"),
+            ("absent", "x", "there is no"),
+            ("README.md", "../x", "outside"),
+            ("README.md", "new/../../x", "no file"),
+            ("README.md", "/etc/x", "outside"),
+            ("README.md", "out/x", "outside"),
+            ("README.md", ".git/config", ".git"),
+            ("README.md", "new/.git/hooks/x", ".git"),
+            (".git/config", "x", ".git"),
+            ("out/secret.txt", "x", "outside"),
+            ("/etc/passwd", "x", "outside"),
+        ):
+            arguments = {"source": source, "destination": destination}
+            failed(await files.call(operation, arguments), said)
+            if destination not in ("src/double.py", "new/.git/hooks/x"):
+                failed(await files.call(operation, arguments | {"overwrite": True}), said)
+        failed(
+            await files.call(operation, {"source": "README.md", "destination": "x", "expected_sha256": "0"}), "changed"
+        )
+        assert content(root) == before
+
+    async def test_overwriting(self, files: FileTool, root: Path) -> None:
+        assert "replacing" in (await files.copy_file("README.md", "src/double.py", overwrite=True)).content
+        assert (root / "src/double.py").read_text().startswith("# Doubling")
+        failed(await files.move_file("link", "x"), "symbolic link")
+
+    async def test_large_files_are_refused(self, root: Path) -> None:
+        files = FileTool(root, Pipeline(limits=ToolLimits(max_file_bytes=10)))
+        failed(await files.copy_file("README.md", "x"), "at most 10 bytes")
+        failed(await files.apply_patch("--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+12345678901\n"), "limit")
+        assert not (root / "x").exists()
+
+
+class TestUndo:
+    async def test_step_by_step_back_to_the_beginning(self, files: FileTool, root: Path) -> None:
+        (root / "src/double.py").chmod(0o755)
+        before = content(root)
+        await files.edit_file("src/double.py", "x + x", "2 * x")
+        await files.append_file("src/double.py", "# end")
+        await files.multi_edit("src/double.py", [Edit(old="# end", new="# END")])
+        await files.apply_patch("--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x\n")
+        await files.write_file("a", "y")
+        await files.move_file("src/double.py", "b.py")
+        await files.delete_file("README.md")
+        undone: list[object] = []
+        for path in ("README.md", "b.py", "a", "a", "src/double.py", "src/double.py", "src/double.py"):
+            result = await files.undo_edit(path)
+            assert result.success, result.error
+            undone.append(result.metadata["undone"])
+        assert undone == [
+            "delete_file", "move_file", "write_file", "apply_patch", "multi_edit", "append_file", "edit_file",
+        ]  # fmt: skip
+        assert content(root) == before
+        failed(await files.undo_edit("src/double.py"), "git_checkout")
+
+    async def test_a_change_by_others_is_not_lost(self, files: FileTool, root: Path) -> None:
+        await files.edit_file("src/double.py", "x + x", "2 * x")
+        (root / "src/double.py").write_text("theirs\n")
+        failed(await files.undo_edit("src/double.py"), "changed by something else")
+        assert (root / "src/double.py").read_text() == "theirs\n"
+        for path in ("../secret.txt", ".git/config", "/etc/passwd", "out/secret.txt"):
+            failed(await files.undo_edit(path))
+
+    def test_memory_is_bounded(self) -> None:
+        history = History(max_versions=3, max_bytes=10)
+        for number in range(5):
+            before = FileState(data=b"x")
+            history.record("w", (Change(path=f"f{number}", before=before, after=None),))
+        assert [history.last(f"f{number}") is not None for number in range(5)] == [False, False, True, True, True]
+        history.record("w", (Change(path="big", before=FileState(data=b"x" * 11), after=None),))
+        assert history.last("big") is None
+
+
+class TestDiffFiles:
+    async def test_a_diff_that_applies(self, files: FileTool, root: Path) -> None:
+        (root / "a").write_bytes(b"1\r\n2\n3")
+        (root / "b").write_bytes(b"1\n2\n3\n")
+        result = await files.diff_files("a", "b")
+        assert result.content == (
+            "--- a/a\n+++ b/b\n@@ -1,3 +1,3 @@\n-1\r\n+1\n 2\n-3\n\\ No newline at end of file\n+3"
+        )
+        assert (await files.diff_files("a", "a")).content == "a and a are the same."
+        (root / "large").write_text("x\n" * 20_001)
+        failed(await files.diff_files("a", "large"), "20000 lines")
+        for path in ("../secret.txt", ".git/config", "out/secret.txt", "/etc/passwd"):
+            failed(await files.diff_files("a", path))

@@ -1,0 +1,536 @@
+"""HttpTool against real servers on this machine: what it fetches, what it says, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import json
+import re
+import socket
+import ssl
+import subprocess
+import zlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import httpcore2
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools.http import HttpTool
+from swe_ai_fleet.tools.http_transport import HttpPolicy, Refusal, parse_url
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+
+PUBLIC = "93.184.215.14"
+SECRET = "s3cr3t-value"
+
+
+class Names:
+    """A resolver whose answers are given, one after the other; the last one stays."""
+
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        self.answers = {name: list(answers) for name, answers in names.items()}
+        self.asked: list[str] = []
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        if host not in self.answers:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        answers = self.answers[host]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+class Detour(httpcore2.AsyncNetworkBackend):
+    """A network in which every address leads to one local port; it keeps the addresses that were dialled."""
+
+    def __init__(self, port: int = 0, unreachable: Sequence[str] = ()) -> None:
+        self.port = port
+        self.unreachable = unreachable
+        self.dialled: list[str] = []
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        self.dialled.append(host)
+        if host in self.unreachable:
+            raise httpcore2.ConnectError("no route to host")
+        return await self._network.connect_tcp("127.0.0.1", self.port or port, timeout)
+
+
+class Site:
+    """A server of many habits, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, dict[str, str], str]] = []
+        self.port = 0
+        self.release = asyncio.Event()
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.text()
+        self.seen.append((request.method, request.raw_path, dict(request.headers), body))
+        match request.path:
+            case "/redirect":
+                return web.Response(
+                    status=int(request.query.get("status", "302")), headers={"Location": request.query["to"]}
+                )
+            case "/loop":
+                return web.Response(status=302, headers={"Location": "/loop"})
+            case "/slow":
+                response = web.StreamResponse()
+                await response.prepare(request)
+                await response.write(b"a drop")
+                await self.release.wait()
+                return response
+            case "/bomb":
+                packed = zlib.compressobj(wbits=31)
+                data = b"".join(packed.compress(bytes(1 << 20)) for _ in range(64)) + packed.flush()
+                return web.Response(body=data, headers={"Content-Encoding": "gzip", "Content-Type": "text/plain"})
+            case "/gzip":
+                return web.Response(
+                    body=gzip.compress(b"unpacked"), headers={"Content-Encoding": "gzip", "Content-Type": "text/plain"}
+                )
+            case "/notgzip":
+                return web.Response(body=b"plain", headers={"Content-Encoding": "gzip"})
+            case "/br":
+                return web.Response(body=b"\x1b\x03", headers={"Content-Encoding": "br", "Content-Type": "text/plain"})
+            case "/big":
+                response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+                await response.prepare(request)
+                try:
+                    while True:
+                        await response.write(b"line\n" * 10_000)
+                except ConnectionError:
+                    return response
+            case "/binary":
+                return web.Response(body=b"\x89PNG\0\1", content_type="image/png")
+            case "/missing":
+                return web.Response(status=404, text="no such page")
+            case "/cookies":
+                return web.Response(
+                    text="ok", headers={"Set-Cookie": f"sid={SECRET}", "X-Auth-Token": SECRET, "ETag": "abc"}
+                )
+            case "/latin":
+                return web.Response(
+                    body="caf\u00e9".encode("latin-1"), headers={"Content-Type": "text/html; charset=latin-1"}
+                )
+            case "/lines":
+                return web.Response(text="some words in a line\n" * 5000)
+            case _:
+                return web.json_response({"method": request.method, "body": body, "query": dict(request.query)})
+
+
+async def serve(site: Site, tls: ssl.SSLContext | None = None) -> web.AppRunner:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", site.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    site.port = runner.addresses[0][1]
+    return runner
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    runner = await serve(site)
+    yield site
+    site.release.set()
+    await runner.cleanup()
+
+
+@pytest.fixture
+def http(site: Site) -> HttpTool:
+    return HttpTool(policy=HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,)))
+
+
+def failed(result: ToolResult, outcome: Outcome, *words: str) -> None:
+    assert not result.success
+    assert result.outcome is outcome, result
+    for word in words:
+        assert word in result.error
+
+
+class TestOperations:
+    async def test_get(self, http: HttpTool, site: Site) -> None:
+        result = await http.get(site.url("/x?a=1#part"), headers={"X-Mine": "yes"}, params={"b": 2})
+        assert result.success
+        assert json.loads(result.content.splitlines()[-1])["query"] == {"a": "1", "b": "2"}
+        assert result.content.startswith(f"HTTP 200 OK from {site.url('/x?a=1&b=2')}\n")
+        assert "content-type: application/json" in result.content.lower()
+        body = result.content.partition("\n\n")[2]
+        assert result.metadata["status"] == 200
+        assert result.metadata["sha256"] == hashlib.sha256(body.encode()).hexdigest()
+        assert site.seen[0][2]["X-Mine"] == "yes"
+        assert site.seen[0][2]["Host"] == f"127.0.0.1:{site.port}"
+
+    @pytest.mark.parametrize("name", ["post", "put", "patch"])
+    async def test_bodies(self, http: HttpTool, site: Site, name: str) -> None:
+        assert (await http.call(name, {"url": site.url("/x"), "body": {"n": [1, "\u00e9"]}})).success
+        assert (
+            await http.call(
+                name,
+                {
+                    "url": site.url("/x"),
+                    "body": "a=1",
+                    "headers": {"content-type": "application/x-www-form-urlencoded"},
+                },
+            )
+        ).success
+        assert [(method, body) for method, _, _, body in site.seen] == [
+            (name.upper(), '{"n": [1, "\u00e9"]}'),
+            (name.upper(), "a=1"),
+        ]
+        assert [seen[2]["Content-Type"] for seen in site.seen] == [
+            "application/json",
+            "application/x-www-form-urlencoded",
+        ]
+
+    async def test_delete_and_head(self, http: HttpTool, site: Site) -> None:
+        assert '"DELETE"' in (await http.delete(site.url("/x"))).content
+        result = await http.head(site.url("/x"))
+        assert result.success
+        assert result.metadata["bytes"] == 0
+        assert "content-length" in result.content.lower()
+        assert [seen[0] for seen in site.seen] == ["DELETE", "HEAD"]
+
+    async def test_an_error_status_fails_and_shows_the_body(self, http: HttpTool, site: Site) -> None:
+        result = await http.get(site.url("/missing"))
+        failed(result, Outcome.ERROR, "HTTP 404")
+        assert "no such page" in result.observation()
+
+    async def test_traits(self) -> None:
+        specs = {name: definition.spec for name, definition in HttpTool.definitions.items()}
+        assert sorted(specs) == ["delete", "get", "head", "patch", "post", "put"]
+        assert {name for name, spec in specs.items() if spec.read_only} == {"get", "head"}
+        assert all(spec.network and not spec.locks for spec in specs.values())
+        reading = HttpTool(pipeline=Pipeline(policy=Policy(read_only=True)))
+        failed(await reading.get("http://example.com/"), Outcome.REFUSED, "may only read")
+
+
+class TestBodies:
+    async def test_binary_is_described(self, http: HttpTool, site: Site) -> None:
+        result = await http.get(site.url("/binary"))
+        digest = hashlib.sha256(b"\x89PNG\0\1").hexdigest()
+        assert f"[not text: image/png, 6 bytes, SHA-256 {digest}]" in result.content
+
+    async def test_charsets_and_encodings(self, http: HttpTool, site: Site) -> None:
+        assert "caf\u00e9" in (await http.get(site.url("/latin"))).content
+        assert "unpacked" in (await http.get(site.url("/gzip"))).content
+        assert "packed as br, 2 bytes" in (await http.get(site.url("/br"))).content
+        failed(await http.get(site.url("/notgzip")), Outcome.ERROR, "cannot be unpacked")
+
+    @pytest.mark.parametrize("path", ["/bomb", "/big"])
+    async def test_only_so_much_is_read(self, site: Site, path: str) -> None:
+        policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
+        http = HttpTool(policy=policy, max_body_bytes=100_000)
+        result = await http.get(site.url(path))
+        assert result.success
+        assert result.truncated
+        assert result.metadata["bytes"] == 100_000
+        assert path == "/bomb" or "only its first 100000 bytes were read" in result.content
+
+    async def test_long_text_is_truncated_by_the_pipeline(self, site: Site) -> None:
+        policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
+        http = HttpTool(None, Pipeline(limits=ToolLimits(observation_chars=2000)), policy=policy)
+        result = await http.get(site.url("/lines"))
+        assert result.truncated
+        assert "lines left out" in result.content
+        assert result.metadata["cut"] is False
+
+    async def test_a_slow_body_ends_at_the_limit(self, http: HttpTool, site: Site) -> None:
+        result = await http.get(site.url("/slow"), timeout_seconds=0.2)
+        failed(result, Outcome.TIMEOUT, "within 0.2 seconds")
+        assert http.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
+
+    async def test_secrets_in_headers_are_masked(self, http: HttpTool, site: Site) -> None:
+        result = await http.get(site.url("/cookies"))
+        assert SECRET not in result.content + str(result.metadata)
+        assert "etag: abc" in result.content.lower()
+
+
+class TestRedirects:
+    async def test_followed_and_told(self, http: HttpTool, site: Site) -> None:
+        result = await http.get(site.url("/redirect?to=/x%3Ftoken=1"))
+        assert result.metadata["final_url"] == site.url("/x?token=[masked]")
+        assert result.metadata["redirects"] == 1
+        assert "(after 1 redirect)" in result.content
+
+    @pytest.mark.parametrize(
+        ("status", "method", "body"),
+        [(301, "GET", ""), (302, "GET", ""), (303, "GET", ""), (307, "POST", "x"), (308, "POST", "x")],
+    )
+    async def test_methods(self, http: HttpTool, site: Site, status: int, method: str, body: str) -> None:
+        assert (await http.post(site.url(f"/redirect?status={status}&to=/x"), body="x")).success
+        assert (site.seen[1][0], site.seen[1][3]) == (method, body)
+
+    async def test_not_for_ever(self, http: HttpTool, site: Site) -> None:
+        failed(await http.get(site.url("/loop")), Outcome.ERROR, "more than 5 times")
+        assert len(site.seen) == 6
+
+    async def test_credentials_stay_with_their_origin(self, site: Site) -> None:
+        names = Names({"a.test": [[PUBLIC]], "b.test": [[PUBLIC]]})
+        http = HttpTool(policy=HttpPolicy(ports=(site.port,)), resolver=names, network=Detour())
+        headers = {"Authorization": "Bearer x", "Cookie": "a=b", "X-API-Key": "k", "X-Plain": "p"}
+        here = f"http://a.test:{site.port}"
+        assert (await http.get(f"{here}/redirect?to=/x", headers=headers)).success
+        assert site.seen[1][2]["Authorization"] == "Bearer x"
+        assert (await http.get(f"{here}/redirect?to=http://b.test:{site.port}/x", headers=headers)).success
+        assert not {"Authorization", "Cookie", "X-API-Key"} & site.seen[3][2].keys()
+        assert site.seen[3][2]["X-Plain"] == "p"
+        assert site.seen[3][2]["Host"] == f"b.test:{site.port}"
+
+    @pytest.mark.parametrize(
+        "target",
+        ["http://169.254.169.254/latest/meta-data/", "//10.0.0.1/", "http://[::1]/", "http://2130706433/", "file:///etc/passwd",
+         "gopher://127.0.0.1/", "http://u:p@example.com/", "/\\10.0.0.1/", "http://localhost/", "http://rebind.test/"],
+    )  # fmt: skip
+    async def test_to_forbidden_places(self, site: Site, target: str) -> None:
+        network = Detour()
+        # Another origin is looked up anew, and by then the name has changed its mind.
+        names = Names({"rebind.test": [[PUBLIC], ["127.0.0.1"]], "localhost": [["127.0.0.1"]]})
+        http = HttpTool(policy=HttpPolicy(ports=(80, site.port)), resolver=names, network=network)
+        result = await http.get(f"http://rebind.test:{site.port}/redirect", params={"to": target})
+        failed(result, Outcome.REFUSED)
+        assert http.pipeline.trail.entries[-1].outcome is Outcome.REFUSED
+        assert network.dialled == [PUBLIC]
+        assert len(site.seen) == 1
+
+
+EVASIVE = [
+    "http://127.0.0.1/", "http://127.0.0.1./", "http://127.1/", "http://127.0.1/", "http://127.255.255.254/",
+    "http://2130706433/", "http://0x7f000001/", "http://017700000001/", "http://0x7f.0.0.1/", "http://0177.0.0.1/",
+    "http://0177.0.0.01/", "http://127.0.0.0x1/", "http://127.0.0x1/", "http://0/", "http://0.0.0.0/", "http://00.0.0.0/",
+    "http://[::1]/", "http://[::]/", "http://[0:0:0:0:0:0:0:1]/", "http://[::ffff:127.0.0.1]/", "http://[::ffff:7f00:1]/",
+    "http://[::127.0.0.1]/", "http://[64:ff9b::7f00:1]/", "http://[2002:7f00:1::]/", "http://[fe80::1%25lo]/",
+    "http://[fe80::1%lo]/", "http://[fe80::1]/", "http://[fc00::1]/", "http://[fec0::1]/", "http://[ff02::1]/",
+    "http://10.0.0.1/", "http://172.16.0.1/", "http://172.31.255.255/", "http://192.168.1.1/", "http://100.64.0.1/",
+    "http://169.254.169.254/latest/meta-data/", "http://2852039166/", "http://0xA9FEA9FE/", "http://169.254.43518/",
+    "http://[fd00:ec2::254]/", "http://[::ffff:169.254.169.254]/", "http://168.63.129.16/", "http://255.255.255.255/",
+    "http://224.0.0.1/", "http://198.18.0.1/", "http://192.0.2.1/",
+    "http://localhost/", "http://LOCALHOST/", "http://localhost./", "http://localhost../", "http://sub.localhost/",
+    "http://127.0.0.1.nip.test/", "http://mixed.test/", "http://mapped.test/", "http://zone.test/", "http://odd.test/",
+    "http://example.com@127.0.0.1/", "http://127.0.0.1@localhost/", "http://127.0.0.1:80@localhost/", "http://@127.0.0.1/",
+    "http://example.com#@127.0.0.1/", "http://example.com\\@127.0.0.1/", "http:\\\\127.0.0.1/", "http:/127.0.0.1/",
+    "http:127.0.0.1/", "http:///127.0.0.1/", "//127.0.0.1/", "127.0.0.1", " http://127.0.0.1/", "http://127.0.0.1 /",
+    "http://127.0.0.1\t/", "http://127.0.0.1\r\nHost: x/", "http://127.0.0.1\0.example.com/", "http://%31%32%37.0.0.1/",
+    "http://127%2e0%2e0%2e1/", "http://localhost%00.example.com/", "http://127.0.0.1%2f.example.com/",
+    "http://\uff11\uff12\uff17.0.0.1/", "http://\u2460\u2461\u2466.0.0.1/", "http://127\u30020\u30020\u30021/",
+    "http://127\uff0e0\uff0e0\uff0e1/", "http://\u24db\u24de\u24d2\u24d0\u24db\u24d7\u24de\u24e2\u24e3/",
+    "http://\u0661\u0662\u0667.0.0.1/", "http://local\u00adhost/", "http://[::\u2460]/", "http://[127.0.0.1]/",
+    "http://::1/", "http://[::1/", "http://127.0.0.1:/", "http://127.0.0.1:99999/", "http://127.0.0.1:22/",
+    "http://127.0.0.1:-80/", "http://127.0.0.1:0/", "HTTP://127.0.0.1/", "https://127.0.0.1/", "ftp://127.0.0.1/",
+    "file:///etc/passwd", "gopher://127.0.0.1/", "unix:///run/x.sock", "dict://127.0.0.1/", "data:text/plain,x", "",
+]  # fmt: skip
+
+HOSTILE_NAMES = {
+    "localhost": [["127.0.0.1", "::1"]],
+    "sub.localhost": [["::1"]],
+    "127.0.0.1.nip.test": [["127.0.0.1"]],
+    "mixed.test": [[PUBLIC, "10.0.0.1"]],
+    "mapped.test": [["::ffff:127.0.0.1"]],
+    "zone.test": [["fe80::1%lo"]],
+    "odd.test": [["2130706433"]],
+    "example.com": [["127.0.0.1"]],
+}
+
+
+@pytest.fixture
+async def connections() -> AsyncIterator[tuple[int, list[str]]]:
+    """A listener on both loopback addresses, and who came."""
+    came: list[str] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(str(writer.get_extra_info("sockname")))
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], came
+
+
+class TestForbiddenAddresses:
+    @pytest.mark.parametrize("url", EVASIVE)
+    async def test_every_spelling(self, connections: tuple[int, list[str]], url: str) -> None:
+        port, came = connections
+        network = Detour(port)
+        http = HttpTool(policy=HttpPolicy(ports=(80, 443, port)), resolver=Names(HOSTILE_NAMES), network=network)
+        with_port = re.sub("(?<=[^/:])/", f":{port}/", url, count=1)
+        for spelling in {url, with_port}:
+            result = await http.post(spelling, body="x")
+            failed(result, Outcome.REFUSED)
+            entries = http.pipeline.trail.entries
+            assert [entry.outcome for entry in entries[-2:]] == [Outcome.STARTED, Outcome.REFUSED]
+        assert network.dialled == []
+        assert came == []
+
+    async def test_the_listener_would_have_noticed(self, connections: tuple[int, list[str]]) -> None:
+        port, came = connections
+        http = HttpTool(policy=HttpPolicy(private_hosts=("127.0.0.1",), ports=(port,)))
+        failed(await http.get(f"http://127.0.0.1:{port}/"), Outcome.ERROR)
+        assert len(came) == 1
+
+    @pytest.mark.parametrize("host", ["localhost", "127.1", "127.0.0.2", "0x7f.0.0.1", "a.127.0.0.1.test"])
+    async def test_a_private_host_is_named_exactly(self, site: Site, host: str) -> None:
+        policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
+        network = Detour()
+        http = HttpTool(policy=policy, network=network, resolver=Names({host: [["127.0.0.1"]]}))
+        failed(await http.get(f"http://{host}:{site.port}/"), Outcome.REFUSED)
+        assert network.dialled == site.seen == []
+
+    async def test_the_checked_address_is_the_dialled_one(self, site: Site) -> None:
+        names, network = Names({"rebind.test": [[PUBLIC], ["127.0.0.1"]]}), Detour()
+        http = HttpTool(policy=HttpPolicy(ports=(site.port,)), resolver=names, network=network)
+        url = f"http://rebind.test:{site.port}/"
+        assert (await http.get(url)).success
+        assert (names.asked, network.dialled) == (["rebind.test"], [PUBLIC])
+        assert site.seen[0][2]["Host"] == f"rebind.test:{site.port}"
+        failed(await http.get(url), Outcome.REFUSED, "not on the public internet")
+        assert network.dialled == [PUBLIC]
+
+    async def test_the_next_address_is_tried(self, site: Site) -> None:
+        names, network = (
+            Names({"two.test": [["2606:2800:21f:cb07::1", PUBLIC]]}),
+            Detour(unreachable=["2606:2800:21f:cb07::1"]),
+        )
+        http = HttpTool(policy=HttpPolicy(ports=(site.port,)), resolver=names, network=network)
+        assert (await http.get(f"http://Two.Test.:{site.port}/")).success
+        assert network.dialled == ["2606:2800:21f:cb07::1", PUBLIC]
+
+    @pytest.mark.parametrize(
+        ("globs", "good"), [(("*.test",), True), (("a.test",), True), (("b.test", "*.org"), False), ((), False)]
+    )
+    async def test_allowed_hosts(self, site: Site, globs: tuple[str, ...], good: bool) -> None:
+        policy = HttpPolicy(allowed_hosts=globs, ports=(site.port,))
+        http = HttpTool(policy=policy, resolver=Names({"a.test": [[PUBLIC]]}), network=Detour())
+        assert (await http.get(f"http://A.test:{site.port}/")).success is good
+
+    async def test_proxies_of_the_environment_are_ignored(
+        self, http: HttpTool, site: Site, connections: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{connections[0]}")
+        assert (await http.get(site.url("/x"))).success
+        assert connections[1] == []
+
+    @given(st.text(alphabet="127.0x[]:@%/\\#?fe8localhst \u2460\uff0e", max_size=30))
+    def test_parsing_never_fails_otherwise(self, text: str) -> None:
+        try:
+            url = parse_url(f"http://{text}")
+        except Refusal:
+            return
+        assert url.host == url.host.lower()
+        assert not url.userinfo
+        assert not url.fragment
+
+
+class TestFaults:
+    async def test_nobody_listens(self) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            http = HttpTool(policy=HttpPolicy(private_hosts=("127.0.0.1",), ports=(port,)))
+            failed(await http.get(f"http://127.0.0.1:{port}/"), Outcome.ERROR, f"cannot connect to 127.0.0.1:{port}")
+
+    async def test_an_unknown_name(self) -> None:
+        http = HttpTool(resolver=Names({"empty.test": [[]]}))
+        failed(await http.get("http://nowhere.test/"), Outcome.ERROR, "nowhere.test cannot be resolved")
+        failed(await http.get("http://empty.test/"), Outcome.ERROR, "has no address")
+
+    @pytest.mark.parametrize(
+        "headers",
+        [{"Host": "x"}, {"content-length": "1"}, {"Transfer-Encoding": "chunked"}, {"connection": "close"}, {"": "a"},
+         {"X": "a\r\nHost: b"}, {"X": "a\nb"}, {"X\r\nY": "a"}, {"X Y": "a"}, {"X": "\0"}, {"X": "\u2192"},
+         {"Proxy-Authorization": "x"}],
+    )  # fmt: skip
+    async def test_headers_that_frame_the_message(self, http: HttpTool, site: Site, headers: dict[str, str]) -> None:
+        failed(await http.get(site.url("/x"), headers=headers), Outcome.REFUSED, "header")
+        assert site.seen == []
+
+    async def test_arguments_are_checked(self, http: HttpTool, site: Site) -> None:
+        failed(await http.get(site.url("/x"), timeout_seconds=1e9), Outcome.INVALID, "timeout_seconds")
+        failed(
+            await http.call("get", {"url": site.url("/x"), "body": "x"}), Outcome.INVALID, "unexpected argument 'body'"
+        )
+        failed(await http.post(site.url("/x"), body={"x": float("nan")}), Outcome.ERROR, "JSON")
+        assert site.seen == []
+
+    async def test_the_audit_holds_no_credentials(self, http: HttpTool, site: Site) -> None:
+        await http.post(
+            f"http://user:{SECRET}@127.0.0.1/p?api_key={SECRET}&q=1#{SECRET}",
+            headers={"Authorization": SECRET, "Accept": "*/*"},
+            params={"token": SECRET},
+            body={"login": {"password": SECRET, "name": "ann"}},
+        )
+        result = await http.get(site.url(f"/missing?access_token={SECRET}&q=1"), headers={"X-Api-Key": SECRET})
+        entries = http.pipeline.trail.entries
+        assert SECRET not in repr(entries) + repr(result)
+        assert entries[0].arguments["url"] == "http://[masked]@127.0.0.1/p?api_key=[masked]&q=1#[masked]"
+        assert "ann" in str(entries[0].arguments["body"])
+        assert site.seen[0][1] == f"/missing?access_token={SECRET}&q=1"
+
+
+class TestTls:
+    @pytest.fixture
+    async def secure(self, tmp_path: Path) -> AsyncIterator[tuple[Site, ssl.SSLContext]]:
+        key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+             "-subj", "/CN=safe.test", "-addext", "subjectAltName=DNS:safe.test", "-keyout", key, "-out", certificate],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        site = Site()
+        runner = await serve(site, context)
+        yield site, ssl.create_default_context(cafile=str(certificate))
+        await runner.cleanup()
+
+    async def test_the_name_is_proved_not_the_address(self, secure: tuple[Site, ssl.SSLContext]) -> None:
+        site, trust = secure
+        names = Names({"safe.test": [[PUBLIC]], "other.test": [[PUBLIC]]})
+        policy = HttpPolicy(ports=(site.port, 80))
+        http = HttpTool(policy=policy, resolver=names, network=Detour(site.port), tls=trust)
+        assert (await http.get(f"https://safe.test:{site.port}/x")).success
+        failed(await http.get(f"https://other.test:{site.port}/x"), Outcome.ERROR, "cannot connect to other.test")
+        strict = HttpTool(policy=policy, resolver=names, network=Detour(site.port))
+        failed(await strict.get(f"https://safe.test:{site.port}/x"), Outcome.ERROR, "certificate verify failed")
+        assert len(site.seen) == 1
+
+    async def test_credentials_never_leave_tls(self, secure: tuple[Site, ssl.SSLContext]) -> None:
+        site, trust = secure
+        network = Detour(site.port)
+        http = HttpTool(
+            policy=HttpPolicy(ports=(site.port, 80)),
+            resolver=Names({"safe.test": [[PUBLIC]]}),
+            network=network,
+            tls=trust,
+        )
+        url = f"https://safe.test:{site.port}/redirect?to=http://safe.test/"
+        failed(
+            await http.get(url, headers={"Authorization": "x"}), Outcome.REFUSED, "from https to http", "Authorization"
+        )
+        assert network.dialled == [PUBLIC]
+
+
+async def test_a_refusal_by_the_tools_own_rules_is_a_refusal_in_the_audit() -> None:
+    tool = HttpTool()
+    result = await tool.get("http://127.0.0.1/")
+    assert result.outcome is Outcome.REFUSED
+    entry = tool.pipeline.trail.entries[-1]
+    assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
+    assert entry.reason == result.error
