@@ -1,5 +1,6 @@
 """Tools: what agents can do, each operation validated, checked, audited and bounded in one way."""
 
+from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.http import HttpPolicy, HttpTool
@@ -9,6 +10,7 @@ from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
 __all__ = [
+    "DatabaseTool",
     "FileTool",
     "GitTool",
     "HttpPolicy",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import cast
 
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec
@@ -70,11 +71,20 @@ class Policy:
         if spec.read_only or not self.allowed_paths:
             return ""
         for name in PATH_ARGUMENTS & arguments.keys():
-            value = arguments[name]
-            for path in value if isinstance(value, list | tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
-                if not path_allowed(str(path), self.allowed_paths):  # pyright: ignore[reportUnknownArgumentType]
-                    return f"{name} {str(path)!r} lies outside the paths allowed for this task: {', '.join(self.allowed_paths)}"  # pyright: ignore[reportUnknownArgumentType]  # noqa: E501
+            for path in _paths(arguments[name]):
+                if not path_allowed(path, self.allowed_paths):
+                    allowed = ", ".join(self.allowed_paths)
+                    return f"{name} {path!r} lies outside the paths allowed for this task: {allowed}"
         return ""
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    """The paths in an argument: none, one, or a list of them."""
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple):
+        return tuple(str(path) for path in cast("Sequence[object]", value))
+    return (str(value),)
 
 
 def path_allowed(path: str, globs: tuple[str, ...]) -> bool:

@@ -1,0 +1,231 @@
+"""PostgreSQL: one statement in one transaction on a fresh connection, streamed so that only what is kept takes memory.
+
+That reading only reads is PostgreSQL's own doing: a READ ONLY transaction that is always rolled back, and that no
+statement can make writable because a snapshot was taken before. Files and programs of the server are closed by
+privileges: a role that may become superuser, read or write server files or run programs is refused. The word lists
+here are a second line: what an ordinary role may still do and no agent should.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from swe_ai_fleet.tools.db.results import Collector, Rows
+from swe_ai_fleet.tools.operation import ToolFailure
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.pq.abc import PGresult
+    from psycopg.rows import TupleRow
+
+Value = str | int | float | bool | None
+
+_CONNECT_SECONDS = 10
+_CANCEL_SECONDS = 2.0
+_QUERY_CANCELED = "57014"
+_BLANK = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|\()+")
+_WORD = re.compile(r"[A-Za-z_]+")
+
+_WORDS_OF_REFUSED_STATEMENTS = (
+    "copy load listen unlisten notify set reset discard begin start commit end rollback abort savepoint release "
+    "prepare execute deallocate declare fetch move close checkpoint"
+)
+REFUSED_STATEMENTS = frozenset(_WORDS_OF_REFUSED_STATEMENTS.split())
+"""Statements refused in every mode: files, programs and plug-ins, and what would end or reshape the transaction."""
+
+REFUSED_READING = frozenset({"do", "lock"})
+"""Refused as well where only reading is allowed: code in which the names below could hide, and locks."""
+
+REFUSED_FUNCTIONS = re.compile(
+    r"(dblink\w*|lo_(?:export|import)|pg_read_(?:binary_)?file|pg_ls_\w+|pg_stat_file|pg_file_\w+|pg_execute_\w+"
+    r"|pg_(?:terminate|cancel)_backend|pg_reload_conf|pg_rotate_logfile|pg_logical_emit_message|pg_switch_wal"
+    r"|pg_promote|pg_create_\w*_?replication_slot\w*|pg_create_(?:physical|logical)_replication_slot"
+    r"|pg_drop_replication_slot|query_to_xml\w*|database_to_xml\w*)[\"\s]*\(",
+    re.IGNORECASE,
+)
+"""Functions refused by name in every mode: the server's files, other connections, other sessions."""
+
+_PRIVILEGES = """
+SELECT coalesce(string_agg(r.rolname, ', '), '') FROM pg_roles r
+WHERE (r.rolsuper OR r.rolname IN ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program'))
+AND pg_has_role(session_user, r.oid, 'MEMBER')
+"""
+_SCHEMA = """
+SELECT t, n, d FROM (
+  SELECT format('%I.%I', c.table_schema, c.table_name) AS t, c.ordinal_position AS o, c.column_name::text AS n,
+    c.data_type || CASE c.is_nullable WHEN 'NO' THEN ' NOT NULL' ELSE '' END
+    || coalesce(' DEFAULT ' || c.column_default, '') AS d
+  FROM information_schema.columns c WHERE c.table_schema NOT IN ('pg_catalog', 'information_schema')
+  UNION ALL
+  SELECT format('%I.%I', s.nspname, r.relname), 10000, k.conname::text, pg_get_constraintdef(k.oid)
+  FROM pg_constraint k JOIN pg_class r ON r.oid = k.conrelid JOIN pg_namespace s ON s.oid = r.relnamespace
+  WHERE s.nspname NOT IN ('pg_catalog', 'information_schema') AND k.contype IN ('p', 'u', 'f', 'c')
+) AS everything ORDER BY t, o, n
+"""
+
+
+async def query(
+    url: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
+) -> Rows:
+    """Run one statement with `$1`, `$2` … as parameters. Raises ToolFailure, TimeoutError."""
+    check(sql, read_only=read_only)
+    async with _session(url, read_only=read_only, timeout_seconds=timeout_seconds) as connection:
+        found = await _stream(connection, sql, params, max_rows=max_rows, drain=not read_only)
+        if not read_only:
+            await _stream(connection, "COMMIT", (), max_rows=1, drain=True)
+        return found
+
+
+async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
+    """Tables and views with their columns and constraints."""
+    async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
+        found = await _stream(connection, _SCHEMA, (), max_rows=max_rows, drain=False)
+    return Rows(columns=("table", "name", "definition"), rows=found.rows, complete=found.complete)
+
+
+async def explain(url: str, sql: str, *, max_rows: int, timeout_seconds: float) -> Rows:
+    """How the server would run the statement; it is not run."""
+    check(sql, read_only=True)
+    async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
+        return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=max_rows, drain=False)
+
+
+def check(sql: str, *, read_only: bool) -> None:
+    """Refuse what the lists above name. Raises ToolFailure."""
+    if "\0" in sql:
+        raise ToolFailure("the statement contains a NUL character")
+    word = first_word(sql)
+    if not word:
+        raise ToolFailure("the statement is empty")
+    if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
+        raise ToolFailure(
+            f"{word.upper()} is refused here; each call is one statement in a transaction of its own: "
+            "SELECT, or with read_only=false INSERT, UPDATE, DELETE and DDL"
+        )
+    if named := REFUSED_FUNCTIONS.search(sql):
+        raise ToolFailure(f"{named[1]} is refused here: it reaches the server's files, sessions or other databases")
+
+
+def first_word(sql: str) -> str:
+    """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
+    at = 0
+    while True:
+        if blank := _BLANK.match(sql, at):
+            at = blank.end()
+        elif sql.startswith("/*", at):
+            at = _after_comment(sql, at)
+        else:
+            word = _WORD.match(sql, at)
+            return word[0].lower() if word else sql[at : at + 1]
+
+
+def _after_comment(sql: str, at: int) -> int:
+    depth = 0
+    for mark in re.finditer(r"/\*|\*/", sql[at:]):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return at + mark.end()
+    return len(sql)
+
+
+@asynccontextmanager
+async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> AsyncGenerator[AsyncConnection[TupleRow]]:
+    """A connection of its own inside a transaction; leaving it without COMMIT leaves no trace."""
+    try:
+        import psycopg
+    except ImportError:
+        raise ToolFailure("PostgreSQL needs its driver: pip install 'swe-ai-fleet[db]'") from None
+    try:
+        connection = await psycopg.AsyncConnection.connect(
+            url, autocommit=True, prepare_threshold=None, connect_timeout=_CONNECT_SECONDS
+        )
+    except psycopg.Error as error:
+        # The driver's words name host, port and user, and quote a URL that it cannot read.
+        reason = "its credentials are refused" if "authentication" in str(error) else type(error).__name__
+        raise ToolFailure(f"the connection to PostgreSQL cannot be opened: {reason}") from None
+    try:
+        await _stream(connection, f"BEGIN {'READ ONLY' if read_only else 'READ WRITE'}", (), max_rows=1, drain=True)
+        limit = str(max(1, round(timeout_seconds * 1000)))
+        limits = (
+            ("statement_timeout", limit),
+            ("lock_timeout", limit),
+            ("idle_in_transaction_session_timeout", limit),
+            ("default_transaction_read_only", "on" if read_only else "off"),
+        )
+        for name, value in limits:
+            await _stream(connection, "SELECT set_config($1, $2, false)", (name, value), max_rows=1, drain=True)
+        powers = (await _stream(connection, _PRIVILEGES, (), max_rows=1, drain=True)).rows[0][0]
+        if powers:
+            raise ToolFailure(
+                f"the role of this connection is too powerful for an agent: it is or may become {powers}; "
+                "configure a role that is no superuser and has no access to the server's files and programs"
+            )
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _stream(
+    connection: AsyncConnection[TupleRow], sql: str, params: Sequence[Value], *, max_rows: int, drain: bool
+) -> Rows:
+    """One statement by the extended protocol (which takes no second one), row by row, every value as text.
+
+    Once no more rows are kept, a statement that may write runs on to its end (`drain`); one that reads is left there,
+    and its connection must be closed.
+    """
+    from psycopg import Error, generators
+    from psycopg.pq import ExecStatus
+
+    pgconn = connection.pgconn
+    collector, columns, said, failure = Collector((), max_rows), (), "", None
+    facts: dict[str, object] = {}
+    try:
+        pgconn.send_query_params(sql.encode(), [_text(value) for value in params])
+        pgconn.set_single_row_mode()
+        await connection.wait(generators.send(pgconn))
+        while (got := await connection.wait(generators.fetch(pgconn))) is not None:
+            if got.status in (ExecStatus.SINGLE_TUPLE, ExecStatus.TUPLES_OK) and not columns:
+                columns = tuple((got.fname(at) or b"?").decode("utf-8", "replace") for at in range(got.nfields))
+                collector = Collector(columns, max_rows)
+            if got.status == ExecStatus.SINGLE_TUPLE:
+                kept = collector.add([got.get_value(0, at) for at in range(got.nfields)])
+                if not kept and not drain:
+                    await connection.cancel_safe(timeout=_CANCEL_SECONDS)
+                    break
+            elif got.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                said = (got.command_status or b"").decode()
+                if got.command_tuples is not None and not columns:
+                    facts["affected"] = got.command_tuples
+            else:
+                failure = failure or _failure(got)
+                if got.status != ExecStatus.FATAL_ERROR:
+                    break
+    except (Error, UnicodeEncodeError) as error:
+        raise ToolFailure(f"PostgreSQL: the connection failed: {type(error).__name__}") from None
+    if failure:
+        raise failure
+    return collector.rows("" if columns else said, facts)
+
+
+def _text(value: Value) -> bytes | None:
+    if value is None or isinstance(value, str):
+        return value if value is None else value.encode()
+    return str(value).lower().encode() if isinstance(value, bool) else repr(value).encode()
+
+
+def _failure(got: PGresult) -> ToolFailure | TimeoutError:
+    from psycopg.pq import DiagnosticField
+
+    def said(field: DiagnosticField) -> str:
+        return (got.error_field(field) or b"").decode("utf-8", "replace")
+
+    if said(DiagnosticField.SQLSTATE) == _QUERY_CANCELED:
+        return TimeoutError()
+    parts = [said(DiagnosticField.MESSAGE_PRIMARY) or f"unexpected reply {got.status}"]
+    if position := said(DiagnosticField.STATEMENT_POSITION):
+        parts.append(f"at character {position}")
+    parts += [text for field in (DiagnosticField.MESSAGE_DETAIL, DiagnosticField.MESSAGE_HINT) if (text := said(field))]
+    return ToolFailure(f"PostgreSQL: {'; '.join(parts)}")

@@ -1,0 +1,210 @@
+"""Redis and Valkey: one command on a fresh connection; what it does is what the server's own COMMAND INFO says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+from swe_ai_fleet.tools.db.results import Collector, Rows, cell
+from swe_ai_fleet.tools.operation import ToolFailure
+
+if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
+
+Argument = str | int | float
+
+_CONNECT_SECONDS = 10.0
+
+MAX_VALUE_BYTES = 16 * 1024 * 1024
+"""Values that take more memory than this on the server are not fetched whole: a client holds a reply as one piece."""
+
+MAX_KEYS = 1_000
+MAX_ARGUMENT_BYTES = 1024 * 1024
+
+_WORDS_OF_REFUSED = (
+    "config shutdown lcs debug script function module flushall flushdb save bgsave bgrewriteaof replicaof slaveof "
+    "migrate monitor subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe client acl cluster "
+    "failover sync psync replconf restore restore-asking swapdb select auth hello reset quit multi exec discard "
+    "watch unwatch wait waitaof latency slowlog pfdebug pfselftest readonly readwrite asking sentinel"
+)
+REFUSED = frozenset(_WORDS_OF_REFUSED.split())
+"""Refused in every mode, with every EVAL and FCALL: the server itself, code, other clients, other databases."""
+
+_REFUSED_FLAGS = frozenset({"admin", "pubsub", "blocking"})
+_HARMLESS = frozenset({"ping", "echo", "time", "info"})
+_CONTAINERS = frozenset({"object", "memory", "xinfo", "command", "xgroup"})
+_SCANS = frozenset({"scan", "hscan", "sscan", "zscan"})
+_WORDS_OF_SMALL_REPLIES = (
+    "strlen llen hlen scard zcard xlen type ttl pttl expiretime exists object memory hget hexists hstrlen "
+    "sismember smismember zscore zrank zrevrank zcount lindex lpos getbit bitcount xinfo pfcount"
+)
+_SMALL_REPLIES = _SCANS | frozenset(_WORDS_OF_SMALL_REPLIES.split())
+_NAME = re.compile(r"[A-Za-z][A-Za-z_-]{0,40}")
+
+
+async def command(url: str, name: str, args: Sequence[Argument], *, read_only: bool, max_rows: int) -> Rows:
+    """Run one command. Raises ToolFailure."""
+    check(name, args)
+    async with _session(url) as connection:
+        await _check_flags(connection, name, args, read_only=read_only)
+        await _check_size(connection, name, args)
+        return _rows(await _ask(connection, name, *args), max_rows)
+
+
+async def describe(url: str, *, max_rows: int) -> Rows:
+    """How many keys there are, and some of them with their types."""
+    async with _session(url) as connection:
+        total = await _ask(connection, "DBSIZE")
+        keys: list[object] = []
+        cursor: object = b"0"
+        while len(keys) < max_rows:
+            cursor, batch = cast("list[object]", await _ask(connection, "SCAN", cursor, "COUNT", 100))
+            keys += cast("list[object]", batch)
+            if cursor in (b"0", "0"):
+                break
+        collector = Collector(("key", "type"), max_rows)
+        for key in keys[: max_rows + 1]:
+            collector.add((key, await _ask(connection, "TYPE", key)))
+    return collector.rows(f"{cell(total)} keys in all.", {"keys": total})
+
+
+def check(name: str, args: Sequence[Argument]) -> None:
+    """Refuse what is refused in every mode, before anything is sent. Raises ToolFailure."""
+    lower = name.lower()
+    if not _NAME.fullmatch(name):
+        raise ToolFailure(f"{name[:80]!r} is no command name; its arguments go into `args`")
+    if lower in REFUSED or lower.startswith(("eval", "fcall")):
+        raise ToolFailure(f"{name.upper()} is refused here: it reaches the server itself, other clients or runs code")
+    if sum(len(str(value).encode("utf-8", "replace")) for value in args) > MAX_ARGUMENT_BYTES:
+        raise ToolFailure(f"the arguments have more than {MAX_ARGUMENT_BYTES} bytes")
+    for option, value in pairwise(args):
+        if lower in _SCANS and str(option).lower() == "count" and not _at_most(value, MAX_KEYS):
+            raise ToolFailure(f"COUNT is at most {MAX_KEYS} here; go on with the cursor of the reply")
+
+
+async def _check_flags(connection: AbstractConnection, name: str, args: Sequence[Argument], *, read_only: bool) -> None:
+    lower = name.lower()
+    if lower in _CONTAINERS and args:
+        flags = await _flags(connection, f"{lower}|{str(args[0]).lower()}")
+    else:
+        flags = await _flags(connection, lower)
+    if flags & _REFUSED_FLAGS:
+        raise ToolFailure(f"{name.upper()} is refused here: the server says it is {', '.join(sorted(flags))}")
+    if read_only and "readonly" not in flags and lower not in _HARMLESS:
+        raise ToolFailure(f"{name.upper()} may write; with read_only=true only commands that the server calls readonly")
+
+
+async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:
+    (info,) = cast("list[object]", await _ask(connection, "COMMAND", "INFO", name))
+    if isinstance(info, Mapping):  # RESP3 servers may answer with a map by name
+        info = next(iter(cast("Mapping[object, object]", info).values()), None)
+    if not isinstance(info, list):
+        raise ToolFailure(f"the server knows no command {name.replace('|', ' ').upper()}")
+    return frozenset(_plain(flag).lower() for flag in cast("Sequence[object]", info[2]))
+
+
+async def _check_size(connection: AbstractConnection, name: str, args: Sequence[Argument]) -> None:
+    """Refuse replies without bound: every key there is, and values too large to be fetched whole."""
+    lower = name.lower()
+    if lower == "keys":
+        total = await _ask(connection, "DBSIZE")
+        if not _at_most(total, MAX_KEYS):
+            raise ToolFailure(f"KEYS would walk all {total} keys; use SCAN 0 MATCH pattern COUNT 100")
+        return
+    if lower in _SMALL_REPLIES or not args:
+        return
+    for key in await _keys(connection, name, args):
+        size = await _ask(connection, "MEMORY", "USAGE", key)
+        if size is not None and not _at_most(size, MAX_VALUE_BYTES):
+            raise ToolFailure(
+                f"the value of {cell(key)} takes {size} bytes, more than the {MAX_VALUE_BYTES} that are handled whole; "
+                "look at it in parts: STRLEN, HSCAN, SSCAN, ZSCAN, HGET, LINDEX"
+            )
+
+
+async def _keys(connection: AbstractConnection, name: str, args: Sequence[Argument]) -> list[object]:
+    try:
+        return cast("list[object]", await _ask(connection, "COMMAND", "GETKEYS", name, *args))
+    except ToolFailure:  # a command without keys, or arguments that the command itself will complain about
+        return []
+
+
+async def _ask(connection: AbstractConnection, *words: object) -> object:
+    from redis.exceptions import RedisError, ResponseError
+
+    try:
+        await connection.send_command(*words)
+        return cast("object", await connection.read_response())
+    except ResponseError as error:
+        raise ToolFailure(f"Redis: {error}") from None
+    except (RedisError, OSError) as error:
+        raise ToolFailure(f"Redis: the connection failed: {type(error).__name__}") from None
+
+
+@asynccontextmanager
+async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
+    """A connection of its own, closed in every case, so that no reply is ever taken for that of another call."""
+    try:
+        from redis.asyncio import ConnectionPool
+        from redis.exceptions import AuthenticationError, RedisError
+    except ImportError:
+        raise ToolFailure("Redis needs its driver: pip install 'swe-ai-fleet[db]'") from None
+    if url.startswith("valkey://"):
+        url = "redis" + url.removeprefix("valkey")
+    # How long a reply may take is the caller's time limit, not the driver's.
+    pool = ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
+        url, socket_timeout=None, socket_connect_timeout=_CONNECT_SECONDS
+    )
+    connection = pool.make_connection()
+    try:
+        try:
+            await connection.connect()
+        except (RedisError, OSError) as error:
+            # Wrapped once more by some versions; its words name the host.
+            if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
+                raise ToolFailure("the connection to Redis cannot be opened: its credentials are refused") from None
+            raise ToolFailure(f"the connection to Redis cannot be opened: {type(error).__name__}") from None
+        yield connection
+    finally:
+        await connection.disconnect(nowait=True)
+
+
+def _rows(reply: object, max_rows: int) -> Rows:
+    if isinstance(reply, Mapping):
+        collector = Collector(("field", "value"), max_rows)
+        for field, value in cast("Mapping[object, object]", reply).items():
+            if not collector.add((field, _nested(value))):
+                break
+        return collector.rows()
+    items: Sequence[object] = [reply]
+    if isinstance(reply, list | tuple | set | frozenset):
+        items = list(cast("Sequence[object]", reply))
+    collector = Collector(("reply",), max_rows)
+    for item in items:
+        if not collector.add((_nested(item),)):
+            break
+    return collector.rows()
+
+
+def _nested(value: object) -> object:
+    """A value as `cell` takes it; lists within a reply become one line."""
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return "{" + ", ".join(f"{cell(name)}: {cell(_nested(part))}" for name, part in pairs) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "[" + ", ".join(cell(_nested(part)) for part in cast("Sequence[object]", value)) + "]"
+    return value
+
+
+def _plain(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _at_most(value: object, limit: int) -> bool:
+    try:
+        return int(_plain(value)) <= limit
+    except ValueError:
+        return False

@@ -1,0 +1,109 @@
+"""Rows of any database within limits, and how a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.domain.tool import ToolResult
+
+MAX_ROWS = 5_000
+MAX_CELL_CHARS = 1_000
+MAX_RESULT_CHARS = 200_000
+
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What a statement gave: cells as text. `complete` is False where rows were left out; `said` is what it did."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    complete: bool = True
+    said: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+class Collector:
+    """Takes rows until one of the limits is reached; what comes after is not kept.
+
+    Args:
+        columns: The names of the columns.
+        max_rows: How many rows are kept.
+    """
+
+    def __init__(self, columns: Sequence[str], max_rows: int) -> None:
+        self._columns = tuple(cell(name) for name in columns)
+        self._max_rows = max_rows
+        self._rows: list[tuple[str, ...]] = []
+        self._room = MAX_RESULT_CHARS
+        self._full = False
+
+    def add(self, row: Sequence[object]) -> bool:
+        """Keep a row; False (and the result is marked as incomplete) once there is no room for it."""
+        cells = tuple(cell(value) for value in row)
+        size = sum(len(text) + 3 for text in cells)
+        if self._full or len(self._rows) >= self._max_rows or size > self._room:
+            self._full = True
+            return False
+        self._rows.append(cells)
+        self._room -= size
+        return True
+
+    def rows(self, said: str = "", facts: Mapping[str, object] | None = None) -> Rows:
+        """What was kept."""
+        return Rows(
+            columns=self._columns, rows=tuple(self._rows), complete=not self._full, said=said, facts=facts or {}
+        )
+
+
+def cell(value: object) -> str:
+    """A value as one line of at most `MAX_CELL_CHARS` characters and a note of how much was cut."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes):
+        raw = value[: MAX_CELL_CHARS * 4]
+        try:
+            text, size = raw.decode(), len(value)
+        except UnicodeDecodeError as error:
+            if error.start > len(raw) - 4 and len(raw) < len(value):  # the cut went through a character
+                text, size = raw[: error.start].decode(), len(value)
+            else:
+                text, size = "\\x" + raw.hex(), len(value) * 2 + 2
+    else:
+        text = value if isinstance(value, str) else str(value)
+        size = len(text)
+    if size > MAX_CELL_CHARS and len(text) > MAX_CELL_CHARS:
+        left_out = size - MAX_CELL_CHARS
+        return f"{text[:MAX_CELL_CHARS].translate(_ESCAPES)}[... {left_out} more]"
+    return text.translate(_ESCAPES)
+
+
+def result(operation: str, found: Rows) -> ToolResult:
+    """A plain table: a header, one line a row, cells apart by ` | `, and what there is to know below."""
+    lines = [" | ".join(found.columns)] if found.columns else []
+    lines += [" | ".join(row) for row in found.rows]
+    if found.columns:
+        count = len(found.rows)
+        noun = "row" if count == 1 else "rows"
+        lines.append(
+            f"[{count} {noun}]"
+            if found.complete
+            else f"[the first {count} {noun}; there are more: narrow the query, or ask for fewer or shorter columns]"
+        )
+    if found.said:
+        lines.append(found.said)
+    metadata: dict[str, object] = {
+        "columns": list(found.columns),
+        "row_count": len(found.rows),
+        "truncated": not found.complete,
+        **found.facts,
+    }
+    return ToolResult(
+        success=True,
+        operation=operation,
+        content="\n".join(lines),
+        metadata=metadata,
+        truncated=not found.complete,
+    )

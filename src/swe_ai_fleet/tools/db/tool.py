@@ -1,0 +1,231 @@
+"""The database tool: operations over named connections and over SQLite files of the workspace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
+from swe_ai_fleet.tools.db.connections import Connections, Database, secret_values
+from swe_ai_fleet.tools.db.results import MAX_ROWS, Rows, result
+from swe_ai_fleet.tools.directory import as_workspace
+from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.paths import Tree
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.secrets import Secrets
+
+MAX_SECONDS = 300.0
+_BACKSTOP_SECONDS = MAX_SECONDS + 30.0
+"""Above what a caller can ask for: each operation ends itself, and gives the database time to hear of it."""
+
+_CALLS_OFF = 5
+_LAST_WORDS_SECONDS = 1.0
+"""How long a database may take to hear that its statement is called off, and how often it is told."""
+
+_DESCRIBED_ROWS = 1_000
+_DESCRIBE_SECONDS = 30.0
+
+Value = str | int | float | bool | None
+Connection = Annotated[str, Field(description="Name of a configured connection, such as main.")]
+Sql = Annotated[str, Field(description="Exactly one statement.")]
+ReadOnly = Annotated[bool, Field(description="Leave it true unless something is to be changed.")]
+MaxRows = Annotated[int, Field(description="Rows to keep.", ge=1, le=MAX_ROWS)]
+Seconds = Annotated[float, Field(description="Time limit in seconds.", gt=0, le=MAX_SECONDS)]
+OptionalPath = Annotated[str | None, Field(description="SQLite file, relative to the root of the workspace.")]
+OptionalConnection = Annotated[str | None, Field(description="Name of a configured connection.")]
+
+
+class DatabaseTool(Toolkit):
+    """Databases by the names of their connections; URLs and credentials are never shown, recorded or taken.
+
+    Args:
+        workspace: Where SQLite files given by path lie: an open workspace, the path of a directory, or None.
+        pipeline: The way every call goes; without one, its own. A shared one's mask should know
+            `secret_values(connections)`: then they are masked in recorded arguments too.
+        connections: URL by name, from the settings: `postgresql://`, `redis://`, `neo4j://` or `bolt://`,
+            `sqlite:///path`.
+    """
+
+    name: ClassVar[str] = "db"
+
+    def __init__(
+        self,
+        workspace: Workspace | Path | str | None = None,
+        pipeline: Pipeline | None = None,
+        *,
+        connections: Mapping[str, str] = {},
+    ) -> None:
+        self._mask = Secrets(secret_values(connections))
+        self._connections = Connections(connections)
+        self._tree: Tree | None = None
+        self.pipeline = pipeline or Pipeline(mask=self._mask)
+        if workspace is not None:
+            super().__init__(as_workspace(workspace), self.pipeline)
+            self._tree = Tree(self.workspace.root, self.workspace.mount)
+
+    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    async def postgresql_query(
+        self,
+        connection: Connection,
+        sql: Sql,
+        params: Annotated[list[Value], Field(description="Values of $1, $2 and so on.")] = [],  # noqa: B006
+        read_only: ReadOnly = True,
+        max_rows: MaxRows = 200,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Run one SQL statement on PostgreSQL, in a transaction of its own; values go into params."""
+        url = self._connections.url(connection, Database.POSTGRESQL)
+        work = postgresql.query(
+            url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
+        )
+        return await self._answer("db_postgresql_query", work, timeout_seconds)
+
+    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    async def redis_command(
+        self,
+        connection: Connection,
+        command: Annotated[str, Field(description="The command's name alone, such as HGETALL.")],
+        args: Annotated[list[str | int | float], Field(description="Its arguments, one item each.")] = [],  # noqa: B006
+        read_only: ReadOnly = True,
+        max_rows: MaxRows = 200,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Run one command on Redis or Valkey."""
+        url = self._connections.url(connection, Database.REDIS)
+        work = redis.command(url, command, args, read_only=read_only, max_rows=max_rows)
+        return await self._answer("db_redis_command", work, timeout_seconds)
+
+    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    async def neo4j_query(
+        self,
+        connection: Connection,
+        cypher: Annotated[str, Field(description="Exactly one Cypher statement.")],
+        params: Annotated[dict[str, Value | list[Value]], Field(description="Values of $name.")] = {},  # noqa: B006
+        read_only: ReadOnly = True,
+        max_rows: MaxRows = 200,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Run one Cypher statement on Neo4j, in a transaction of its own."""
+        url = self._connections.url(connection, Database.NEO4J)
+        work = neo4j.query(url, cypher, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        return await self._answer("db_neo4j_query", work, timeout_seconds)
+
+    @operation(risk=Risk.MEDIUM, time_limit_seconds=_BACKSTOP_SECONDS)
+    async def sqlite_query(
+        self,
+        sql: Sql,
+        path: OptionalPath = None,
+        connection: OptionalConnection = None,
+        params: Annotated[list[Value], Field(description="Values of the ? in their order.")] = [],  # noqa: B006
+        read_only: ReadOnly = True,
+        max_rows: MaxRows = 200,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Run one SQL statement on a SQLite file: give its path in the workspace, or the name of a connection."""
+        work = self._sqlite(
+            sql, params, path, connection, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
+        )
+        return await self._answer("db_sqlite_query", work, timeout_seconds)
+
+    @operation(read_only=True, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    async def describe_schema(self, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
+        """Show what a database holds: tables, columns and constraints; keys of Redis; labels of Neo4j."""
+        return await self._answer("db_describe_schema", self._described(connection, path), _DESCRIBE_SECONDS)
+
+    @operation(read_only=True, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    async def explain(self, sql: Sql, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
+        """Show how a database would run a statement (SQL or Cypher) without running it."""
+        return await self._answer("db_explain", self._explained(sql, connection, path), _DESCRIBE_SECONDS)
+
+    async def _described(self, connection: str | None, path: str | None) -> Rows:
+        kind = self._kind(connection, path)
+        if kind is Database.SQLITE or connection is None:
+            return await self._sqlite(sqlite.schema_statement(), (), path, connection, max_rows=_DESCRIBED_ROWS)
+        url = self._connections.url(connection, kind)
+        match kind:
+            case Database.POSTGRESQL:
+                return await postgresql.describe(url, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
+            case Database.REDIS:
+                return await redis.describe(url, max_rows=50)
+            case Database.NEO4J:
+                return await neo4j.describe(url, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
+
+    async def _explained(self, sql: str, connection: str | None, path: str | None) -> Rows:
+        kind = self._kind(connection, path)
+        if kind is Database.SQLITE or connection is None:
+            return await self._sqlite(sqlite.explain_statement(sql), (), path, connection, max_rows=_DESCRIBED_ROWS)
+        url = self._connections.url(connection, kind)
+        match kind:
+            case Database.POSTGRESQL:
+                return await postgresql.explain(url, sql, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
+            case Database.NEO4J:
+                return await neo4j.explain(url, sql, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
+            case Database.REDIS:
+                raise ToolFailure("Redis has no plans to explain")
+
+    def _kind(self, connection: str | None, path: str | None) -> Database:
+        if (connection is None) == (path is None):
+            raise ToolFailure("give either the name of a connection or the path of a SQLite file")
+        return Database.SQLITE if connection is None else self._connections.kind(connection)
+
+    async def _sqlite(
+        self,
+        sql: str,
+        params: list[Value] | tuple[()],
+        path: str | None,
+        connection: str | None,
+        *,
+        read_only: bool = True,
+        max_rows: int,
+        timeout_seconds: float = _DESCRIBE_SECONDS,
+    ) -> Rows:
+        self._kind(connection, path)
+        if connection is not None:
+            url = self._connections.url(connection, Database.SQLITE)
+            return await sqlite.query_url(
+                url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
+            )
+        if self._tree is None or path is None:
+            raise ToolFailure("there is no workspace here; give the name of a connection")
+        return await sqlite.query_file(
+            self._tree, path, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
+        )
+
+    async def _answer(self, name: str, work: Coroutine[Any, Any, Rows], timeout_seconds: float) -> ToolResult:
+        """The rows as a result without secrets, whoever's mask the pipeline has."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                found = await _whatever_it_swallows(work)
+        except TimeoutError:
+            said = (
+                f"the statement did not finish within {timeout_seconds:g} seconds: ask for less, or give it more time"
+            )
+            return ToolResult(success=False, operation=name, error=said, outcome=Outcome.TIMEOUT)
+        except ToolFailure as failure:
+            raise ToolFailure(self._mask(failure.message)) from None
+        answer = result(name, found)
+        columns = [self._mask(column) for column in found.columns]
+        return replace(answer, content=self._mask(answer.content), metadata={**answer.metadata, "columns": columns})
+
+
+async def _whatever_it_swallows(work: Coroutine[Any, Any, Rows]) -> Rows:
+    """The rows; cancelled with this task for certain, which drivers that turn a cancel into an error are not."""
+    running = asyncio.create_task(work)
+    try:
+        await asyncio.wait([running])
+    finally:
+        for _ in range(_CALLS_OFF):
+            if running.done():
+                break
+            running.cancel()
+            await asyncio.wait([running], timeout=_LAST_WORDS_SECONDS)
+        if running.done() and not running.cancelled():
+            running.exception()  # nobody may be left to hear it
+    return running.result()
