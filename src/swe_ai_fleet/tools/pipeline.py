@@ -109,7 +109,6 @@ class Pipeline:
             metadata={name: self._mask_json(value) for name, value in result.metadata.items()},
             truncated=result.truncated or cut is not whole,
             artifact=artifact,
-            operation=result.operation,
         )
         if result.outcome is Outcome.REFUSED:
             # A tool's own rule said no, rather than the run's policy.
