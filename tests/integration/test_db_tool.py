@@ -657,6 +657,6 @@ class TestPipeline:
         assert not any(secret in seen for secret in (SECRET, QUOTED, "127.0.0.1"))
 
     def test_traits(self) -> None:
-        specs = {definition.operation: definition.spec for definition in DatabaseTool.definitions.values()}
+        specs = {definition.spec.operation: definition.spec for definition in DatabaseTool.definitions.values()}
         assert {name for name, spec in specs.items() if spec.read_only} == {"describe_schema", "explain"}
         assert {name for name, spec in specs.items() if not spec.network} == {"sqlite_query"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.edits import near_misses, replace_passage
 from swe_ai_fleet.tools.excerpt import numbered, regions
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.syntax import syntax_error
 
 MODULE = """\

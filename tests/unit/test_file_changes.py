@@ -16,8 +16,8 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools.changes import Change, FileState
 from swe_ai_fleet.tools.diffs import unified_diff
 from swe_ai_fleet.tools.editor import Edit
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files import FileTool
-from swe_ai_fleet.tools.operation import ToolFailure
 from swe_ai_fleet.tools.patches import apply_hunks, parse_patch
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy

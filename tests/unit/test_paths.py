@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import MAX_LINKS, MissingPath, Tree, is_git_directory
 
 LIMIT = 1024 * 1024

@@ -104,7 +104,7 @@ class Toolbox:
         first, second = self._operations.get(one.name), self._operations.get(other.name)
         if first is None or second is None:
             return False
-        a, b = first[1], second[1]
+        a, b = first[1].spec, second[1].spec
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
 
 

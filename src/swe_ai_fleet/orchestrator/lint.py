@@ -11,7 +11,7 @@ from typing import cast
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.ports import Clone
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import Tree
 
 LINT_SECONDS = 120.0

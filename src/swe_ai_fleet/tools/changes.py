@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import MissingPath, Tree
 
 

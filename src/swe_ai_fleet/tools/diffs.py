@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 MAX_LINES = 20_000
 """Longer texts are not compared: difflib holds the interpreter's lock, and is slow on much that is alike."""

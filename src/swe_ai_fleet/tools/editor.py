@@ -14,7 +14,7 @@ from swe_ai_fleet.tools.changes import Change, FileState, file_state, make_chang
 from swe_ai_fleet.tools.diffs import MAX_LINES, unified_diff
 from swe_ai_fleet.tools.edits import Replacement, replace_passage
 from swe_ai_fleet.tools.excerpt import regions
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.patched import PatchedFiles
 from swe_ai_fleet.tools.patches import parse_patch
 from swe_ai_fleet.tools.paths import MissingPath, Tree, shown

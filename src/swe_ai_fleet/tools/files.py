@@ -17,7 +17,8 @@ from swe_ai_fleet.tools.diffs import unified_diff
 from swe_ai_fleet.tools.directory import as_workspace
 from swe_ai_fleet.tools.editor import Edit, Editor, count, done
 from swe_ai_fleet.tools.excerpt import numbered
-from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.paths import Tree, shown
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.text import Text, decode

@@ -9,7 +9,8 @@ from pydantic import Field
 from swe_ai_fleet.domain.command import CommandResult, Output
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.repository import (
     FALLBACK_IDENTITY,

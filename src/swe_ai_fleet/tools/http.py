@@ -20,6 +20,7 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.http_body import Received, as_text, described, read_body
 from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
@@ -30,7 +31,7 @@ from swe_ai_fleet.tools.http_transport import (
     port_of,
     redirect_target,
 )
-from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK
 

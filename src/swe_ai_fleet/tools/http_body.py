@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 _TEXT_TYPE = re.compile(
     r"text/.*|.*[+/](json|xml|yaml|x-yaml|toml|graphql|javascript|ecmascript|x-javascript|x-ndjson|ndjson|jsonl"

@@ -18,7 +18,7 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.sandbox.addresses import is_public
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 CONNECT_SECONDS = 10.0
 MAX_URL_CHARS = 8192

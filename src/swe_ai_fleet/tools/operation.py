@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 P = ParamSpec("P")
@@ -21,16 +21,31 @@ Kit = TypeVar("Kit", bound="Toolkit")
 _MARK = "__operation__"
 
 
-class ToolFailure(FleetError):
-    """An operation could not do what it was asked; the message is for the model and says what would work."""
+class Definition(Protocol):
+    """An operation apart from any workspace: what a model sees of it, and how one call is checked and carried out."""
+
+    @property
+    def spec(self) -> OperationSpec: ...
+
+    def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
+        ...
+
+    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+        """Carry out one call with validated arguments."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
-    """An operation apart from any workspace: the function, its traits, its argument model."""
+class TypedOperation:
+    """A definition made from an async function: its annotations are the schema, its docstring is the description.
+
+    The function's first parameter is the toolkit. `bare` operations are named without their toolkit.
+    """
 
     function: Callable[..., Awaitable[ToolResult]]
     tool: str
+    bare: bool
     read_only: bool
     risk: Risk
     network: bool
@@ -39,29 +54,27 @@ class Definition:
     time_limit_seconds: float
     roles: frozenset[Role]
 
-    @property
-    def operation(self) -> str:
-        return self.function.__name__
-
     @cached_property
     def arguments(self) -> type[BaseModel]:
         """The pydantic model of the arguments; unknown ones are refused."""
-        hints = get_type_hints(self.function, include_extras=True)
-        fields: dict[str, Any] = {}
-        for name, parameter in list(inspect.signature(self.function).parameters.items())[1:]:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            fields[name] = (hints[name], default)
-        config = ConfigDict(extra="forbid", protected_namespaces=())
-        return create_model(f"{self.tool}_{self.operation}", __config__=config, **fields)
+        return arguments_model(self._name, self.function, skip=1)
+
+    @property
+    def spec(self) -> OperationSpec:
+        return self._spec
+
+    @property
+    def _name(self) -> str:
+        return self.function.__name__ if self.bare else f"{self.tool}_{self.function.__name__}"
 
     @cached_property
-    def spec(self) -> OperationSpec:
+    def _spec(self) -> OperationSpec:
         return OperationSpec(
-            name=f"{self.tool}_{self.operation}",
+            name=self._name,
             tool=self.tool,
-            operation=self.operation,
+            operation=self.function.__name__,
             description=inspect.getdoc(self.function) or "",
-            parameters=_without_titles(self.arguments.model_json_schema()),
+            parameters=parameters_schema(self.arguments),
             read_only=self.read_only,
             risk=self.risk,
             network=self.network,
@@ -71,24 +84,51 @@ class Definition:
             roles=self.roles,
         )
 
-    @cached_property
-    def signature(self) -> str:
-        """The operation as one would write it, for an error message: `files_mkdir(path: string)`."""
-        properties = cast("dict[str, dict[str, object]]", self.spec.parameters.get("properties", {}))
-        parts: list[str] = []
-        for name, schema in properties.items():
-            kind = _kind(schema)
-            parts.append(f"{name}: {kind} = {schema['default']!r}" if "default" in schema else f"{name}: {kind}")
-        return f"{self.spec.name}({', '.join(parts)})"
-
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments as the function takes them. Raises ToolFailure naming each problem and the signature."""
-        try:
-            model = self.arguments.model_validate(dict(arguments))
-        except ValidationError as error:
-            problems = "; ".join(_problem(detail) for detail in error.errors())
-            raise ToolFailure(f"{problems}. Signature: {self.signature}") from None
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return checked_arguments(self.arguments, self.spec, arguments)
+
+    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+        """Call the function on a toolkit."""
+        return self.function(toolkit, **arguments)
+
+
+def arguments_model(name: str, function: Callable[..., object], *, skip: int = 0) -> type[BaseModel]:
+    """A pydantic model of a function's parameters, without the first `skip`; it refuses unknown ones."""
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter_name, parameter in list(inspect.signature(function).parameters.items())[skip:]:
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[parameter_name] = (hints.get(parameter_name, Any), default)
+    config = ConfigDict(extra="forbid", protected_namespaces=())
+    return create_model(name, __config__=config, **fields)
+
+
+def parameters_schema(model: type[BaseModel]) -> dict[str, object]:
+    """The JSON schema of an arguments model."""
+    return _without_titles(model.model_json_schema())
+
+
+def checked_arguments(
+    model: type[BaseModel], spec: OperationSpec, arguments: Mapping[str, object]
+) -> dict[str, object]:
+    """The arguments as the model parses them. Raises ToolFailure naming each problem and the signature."""
+    try:
+        checked = model.model_validate(dict(arguments))
+    except ValidationError as error:
+        problems = "; ".join(_problem(detail) for detail in error.errors())
+        raise ToolFailure(f"{problems}. Signature: {signature(spec)}") from None
+    return {name: getattr(checked, name) for name in model.model_fields}
+
+
+def signature(spec: OperationSpec) -> str:
+    """The operation as one would write it, for an error message: `files_mkdir(path: string)`."""
+    properties = cast("Mapping[str, Mapping[str, object]]", spec.parameters.get("properties", {}))
+    parts: list[str] = []
+    for name, schema in properties.items():
+        kind = _kind(schema)
+        parts.append(f"{name}: {kind} = {schema['default']!r}" if "default" in schema else f"{name}: {kind}")
+    return f"{spec.name}({', '.join(parts)})"
 
 
 class Toolkit:
@@ -98,15 +138,17 @@ class Toolkit:
     """
 
     name: ClassVar[str]
-    definitions: ClassVar[Mapping[str, Definition]]
+    bare: ClassVar[bool] = False
+    """Whether a model calls the operations by their own name alone, without the toolkit's in front."""
+    definitions: Mapping[str, Definition]
+    """By operation. A class has those of its methods; a toolkit that learns of its own later sets them itself."""
 
     def __init_subclass__(cls) -> None:
         found: dict[str, Definition] = {}
-        for attribute in vars(cls).values():
+        for name, attribute in vars(cls).items():
             traits = getattr(attribute, _MARK, None)
             if traits is not None:
-                definition = Definition(tool=cls.name, **traits)
-                found[definition.operation] = definition
+                found[name] = TypedOperation(tool=cls.name, bare=cls.bare, **traits)
         cls.definitions = found
 
     def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.tools.changes import Change, FileState, file_state
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.patches import FilePatch, apply_hunks
 from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
 from swe_ai_fleet.tools.policy import path_allowed

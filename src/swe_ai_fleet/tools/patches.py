@@ -11,7 +11,7 @@ from unidiff.patch import Hunk as ParsedHunk
 from unidiff.patch import PatchedFile, PatchSet
 
 from swe_ai_fleet.tools.diffs import split_lines
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import MAX_PATH_BYTES, is_git_directory, shown
 
 MAX_OFFSET = 200

@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 MAX_LINKS = 40
 MAX_PATH_BYTES = 4096

@@ -13,6 +13,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.failure import ToolRefusal
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.truncation import truncate
@@ -89,11 +90,12 @@ class Pipeline:
         scope = asyncio.timeout(limit)
         try:
             async with scope:
-                return await definition.function(toolkit, **arguments)
+                return await definition.run(toolkit, arguments)
         except (FleetError, OSError, ValueError) as error:
             if scope.expired():
                 return _failed(spec, Outcome.TIMEOUT, f"{spec.name} did not finish within {limit:g} seconds")
-            return _failed(spec, Outcome.ERROR, str(error) or type(error).__name__)
+            outcome = Outcome.REFUSED if isinstance(error, ToolRefusal) else Outcome.ERROR
+            return _failed(spec, outcome, str(error) or type(error).__name__)
 
     async def _presentable(self, result: ToolResult) -> tuple[ToolResult, Decision, str, str]:
         """The result as it may be shown, and the whole masked output behind it."""

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
-from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import Toolkit, operation
 
 _SIGNAL_BASE = 128
 

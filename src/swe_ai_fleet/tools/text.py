@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import shown
 
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 
 class Database(StrEnum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 if TYPE_CHECKING:
     from neo4j import AsyncTransaction

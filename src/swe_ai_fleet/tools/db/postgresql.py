@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

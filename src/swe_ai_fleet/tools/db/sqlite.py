@@ -20,7 +20,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.operation import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
 
 Value = str | int | float | bool | None

@@ -16,7 +16,8 @@ from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
 from swe_ai_fleet.tools.db.connections import Connections, Database, secret_values
 from swe_ai_fleet.tools.db.results import MAX_ROWS, Rows, result
 from swe_ai_fleet.tools.directory import as_workspace
-from swe_ai_fleet.tools.operation import ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.paths import Tree
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
