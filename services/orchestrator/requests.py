@@ -175,7 +175,6 @@ def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest
         "memory.write": request.memory.write,
         "model_profile": bool(request.model_profile),
         "environment.container_image": bool(request.environment.container_image),
-        "constraints.network": request.constraints.HasField("network"),
         "repo.credential_ref": bool(request.repo.credential_ref),
     }
     for field, there in asked.items():
@@ -220,6 +219,7 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
         allowed_tools=tuple(given.allowed_tools),
         denied_tools=tuple(given.denied_tools),
         allowed_paths=tuple(given.allowed_paths),
+        allowed_hosts=tuple(given.network.allowed_hosts) if given.HasField("network") else None,
         checks=_checks(given),
         abort_on_error=given.abort_on_error,
     )

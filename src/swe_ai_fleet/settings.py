@@ -80,6 +80,16 @@ class Settings(BaseSettings):
         default="",
         description="Variables of the server, comma-separated, that set-up commands get (an index, a proxy).",
     )
+    tool_hosts: str = Field(
+        default="", description="Hosts that tools and checks may reach where a task does not say; empty = none."
+    )
+    grantable_hosts: str = Field(
+        default="*", description="Hosts that a task may let its tools and checks reach; * = every public one."
+    )
+    tool_private_hosts: str = Field(
+        default="",
+        description="Hosts at private addresses that tools may reach if `tool_hosts` or a task names them.",
+    )
     audit_key: str = Field(
         default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
     )

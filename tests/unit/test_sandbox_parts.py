@@ -15,7 +15,6 @@ from swe_ai_fleet.sandbox import NetworkGrant, Rung, Sandbox, SandboxPolicy, jai
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
-from swe_ai_fleet.sandbox.proxy import covers
 from swe_ai_fleet.sandbox.runner import render
 
 
@@ -72,17 +71,45 @@ def test_addresses_that_are_not_public(address: str) -> None:
         ("[2606:4700::1]:8443", "2606:4700::1", 8443, True),
         ("[2606:4700::1]", "2606:4700::1", 443, True),
         ("2606:4700::1", "2606:4700::1", 443, True),
-        ("", "example.org", 443, False),
     ],
 )
 def test_host_patterns(pattern: str, host: str, port: int, covered: bool) -> None:
-    assert covers(pattern, host, port) is covered
+    assert NetworkGrant(hosts=(pattern,)).covers(host, port) is covered
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "exa mple.org", "example.org:0", "example.org:65536", "*.*.org", "a*.org", "http://a", "a/b", "[::1"]
+)
+def test_what_is_no_host_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="not a host"):
+        NetworkGrant(hosts=(pattern,))
 
 
 def test_private_hosts_know_no_wildcards() -> None:
-    assert not covers("*", "localhost", 80, wildcards=False)
-    assert not covers("*.internal", "a.internal", 80, wildcards=False)
-    assert covers("mirror.internal", "mirror.internal", 80, wildcards=False)
+    assert not NetworkGrant(private_hosts=("*",)).covers("localhost", 80)
+    assert not NetworkGrant(private_hosts=("*.internal",)).covers("a.internal", 80)
+    assert NetworkGrant(private_hosts=("mirror.internal",)).private("mirror.internal", 80)
+    assert not NetworkGrant(hosts=("mirror.internal",)).private("mirror.internal", 80)
+
+
+class TestNarrowing:
+    """What a task asks for must lie within what the operator grants."""
+
+    granted = NetworkGrant(hosts=("*.example.org", "api.test:8443"), private_hosts=("mirror.internal:8080",))
+
+    @pytest.mark.parametrize("host", ["a.example.org", "*.example.org", "*.a.example.org", "api.test:8443"])
+    def test_within(self, host: str) -> None:
+        assert self.granted.narrowed((host,), field="hosts") == NetworkGrant(hosts=(host,))
+
+    def test_a_private_host_stays_private(self) -> None:
+        narrowed = self.granted.narrowed(("Mirror.internal:8080",), field="hosts")
+        assert narrowed.private("mirror.internal", 8080) and not narrowed.covers("a.example.org", 443)
+
+    @pytest.mark.parametrize("host", ["*", "example.org", "*.org", "api.test", "a.example.org:22", "mirror.internal"])
+    def test_beyond(self, host: str) -> None:
+        with pytest.raises(InvalidRequest, match="not granted") as refused:
+            self.granted.narrowed(("a.example.org", host), field="constraints.network.allowed_hosts")
+        assert refused.value.field == "constraints.network.allowed_hosts[1]"
 
 
 @pytest.mark.parametrize(

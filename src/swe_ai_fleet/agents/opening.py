@@ -56,6 +56,7 @@ def opening_messages(
             command_seconds=f"{limits.command_timeout_seconds:g}",
             observation_chars=limits.observation_chars,
             notes=workspace.environment.notes,
+            hosts=_hosts(workspace),
             instruction_files=instruction_files,
             read_only=not task.enable_tools,
         )
@@ -74,6 +75,11 @@ def opening_messages(
         )
     )
     return SystemMessage(content=system.strip()), UserMessage(content=user.strip())
+
+
+def _hosts(workspace: Workspace) -> tuple[str, ...]:
+    grant = workspace.environment.network
+    return tuple(dict.fromkeys((*grant.hosts, *grant.private_hosts))) if grant else ()
 
 
 @cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swe_ai_fleet.domain.network import NetworkGrant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
@@ -19,7 +21,8 @@ class Environment:
     """An environment that is ready to use. `key` identifies it in the cache; empty for the bare sandbox.
 
     `path` holds directories as commands see them, put first on PATH. `test_command` and `lint_command` are argvs found
-    in the repository, empty where there is none; `notes` tell an agent in a line each what there is.
+    in the repository, empty where there is none; `notes` tell an agent in a line each what there is. Without `network`
+    commands reach nothing but themselves.
     """
 
     key: str = ""
@@ -29,5 +32,6 @@ class Environment:
     test_command: tuple[str, ...] = ()
     lint_command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    network: NetworkGrant | None = None
     cached: bool = False
     build_seconds: float = 0.0

@@ -114,7 +114,10 @@ class CheckSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a candidate must respect. Paths are globs relative to the repository; empty means no restriction."""
+    """What a candidate must respect. Paths are globs relative to the repository; empty means no restriction.
+
+    `allowed_hosts` are patterns of the hosts that tools and checks may reach; None = what the installation says.
+    """
 
     rubric: str = ""
     requirements: tuple[str, ...] = ()
@@ -123,6 +126,7 @@ class Constraints:
     allowed_tools: tuple[str, ...] = ()
     denied_tools: tuple[str, ...] = ()
     allowed_paths: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = None
     checks: tuple[CheckSpec, ...] = ()
     abort_on_error: bool = False
 

@@ -17,6 +17,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.network import NetworkRules
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
@@ -37,17 +38,25 @@ class Executions:
         surroundings: What executions work with.
         max_agents: The most agents one task may ask for.
         max_executions: The most executions driven at once; more are refused with ResourceExhausted.
+        network: What tasks may let their tools and checks reach.
         recover: Whether to take over unfinished executions at the start. Only safe for the single process of a log.
     """
 
     def __init__(
-        self, surroundings: Surroundings, *, max_agents: int = 300, max_executions: int = 200, recover: bool = False
+        self,
+        surroundings: Surroundings,
+        *,
+        max_agents: int = 300,
+        max_executions: int = 200,
+        network: NetworkRules | None = None,
+        recover: bool = False,
     ) -> None:
         self.projection = Projection(surroundings.log)
         self._with = surroundings
         self._log = surroundings.log
         self._max_agents = max_agents
         self._max_executions = max_executions
+        self._network = network or NetworkRules()
         self._recover = recover
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._accepting: dict[str, asyncio.Task[Submission]] = {}
@@ -75,6 +84,7 @@ class Executions:
         ResourceExhausted.
         """
         task.validated(max_agents=self._max_agents)
+        self._network.grant(task.constraints.allowed_hosts)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
             return await self._again(known, task)

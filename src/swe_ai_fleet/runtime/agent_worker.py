@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
+from swe_ai_fleet.domain.network import NetworkRules
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import WorkspaceProvider
-from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import connect_log, network_rules, open_model, workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -22,10 +23,13 @@ class AgentWorker:
     workspaces: WorkspaceProvider
     runs: CodingRun
     evidence: EvidenceGatherer
+    network: NetworkRules
 
     async def run(self, assignment: Assignment) -> Candidate:
         """One agent run in a clone of its own, which is gone afterwards."""
-        environment = await self.workspaces.environment(assignment.repository, assignment.task.environment)
+        task = assignment.task
+        environment = await self.workspaces.environment(assignment.repository, task.environment)
+        environment = replace(environment, network=self.network.grant(task.constraints.allowed_hosts) or None)
         async with self.workspaces.open(
             assignment.execution_id, assignment.agent_id, assignment.repository, environment
         ) as clone:
@@ -52,5 +56,6 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             audit_key=settings.audit_key.encode(),
             host=host,
         )
-        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, mask=mask)
-        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence)
+        rules = network_rules(settings)
+        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, network=rules, mask=mask)
+        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence, network=rules)

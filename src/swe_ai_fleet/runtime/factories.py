@@ -11,7 +11,8 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.model_providers import provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.sandbox import CpuSlots, NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
+from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -60,6 +61,13 @@ def workspace_provider(settings: Settings) -> GitWorkspaceProvider:
         ),
         mask=Secrets(settings.secrets),
     )
+
+
+def network_rules(settings: Settings) -> NetworkRules:
+    """What tools and checks of a task may reach. Raises InvalidRequest for a setting that holds no host pattern."""
+    default, private = _listed(settings.tool_hosts), _listed(settings.tool_private_hosts)
+    ceiling = NetworkGrant(hosts=(*_listed(settings.grantable_hosts), *default), private_hosts=private)
+    return NetworkRules(default=ceiling.narrowed(default, field="tool_hosts"), ceiling=ceiling)
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.agents.coding_run import Solution, solve
@@ -17,7 +18,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.constraints import read_constraints
-from swe_ai_fleet.runtime.factories import connect_log, make_sandbox, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import connect_log, make_sandbox, network_rules, open_model, workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import coding_toolkits
@@ -76,7 +77,8 @@ class ToolEnabledAgent:
             task: What is to be done.
             context: What else the agent should know.
             constraints: max_iterations, max_tool_calls, max_tokens, timeout_seconds, abort_on_error, allowed_tools,
-                denied_tools, allowed_paths, requirements, rubric, checks; repo_url and ref where nothing is cloned yet.
+                denied_tools, allowed_paths, allowed_hosts, requirements, rubric, checks; repo_url and ref where nothing
+                is cloned yet.
             task_id: Names the task in the log; a random one when empty.
 
         Raises:
@@ -113,6 +115,8 @@ class ToolEnabledAgent:
             ).validated(max_agents=1)
             pinned = await workspaces.pin(DEFAULT_TENANT, repo)
             environment = await workspaces.environment(pinned, request.environment)
+            hosts = request.constraints.allowed_hosts
+            environment = replace(environment, network=network_rules(self._settings).grant(hosts) or None)
             clone = await stack.enter_async_context(workspaces.attach(self.agent_id, pinned, environment))
             model = await stack.enter_async_context(open_model(self._settings))
             journal = await self._journal(stack, task_id)

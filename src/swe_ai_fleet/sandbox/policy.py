@@ -28,16 +28,3 @@ class SandboxPolicy:
     max_file_bytes: int = 2 * 1024**3
     grace_seconds: float = 2.0
     max_sessions: int = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkGrant:
-    """The hosts that commands of a workspace may reach, through the fleet's filtering proxy only.
-
-    `hosts` are patterns: `example.org`, `*.example.org` or `*`, optionally with `:port`; without a port 80 and 443 are
-    meant. They open public addresses only. `private_hosts` are exact names (optionally with `:port`) which may resolve
-    to any address, for a package mirror on a private network; a name that strangers control has no place there.
-    """
-
-    hosts: tuple[str, ...] = ()
-    private_hosts: tuple[str, ...] = ()

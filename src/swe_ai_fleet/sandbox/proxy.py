@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.addresses import is_public
-from swe_ai_fleet.sandbox.policy import NetworkGrant
 
 _HEAD_LIMIT = 64 * 1024
 _HEAD_SECONDS = 30.0
 _CONNECT_SECONDS = 30.0
 _MAX_CONNECTIONS = 128
 _CHUNK = 64 * 1024
-_DEFAULT_PORTS = (80, 443)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # `name`, `name:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
-_PATTERN = re.compile(
-    r"\[(?P<literal>[^\]]+)\](:(?P<literal_port>\d{1,5}))?|(?P<name>[^:\[\]]+)(:(?P<port>\d{1,5}))?|(?P<bare>[0-9a-f:.]+)"
-)
 # Headers that speak to a proxy, or that a proxy decides.
 _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade", "host"})
 
@@ -148,8 +144,8 @@ class FilteringProxy:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = host.lower().rstrip(".")
-        private = any(covers(pattern, host, port, wildcards=False) for pattern in self._grant.private_hosts)
-        if not private and not any(covers(pattern, host, port) for pattern in self._grant.hosts):
+        private = self._grant.private(host, port)
+        if not self._grant.covers(host, port):
             raise _RefusalError(403, f"The network grant does not cover {_shown(host)}:{port}")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -195,22 +191,6 @@ def _authority(target: str) -> tuple[str, int]:
     if not re.fullmatch(r"[0-9]{1,5}", port) or not host or "@" in host or not 0 < int(port) < 65536:
         raise _RefusalError(400, "CONNECT wants host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def covers(pattern: str, host: str, port: int, *, wildcards: bool = True) -> bool:
-    """Whether a pattern of a grant covers a host (in lower case) and a port."""
-    match = _PATTERN.fullmatch(pattern.lower())
-    if match is None:
-        return False
-    name = (match["literal"] or match["name"] or match["bare"]).rstrip(".")
-    wanted = match["port"] or match["literal_port"]
-    if port not in ((int(wanted),) if wanted else _DEFAULT_PORTS):
-        return False
-    if wildcards and name == "*":
-        return True
-    if wildcards and name.startswith("*."):
-        return host.endswith(name[1:])
-    return host == name
 
 
 def _shown(host: str) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.jail import Bubblewrap
-from swe_ai_fleet.sandbox.policy import NetworkGrant, Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import choose_rung, install_hint
 from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
 
@@ -58,7 +59,7 @@ class Sandbox:
             confined=self._policy.rung is not Rung.NONE,
             max_sessions=self._policy.max_sessions,
             environment=environment,
-            network=network,
+            network=environment.network if network is None else network,
             writable=writable,
             scratch=scratch,
         )

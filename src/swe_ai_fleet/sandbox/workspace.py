@@ -18,10 +18,11 @@ from typing import Self
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
-from swe_ai_fleet.sandbox.policy import NetworkGrant, SandboxPolicy
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
 from swe_ai_fleet.sandbox.runner import prologue, render
 from swe_ai_fleet.sandbox.session import Launch, Session, uninterrupted
