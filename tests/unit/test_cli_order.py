@@ -25,6 +25,7 @@ def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Pat
         setup=("pip install x",),
         variables=("A=1", "B=x=y"),
         path=("bin",),
+        network=("example.org", "*.example.net:8443"),
         branch="work/1",
         uncommitted=UncommittedChanges.INCLUDE,
         task_id="t-1",
@@ -40,6 +41,7 @@ def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Pat
     assert task.environment.setup == ("pip install x",)
     assert dict(task.environment.variables) == {"A": "1", "B": "x=y"}
     assert task.environment.path == ("bin",)
+    assert task.constraints.allowed_hosts == ("example.org", "*.example.net:8443")
     assert task.delivery.branch == "work/1"
 
 
@@ -49,6 +51,7 @@ def test_a_plain_order_leaves_everything_to_the_server(tmp_path: Path) -> None:
     assert (task.num_agents, task.rounds, task.role) == (3, 1, Role.DEV)
     assert task.repo.uncommitted is UncommittedChanges.REFUSE
     assert not request.orchestrate.HasField("environment")
+    assert task.constraints.allowed_hosts is None
 
 
 def test_no_rounds_means_no_peer_review(tmp_path: Path) -> None:

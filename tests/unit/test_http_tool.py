@@ -21,6 +21,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http_transport import HttpPolicy, Refusal, parse_url
@@ -418,6 +419,21 @@ class TestForbiddenAddresses:
         policy = HttpPolicy(allowed_hosts=globs, ports=(site.port,))
         http = HttpTool(policy=policy, resolver=Names({"a.test": [[PUBLIC]]}), network=Detour())
         assert (await http.get(f"http://A.test:{site.port}/")).success is good
+
+    @pytest.mark.parametrize(
+        ("hosts", "good"), [(("*.test",), False), (("*.test:{port}",), True), (("a.test:1", "*:{port}"), True)]
+    )
+    async def test_a_grant_says_hosts_and_ports(self, site: Site, hosts: tuple[str, ...], good: bool) -> None:
+        grant = NetworkGrant(hosts=tuple(host.format(port=site.port) for host in hosts))
+        http = HttpTool(policy=HttpPolicy.of(grant), resolver=Names({"a.test": [[PUBLIC]]}), network=Detour())
+        assert (await http.get(f"http://a.test:{site.port}/")).success is good
+
+    async def test_a_private_host_is_private_at_its_own_port_only(self, site: Site) -> None:
+        policy = HttpPolicy.of(NetworkGrant(hosts=("*:1",), private_hosts=(f"127.0.0.1:{site.port}",)))
+        http = HttpTool(policy=policy)
+        assert (await http.get(site.url("/"))).success
+        for url in ("http://127.0.0.1:1/", "http://127.0.0.1/"):
+            assert (await http.get(url)).outcome is Outcome.REFUSED
 
     async def test_proxies_of_the_environment_are_ignored(
         self, http: HttpTool, site: Site, connections: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch

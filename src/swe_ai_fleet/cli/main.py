@@ -61,6 +61,9 @@ def run(
     ] = None,
     env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")] = None,
     path: Annotated[list[str] | None, typer.Option(metavar="DIR", help="A directory put first on PATH.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
+    ] = None,
     branch: Annotated[str, typer.Option(help="The branch the winner is put on. Default: fleet/<task id>.")] = "",
     include_dirty: Annotated[
         bool | None,
@@ -91,6 +94,7 @@ def run(
         setup=tuple(setup or ()),
         variables=tuple(env or ()),
         path=tuple(path or ()),
+        network=tuple(network or ()),
         branch=branch,
         uncommitted=dirty[include_dirty],
         task_id=task_id,

@@ -37,6 +37,7 @@ class Order:
     setup: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
     branch: str = ""
     uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
     task_id: str = ""
@@ -59,7 +60,9 @@ class Order:
                 exit_code=Exit.USAGE,
             )
         constraints = pb.TaskConstraints(
-            timeout_seconds=self.timeout_seconds, checks=[pb.CheckSpec(command=command) for command in self.checks]
+            timeout_seconds=self.timeout_seconds,
+            checks=[pb.CheckSpec(command=command) for command in self.checks],
+            network=pb.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
         )
         environment = pb.EnvironmentSpec(
             setup_commands=self.setup, variables=self._variables(), path_directories=self.path

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 import httpcore2
 import httpx2
 
+from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.tools.failure import ToolFailure
 
@@ -28,6 +29,7 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)
 _AUTHORITY = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_PORT = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*):(?P<port>[0-9]{1,5})")
 _BLANKS = re.compile(r"[\x00-\x20\x7f\\]")
 
 
@@ -40,12 +42,18 @@ class HttpPolicy:
     """Which servers the HTTP tool may speak to.
 
     `allowed_hosts` are globs over host names. Hosts in `private_hosts`, named exactly, are allowed too and may have
-    private addresses; every address of any other host must be public. `ports` holds for all of them.
+    private addresses; every address of any other host must be public. `ports` holds for all of them, except where one
+    says `:port` itself.
     """
 
     allowed_hosts: tuple[str, ...] = ("*",)
     private_hosts: tuple[str, ...] = ()
     ports: tuple[int, ...] = (80, 443, 8080, 8443)
+
+    @classmethod
+    def of(cls, grant: NetworkGrant) -> HttpPolicy:
+        """The policy that allows what a grant covers."""
+        return cls(allowed_hosts=grant.hosts, private_hosts=grant.private_hosts, ports=DEFAULT_PORTS)
 
     def check(self, url: httpx2.URL) -> None:
         """Whether a URL may be asked for at all, before any name is resolved. Raises Refusal."""
@@ -53,15 +61,21 @@ class HttpPolicy:
             raise Refusal(f"the scheme {url.scheme!r} is not allowed; use http or https")
         if url.userinfo:
             raise Refusal("a URL must not hold a user name or password; use an Authorization header")
-        if not (self.is_private(url.host) or any(fnmatchcase(url.host, glob.lower()) for glob in self.allowed_hosts)):
-            raise Refusal(f"the host {url.host} is not allowed; allowed are: {', '.join(self.allowed_hosts) or 'none'}")
-        if port_of(url) not in self.ports:
-            allowed = ", ".join(str(port) for port in self.ports)
+        globs = [_entry(text) for text in self.allowed_hosts]
+        ports = [port for glob, port in globs if fnmatchcase(url.host, glob.lower())]
+        ports += [port for name, port in map(_entry, self.private_hosts) if url.host == _canonical(name)]
+        if not ports:
+            allowed = ", ".join((*self.allowed_hosts, *self.private_hosts)) or "none"
+            raise Refusal(f"the host {url.host} is not allowed; allowed are: {allowed}")
+        reachable = {number for port in ports for number in (self.ports if port is None else (port,))}
+        if port_of(url) not in reachable:
+            allowed = ", ".join(str(port) for port in sorted(reachable))
             raise Refusal(f"the port {port_of(url)} is not allowed; allowed are: {allowed}")
 
-    def is_private(self, host: str) -> bool:
-        """Whether the host may have private addresses."""
-        return any(host == _canonical(name.strip("[]")) for name in self.private_hosts)
+    def is_private(self, host: str, port: int) -> bool:
+        """Whether the host may have private addresses at this port."""
+        entries = map(_entry, self.private_hosts)
+        return any(host == _canonical(name) and named in (None, port) for name, named in entries)
 
 
 class Resolver(Protocol):
@@ -175,7 +189,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
             raise ToolFailure(f"the name {host} cannot be resolved: {error}") from None
         if not addresses:
             raise ToolFailure(f"the name {host} has no address")
-        private = self._policy.is_private(host)
+        private = self._policy.is_private(host, port)
         for address in addresses:
             if not _is_address(address) or not (private or is_public(address)):
                 raise Refusal(f"the host {host} is not on the public internet (its address is {address})")
@@ -289,6 +303,13 @@ def _ip_v6(literal: str) -> str:
         return str(IPv6Address(literal))
     except ValueError:
         raise Refusal("the host of this URL is no IPv6 address") from None
+
+
+def _entry(text: str) -> tuple[str, int | None]:
+    """A host of a policy and the port it names, if it names one."""
+    match = _PORT.fullmatch(text)
+    name, port = (match["name"], int(match["port"])) if match else (text, None)
+    return name.strip("[]"), port
 
 
 def _canonical(host: str) -> str:
