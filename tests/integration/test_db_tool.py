@@ -53,9 +53,17 @@ async def ok(call: Awaitable[ToolResult]) -> ToolResult:
     return result
 
 
+# What errors say where a rule forbade the call, whether ours or one that the database keeps for us.
+FORBIDDEN = (
+    "is refused here", "may write", "too powerful", "read-only transaction", "permission denied", "may not do that",
+    "for reading only", "outside the paths", "is denied",
+)  # fmt: skip
+
+
 async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
     result = await call
     assert not result.success, result.content
+    assert (result.outcome is Outcome.REFUSED) == any(words in result.error for words in FORBIDDEN), result
     for text in said:
         assert text in result.error, result.error
     return result
@@ -136,7 +144,8 @@ async def names(connection: psycopg.AsyncConnection) -> list[int]:
 @pytest.fixture
 def tool(postgresql_directory: Path, item: psycopg.AsyncConnection) -> DatabaseTool:
     urls = {role: at(postgresql_directory, role) for role in ("agent", "postgres", "helper")}
-    return DatabaseTool(connections=urls | {"wrong": at(postgresql_directory, "agent", "wrong-password")})
+    urls |= {"wrong": at(postgresql_directory, "agent", "wrong-password")}
+    return DatabaseTool(connections=urls, writable=("agent", "helper"))
 
 
 class TestPostgreSQL:
@@ -193,12 +202,12 @@ class TestPostgreSQL:
         ],
     )
     async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection, sql: str) -> None:
-        await refused(tool.postgresql_query("agent", sql))
+        result = await refused(tool.postgresql_query("agent", sql))
         assert await names(item) == [1, 2]
         cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT count(*) FROM work.item)")
         assert await cursor.fetchone() == (None, 2)
         (last,) = tool.pipeline.trail.entries[-1:]
-        assert (last.outcome, last.arguments["sql"]) == (Outcome.ERROR, sql)
+        assert (last.outcome, last.arguments["sql"]) == (result.outcome, sql)
 
     @pytest.mark.parametrize("read_only", [True, False])
     @pytest.mark.parametrize(
@@ -229,10 +238,10 @@ class TestPostgreSQL:
         self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path, sql: str, read_only: bool
     ) -> None:
         marker = tmp_path / "pwned"
-        await refused(tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only))
+        result = await refused(tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only))
         assert not marker.exists()
         assert await names(item) == [1, 2]
-        assert tool.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+        assert tool.pipeline.trail.entries[-1].outcome is result.outcome
 
     async def test_roles_that_reach_the_machine(self, tool: DatabaseTool) -> None:
         await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres")
@@ -344,7 +353,8 @@ async def cache(redis_url: str) -> AsyncIterator[DatabaseTool]:
         await client.hset("user:1", mapping={"name": "Ada", "born": "1815"})
         await client.rpush("queue", *range(500))
         await client.set("raw", b"\xff\x00")
-    yield DatabaseTool(connections={"cache": redis_url, "wrong": redis_url.replace(QUOTED, "wrong-password")})
+    urls = {"cache": redis_url, "wrong": redis_url.replace(QUOTED, "wrong-password")}
+    yield DatabaseTool(connections=urls, writable=("cache",))
 
 
 class TestRedis:
@@ -371,8 +381,8 @@ class TestRedis:
             ("SORT", ["queue", "STORE", "stolen"]),
             ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
         ):
-            await refused(cache.redis_command("cache", command, args), "may write")
-            assert cache.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+            result = await refused(cache.redis_command("cache", command, args), "may write")
+            assert cache.pipeline.trail.entries[-1].outcome is result.outcome
         assert "\\xff00" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
         await ok(cache.redis_command("cache", "SET", ["raw", "two words", "EX", 100], read_only=False))
         assert "two words" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
@@ -415,9 +425,9 @@ class TestRedis:
     async def test_refused_in_every_mode(
         self, cache: DatabaseTool, command: str, args: list[str | int | float], read_only: bool
     ) -> None:
-        await refused(cache.redis_command("cache", command, args, read_only=read_only))
+        result = await refused(cache.redis_command("cache", command, args, read_only=read_only))
         entry = cache.pipeline.trail.entries[-1]
-        assert (entry.operation, entry.outcome) == ("redis_command", Outcome.ERROR)
+        assert (entry.operation, entry.outcome) == ("redis_command", result.outcome)
         assert SECRET not in repr(cache.pipeline.trail.entries)
         assert "[1 row]" in (await ok(cache.redis_command("cache", "EXISTS", ["raw"]))).content
 
@@ -481,7 +491,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def local(root: Path, tmp_path: Path) -> DatabaseTool:
-    return DatabaseTool(root, connections={"notes": f"sqlite://{tmp_path}/outside.db"})
+    return DatabaseTool(root, connections={"notes": f"sqlite://{tmp_path}/outside.db"}, writable=("notes",))
 
 
 def ids(path: Path) -> list[int]:
@@ -554,9 +564,9 @@ class TestSQLite:
         self, local: DatabaseTool, root: Path, tmp_path: Path, sql: str, where: dict[str, str]
     ) -> None:
         before = (root / "app.db").read_bytes(), (tmp_path / "outside.db").read_bytes()
-        await refused(local.sqlite_query(sql, **where), "SQLite")
+        result = await refused(local.sqlite_query(sql, **where), "SQLite")
         assert before == ((root / "app.db").read_bytes(), (tmp_path / "outside.db").read_bytes())
-        assert local.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+        assert local.pipeline.trail.entries[-1].outcome is result.outcome
 
     @pytest.mark.parametrize("read_only", [True, False])
     @pytest.mark.parametrize(
@@ -583,10 +593,10 @@ class TestSQLite:
         self, local: DatabaseTool, root: Path, tmp_path: Path, sql: str, read_only: bool
     ) -> None:
         statement = sql.format(outside=tmp_path / "outside.db", marker=tmp_path / "pwned")
-        await refused(local.sqlite_query(statement, "app.db", read_only=read_only))
+        result = await refused(local.sqlite_query(statement, "app.db", read_only=read_only))
         assert not (tmp_path / "pwned").exists()
         assert ids(root / "app.db") == [1, 2]
-        assert local.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+        assert local.pipeline.trail.entries[-1].outcome is result.outcome
 
     async def test_nothing_outside_the_workspace(self, local: DatabaseTool, root: Path, tmp_path: Path) -> None:
         (root / "link.db").symlink_to(tmp_path / "outside.db")
@@ -627,6 +637,31 @@ class TestSQLite:
             await call
         assert not any(tmp_path.glob("fleet-sqlite-*"))
         assert local.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+
+
+class TestWritableConnections:
+    """Whether a connection may be written is the operator's word, not the caller's."""
+
+    async def test_not_named_is_for_reading(
+        self, postgresql_directory: Path, item: psycopg.AsyncConnection, redis_url: str, tmp_path: Path
+    ) -> None:
+        urls = {
+            "main": at(postgresql_directory, "agent"),
+            "cache": redis_url,
+            "notes": f"sqlite://{tmp_path}/notes.db",
+            "graph": "bolt://127.0.0.1:1",
+        }
+        tool = DatabaseTool(connections=urls, writable=("other",))
+        for call in (
+            tool.postgresql_query("main", "DELETE FROM work.item", read_only=False),
+            tool.redis_command("cache", "FLUSHDB", read_only=False),
+            tool.sqlite_query("CREATE TABLE item (id)", connection="notes", read_only=False),
+            tool.neo4j_query("graph", "CREATE (n)", read_only=False),
+        ):
+            await refused(call, "for reading only", "writable: other")
+            assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+        assert await names(item) == [1, 2]
+        assert not (tmp_path / "notes.db").exists()
 
 
 class TestPipeline:

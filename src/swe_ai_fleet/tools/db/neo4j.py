@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
     from neo4j import AsyncTransaction
@@ -21,6 +21,7 @@ REFUSED = re.compile(
 )
 """Refused in every mode: reading files and URLs from the server, its procedures, transactions of its own."""
 
+_FORBIDDEN_CODES = ("Statement.AccessMode", "Security.Forbidden")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SCHEMA: tuple[tuple[str, LiteralString], ...] = (
     ("label", "CALL db.labels()"),
@@ -81,7 +82,7 @@ def check(cypher: str) -> None:
         raise ToolFailure("the statement is empty")
     for text in (cypher, _COMMENT.sub(" ", cypher).replace("`", "")):
         if named := REFUSED.search(text):
-            raise ToolFailure(f"{named[1]} is refused here: it reaches files, other servers or other transactions")
+            raise ToolRefusal(f"{named[1]} is refused here: it reaches files, other servers or other transactions")
 
 
 def split(url: str) -> tuple[str, tuple[str, str] | None, str | None]:
@@ -119,6 +120,7 @@ async def _transaction(url: str, *, read_only: bool, timeout_seconds: float) -> 
     except ClientError as error:
         if "TransactionTimedOut" in (error.code or ""):
             raise TimeoutError from None
-        raise ToolFailure(f"Neo4j: {error.message}") from None
+        kind = ToolRefusal if (error.code or "").endswith(_FORBIDDEN_CODES) else ToolFailure
+        raise kind(f"Neo4j: {error.message}") from None
     except (DriverError, Neo4jError) as error:
         raise ToolFailure(f"Neo4j: the connection failed: {type(error).__name__}") from None

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -26,6 +26,7 @@ Value = str | int | float | bool | None
 _CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 2.0
 _QUERY_CANCELED = "57014"
+_READ_ONLY_TRANSACTION, _INSUFFICIENT_PRIVILEGE = "25006", "42501"
 _BLANK = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|\()+")
 _WORD = re.compile(r"[A-Za-z_]+")
 
@@ -101,12 +102,12 @@ def check(sql: str, *, read_only: bool) -> None:
     if not word:
         raise ToolFailure("the statement is empty")
     if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
-        raise ToolFailure(
+        raise ToolRefusal(
             f"{word.upper()} is refused here; each call is one statement in a transaction of its own: "
             "SELECT, or with read_only=false INSERT, UPDATE, DELETE and DDL"
         )
     if named := REFUSED_FUNCTIONS.search(sql):
-        raise ToolFailure(f"{named[1]} is refused here: it reaches the server's files, sessions or other databases")
+        raise ToolRefusal(f"{named[1]} is refused here: it reaches the server's files, sessions or other databases")
 
 
 def first_word(sql: str) -> str:
@@ -159,7 +160,7 @@ async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> Asyn
             await _stream(connection, "SELECT set_config($1, $2, false)", (name, value), max_rows=1, drain=True)
         powers = (await _stream(connection, _PRIVILEGES, (), max_rows=1, drain=True)).rows[0][0]
         if powers:
-            raise ToolFailure(
+            raise ToolRefusal(
                 f"the role of this connection is too powerful for an agent: it is or may become {powers}; "
                 "configure a role that is no superuser and has no access to the server's files and programs"
             )
@@ -222,10 +223,12 @@ def _failure(got: PGresult) -> ToolFailure | TimeoutError:
     def said(field: DiagnosticField) -> str:
         return (got.error_field(field) or b"").decode("utf-8", "replace")
 
-    if said(DiagnosticField.SQLSTATE) == _QUERY_CANCELED:
+    state = said(DiagnosticField.SQLSTATE)
+    if state == _QUERY_CANCELED:
         return TimeoutError()
     parts = [said(DiagnosticField.MESSAGE_PRIMARY) or f"unexpected reply {got.status}"]
     if position := said(DiagnosticField.STATEMENT_POSITION):
         parts.append(f"at character {position}")
     parts += [text for field in (DiagnosticField.MESSAGE_DETAIL, DiagnosticField.MESSAGE_HINT) if (text := said(field))]
-    return ToolFailure(f"PostgreSQL: {'; '.join(parts)}")
+    kind = ToolRefusal if state in (_READ_ONLY_TRANSACTION, _INSUFFICIENT_PRIVILEGE) else ToolFailure
+    return kind(f"PostgreSQL: {'; '.join(parts)}")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.tools.db.results import Collector, Rows, cell
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -77,7 +77,7 @@ def check(name: str, args: Sequence[Argument]) -> None:
     if not _NAME.fullmatch(name):
         raise ToolFailure(f"{name[:80]!r} is no command name; its arguments go into `args`")
     if lower in REFUSED or lower.startswith(("eval", "fcall")):
-        raise ToolFailure(f"{name.upper()} is refused here: it reaches the server itself, other clients or runs code")
+        raise ToolRefusal(f"{name.upper()} is refused here: it reaches the server itself, other clients or runs code")
     if sum(len(str(value).encode("utf-8", "replace")) for value in args) > MAX_ARGUMENT_BYTES:
         raise ToolFailure(f"the arguments have more than {MAX_ARGUMENT_BYTES} bytes")
     for option, value in pairwise(args):
@@ -92,9 +92,9 @@ async def _check_flags(connection: AbstractConnection, name: str, args: Sequence
     else:
         flags = await _flags(connection, lower)
     if flags & _REFUSED_FLAGS:
-        raise ToolFailure(f"{name.upper()} is refused here: the server says it is {', '.join(sorted(flags))}")
+        raise ToolRefusal(f"{name.upper()} is refused here: the server says it is {', '.join(sorted(flags))}")
     if read_only and "readonly" not in flags and lower not in _HARMLESS:
-        raise ToolFailure(f"{name.upper()} may write; with read_only=true only commands that the server calls readonly")
+        raise ToolRefusal(f"{name.upper()} may write; with read_only=true only commands that the server calls readonly")
 
 
 async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
 
 Value = str | int | float | bool | None
@@ -172,7 +172,7 @@ def _run(uri: str, sql: str, params: Sequence[Value], stop: Stop, *, read_only: 
     except (sqlite3.Error, sqlite3.Warning, OverflowError) as error:
         if stop.due():
             raise TimeoutError from None
-        raise ToolFailure(f"SQLite: {_explained(str(error))}") from None
+        raise _failure(str(error)) from None
 
 
 def _collect(cursor: sqlite3.Cursor, max_rows: int, *, drain: bool) -> Rows:
@@ -185,13 +185,13 @@ def _collect(cursor: sqlite3.Cursor, max_rows: int, *, drain: bool) -> Rows:
     return collector.rows()
 
 
-def _explained(said: str) -> str:
-    if "not authorized" in said or "prohibited" in said:
-        return (
-            f"{said}: this call may not do that. With read_only=true only reading is allowed; ATTACH, transactions and "
-            "most PRAGMAs never are"
+def _failure(said: str) -> ToolFailure:
+    if "not authorized" in said or "prohibited" in said or "readonly database" in said:
+        return ToolRefusal(
+            f"SQLite: {said}: this call may not do that. With read_only=true only reading is allowed; ATTACH, "
+            "transactions and most PRAGMAs never are"
         )
-    return said
+    return ToolFailure(f"SQLite: {said}")
 
 
 def _authorizer(sql: str) -> Callable[[int, str | None, str | None, str | None, str | None], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -16,7 +16,7 @@ from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
 from swe_ai_fleet.tools.db.connections import Connections, Database, secret_values
 from swe_ai_fleet.tools.db.results import MAX_ROWS, Rows, result
 from swe_ai_fleet.tools.directory import as_workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.paths import Tree
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -52,6 +52,8 @@ class DatabaseTool(Toolkit):
             `secret_values(connections)`: then they are masked in recorded arguments too.
         connections: URL by name, from the settings: `postgresql://`, `redis://`, `neo4j://` or `bolt://`,
             `sqlite:///path`.
+        writable: The names of the connections that may be written with `read_only=false`. SQLite files of the
+            workspace always may.
     """
 
     name: ClassVar[str] = "db"
@@ -62,9 +64,11 @@ class DatabaseTool(Toolkit):
         pipeline: Pipeline | None = None,
         *,
         connections: Mapping[str, str] = {},
+        writable: Collection[str] = (),
     ) -> None:
         self._mask = Secrets(secret_values(connections))
         self._connections = Connections(connections)
+        self._writable = frozenset(writable)
         self._tree: Tree | None = None
         self.pipeline = pipeline or Pipeline(mask=self._mask)
         if workspace is not None:
@@ -82,6 +86,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on PostgreSQL, in a transaction of its own; values go into params."""
+        self._check_writing(connection, read_only=read_only)
         url = self._connections.url(connection, Database.POSTGRESQL)
         work = postgresql.query(
             url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
@@ -99,6 +104,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one command on Redis or Valkey."""
+        self._check_writing(connection, read_only=read_only)
         url = self._connections.url(connection, Database.REDIS)
         work = redis.command(url, command, args, read_only=read_only, max_rows=max_rows)
         return await self._answer("db_redis_command", work, timeout_seconds)
@@ -114,6 +120,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one Cypher statement on Neo4j, in a transaction of its own."""
+        self._check_writing(connection, read_only=read_only)
         url = self._connections.url(connection, Database.NEO4J)
         work = neo4j.query(url, cypher, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
         return await self._answer("db_neo4j_query", work, timeout_seconds)
@@ -130,6 +137,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on a SQLite file: give its path in the workspace, or the name of a connection."""
+        self._check_writing(connection, read_only=read_only)
         work = self._sqlite(
             sql, params, path, connection, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
         )
@@ -171,6 +179,11 @@ class DatabaseTool(Toolkit):
             case Database.REDIS:
                 raise ToolFailure("Redis has no plans to explain")
 
+    def _check_writing(self, connection: str | None, *, read_only: bool) -> None:
+        if not read_only and connection is not None and connection not in self._writable:
+            writable = ", ".join(sorted(self._writable)) or "none is"
+            raise ToolRefusal(f"the connection {connection[:80]!r} is for reading only; writable: {writable}")
+
     def _kind(self, connection: str | None, path: str | None) -> Database:
         if (connection is None) == (path is None):
             raise ToolFailure("give either the name of a connection or the path of a SQLite file")
@@ -210,7 +223,7 @@ class DatabaseTool(Toolkit):
             )
             return ToolResult(success=False, operation=name, error=said, outcome=Outcome.TIMEOUT)
         except ToolFailure as failure:
-            raise ToolFailure(self._mask(failure.message)) from None
+            raise type(failure)(self._mask(failure.message)) from None
         answer = result(name, found)
         columns = [self._mask(column) for column in found.columns]
         return replace(answer, content=self._mask(answer.content), metadata={**answer.metadata, "columns": columns})
