@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools.failure import ToolRefusal
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http_transport import HttpPolicy, Refusal, parse_url
+from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 
@@ -447,7 +448,7 @@ class TestForbiddenAddresses:
     def test_parsing_never_fails_otherwise(self, text: str) -> None:
         try:
             url = parse_url(f"http://{text}")
-        except Refusal:
+        except ToolRefusal:
             return
         assert url.host == url.host.lower()
         assert not url.userinfo

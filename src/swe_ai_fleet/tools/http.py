@@ -20,12 +20,11 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http_body import Received, as_text, described, read_body
 from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
     HttpPolicy,
-    Refusal,
     Resolver,
     parse_url,
     port_of,
@@ -182,8 +181,6 @@ class HttpTool(Toolkit):
                 target = target.copy_merge_params(params) if params else target
                 draft = _Draft.of(name.upper(), target, headers or {}, body)
                 return await self._exchange(name, draft, started_at)
-        except Refusal as refusal:
-            return _failed(name, Outcome.REFUSED, refusal.message)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -218,12 +215,12 @@ class _Draft:
     @classmethod
     def of(cls, method: str, url: httpx2.URL, headers: Mapping[str, str], body: object) -> _Draft:
         if len(headers) > _MAX_HEADERS:
-            raise Refusal(f"{len(headers)} headers are too many; at most {_MAX_HEADERS} are allowed")
+            raise ToolRefusal(f"{len(headers)} headers are too many; at most {_MAX_HEADERS} are allowed")
         for name, value in headers.items():
             if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                raise Refusal(f"the header {name[:80]!r} holds characters that no header may hold")
+                raise ToolRefusal(f"the header {name[:80]!r} holds characters that no header may hold")
             if name.lower() in _FRAMING or name.lower().startswith("proxy-"):
-                raise Refusal(f"the header {name} is not yours to set")
+                raise ToolRefusal(f"the header {name} is not yours to set")
         content, kind = b"", ""
         if isinstance(body, str):
             content, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
@@ -240,13 +237,13 @@ class _Draft:
         return httpx2.Request(self.method, self.url, headers=headers, content=self.content or None)
 
     def redirected(self, status: int, location: str) -> _Draft:
-        """The request that follows. Raises Refusal where the way leads out of what is allowed."""
+        """The request that follows. Raises ToolRefusal where the way leads out of what is allowed."""
         url = redirect_target(self.url, location)
         headers, method, content = self.headers, self.method, self.content
         if (self.url.scheme, self.url.host, port_of(self.url)) != (url.scheme, url.host, port_of(url)):
             carried = [name for name, _ in headers if _CREDENTIAL.search(name)]
             if carried and self.url.scheme == "https" and url.scheme == "http":
-                raise Refusal(f"the server redirects from https to http, and the request carries {carried[0]}")
+                raise ToolRefusal(f"the server redirects from https to http, and the request carries {carried[0]}")
             headers = tuple(pair for pair in headers if pair[0] not in carried)
         if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
             method, content = "GET", b""

@@ -19,7 +19,7 @@ import httpx2
 
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.sandbox.addresses import is_public
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 CONNECT_SECONDS = 10.0
 MAX_URL_CHARS = 8192
@@ -31,10 +31,6 @@ _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PORT = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*):(?P<port>[0-9]{1,5})")
 _BLANKS = re.compile(r"[\x00-\x20\x7f\\]")
-
-
-class Refusal(ToolFailure):
-    """A rule forbids the request; nothing was sent to where it would have gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +52,21 @@ class HttpPolicy:
         return cls(allowed_hosts=grant.hosts, private_hosts=grant.private_hosts, ports=DEFAULT_PORTS)
 
     def check(self, url: httpx2.URL) -> None:
-        """Whether a URL may be asked for at all, before any name is resolved. Raises Refusal."""
+        """Whether a URL may be asked for at all, before any name is resolved. Raises ToolRefusal."""
         if url.scheme not in _DEFAULT_PORTS:
-            raise Refusal(f"the scheme {url.scheme!r} is not allowed; use http or https")
+            raise ToolRefusal(f"the scheme {url.scheme!r} is not allowed; use http or https")
         if url.userinfo:
-            raise Refusal("a URL must not hold a user name or password; use an Authorization header")
+            raise ToolRefusal("a URL must not hold a user name or password; use an Authorization header")
         globs = [_entry(text) for text in self.allowed_hosts]
         ports = [port for glob, port in globs if fnmatchcase(url.host, glob.lower())]
         ports += [port for name, port in map(_entry, self.private_hosts) if url.host == _canonical(name)]
         if not ports:
             allowed = ", ".join((*self.allowed_hosts, *self.private_hosts)) or "none"
-            raise Refusal(f"the host {url.host} is not allowed; allowed are: {allowed}")
+            raise ToolRefusal(f"the host {url.host} is not allowed; allowed are: {allowed}")
         reachable = {number for port in ports for number in (self.ports if port is None else (port,))}
         if port_of(url) not in reachable:
             allowed = ", ".join(str(port) for port in sorted(reachable))
-            raise Refusal(f"the port {port_of(url)} is not allowed; allowed are: {allowed}")
+            raise ToolRefusal(f"the port {port_of(url)} is not allowed; allowed are: {allowed}")
 
     def is_private(self, host: str, port: int) -> bool:
         """Whether the host may have private addresses at this port."""
@@ -123,7 +119,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, its body still to be read. Raises Refusal, or ToolFailure if the server can't be talked to."""
+        """The answer, its body still to be read. Raises ToolFailure, ToolRefusal."""
         self._policy.check(request.url)
         url = httpcore2.URL(
             scheme=request.url.raw_scheme,
@@ -177,7 +173,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None
     ) -> httpcore2.AsyncNetworkStream:
-        raise Refusal("unix sockets are not allowed")
+        raise ToolRefusal("unix sockets are not allowed")
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)
@@ -192,7 +188,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
         private = self._policy.is_private(host, port)
         for address in addresses:
             if not _is_address(address) or not (private or is_public(address)):
-                raise Refusal(f"the host {host} is not on the public internet (its address is {address})")
+                raise ToolRefusal(f"the host {host} is not on the public internet (its address is {address})")
         return addresses
 
 
@@ -233,47 +229,47 @@ def _reason(error: Exception) -> str:
 
 
 def parse_url(text: str) -> httpx2.URL:
-    """A URL in its one spelling: lower-case host without a trailing dot, no fragment. Raises Refusal.
+    """A URL in its one spelling: lower-case host without a trailing dot, no fragment. Raises ToolRefusal.
 
     Spellings that other programs may read in another way (numbers that are no dotted quad, escapes in the host,
     backslashes, blanks, look-alike letters) are refused rather than interpreted.
     """
     if len(text) > MAX_URL_CHARS:
-        raise Refusal(f"the URL has {len(text)} characters; at most {MAX_URL_CHARS} are allowed")
+        raise ToolRefusal(f"the URL has {len(text)} characters; at most {MAX_URL_CHARS} are allowed")
     if _BLANKS.search(text):
-        raise Refusal("a URL must not hold blanks, control characters or backslashes; percent-encode them")
+        raise ToolRefusal("a URL must not hold blanks, control characters or backslashes; percent-encode them")
     found = _URL.fullmatch(text)
     if found is None:
-        raise Refusal("this is no absolute URL; write it as https://host/path")
+        raise ToolRefusal("this is no absolute URL; write it as https://host/path")
     scheme, authority, rest = found["scheme"].lower(), found["authority"], found["rest"]
     if scheme not in _DEFAULT_PORTS:
-        raise Refusal(f"the scheme {scheme!r} is not allowed; use http or https")
+        raise ToolRefusal(f"the scheme {scheme!r} is not allowed; use http or https")
     if "@" in authority:
-        raise Refusal("a URL must not hold a user name or password; use an Authorization header")
+        raise ToolRefusal("a URL must not hold a user name or password; use an Authorization header")
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
-        raise Refusal("the host or port of this URL cannot be read")
+        raise ToolRefusal("the host or port of this URL cannot be read")
     host = f"[{_ip_v6(parts['literal'])}]" if parts["literal"] else _host_name(parts["name"])
     port = f":{int(parts['port'])}" if parts["port"] else ""
     try:
         return httpx2.URL(f"{scheme}://{host}{port}{rest}")
     except httpx2.InvalidURL as error:
-        raise Refusal(f"this URL cannot be read: {error}") from None
+        raise ToolRefusal(f"this URL cannot be read: {error}") from None
 
 
 def redirect_target(base: httpx2.URL, location: str) -> httpx2.URL:
-    """Where a Location header points, read as strictly as any URL. Raises Refusal."""
+    """Where a Location header points, read as strictly as any URL. Raises ToolRefusal."""
     location = location.strip()
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location):
         return parse_url(location)
     if location.startswith("//"):
         return parse_url(f"{base.scheme}:{location}")
     if _BLANKS.search(location) or len(location) > MAX_URL_CHARS:
-        raise Refusal("the server redirects to something that is no proper URL")
+        raise ToolRefusal("the server redirects to something that is no proper URL")
     try:
         return base.join(location.partition("#")[0])
     except httpx2.InvalidURL as error:
-        raise Refusal(f"the server redirects to something that is no proper URL: {error}") from None
+        raise ToolRefusal(f"the server redirects to something that is no proper URL: {error}") from None
 
 
 def port_of(url: httpx2.URL) -> int:
@@ -284,17 +280,17 @@ def port_of(url: httpx2.URL) -> int:
 def _host_name(name: str) -> str:
     if not name.isascii():
         if unicodedata.normalize("NFKC", name) != name:
-            raise Refusal("the host of this URL holds look-alike characters; write it in plain letters")
+            raise ToolRefusal("the host of this URL holds look-alike characters; write it in plain letters")
         try:
             name = httpx2.URL(f"http://{name}/").raw_host.decode("ascii")
         except httpx2.InvalidURL as error:
-            raise Refusal(f"the host of this URL cannot be read: {error}") from None
+            raise ToolRefusal(f"the host of this URL cannot be read: {error}") from None
     host = _canonical(name)
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise Refusal("the host of this URL cannot be read; escapes and empty parts are not allowed")
+        raise ToolRefusal("the host of this URL cannot be read; escapes and empty parts are not allowed")
     if _NUMBER.fullmatch(labels[-1]) and not _is_address(host):
-        raise Refusal("the host of this URL is a number; write an address as four decimal numbers")
+        raise ToolRefusal("the host of this URL is a number; write an address as four decimal numbers")
     return host
 
 
@@ -302,7 +298,7 @@ def _ip_v6(literal: str) -> str:
     try:
         return str(IPv6Address(literal))
     except ValueError:
-        raise Refusal("the host of this URL is no IPv6 address") from None
+        raise ToolRefusal("the host of this URL is no IPv6 address") from None
 
 
 def _entry(text: str) -> tuple[str, int | None]:
