@@ -29,8 +29,8 @@ def configuration() -> str:
         choices = getattr(field.validation_alias, "choices", [])
         others = [str(choice) for choice in choices if str(choice).isupper() and choice != f"FLEET_{name.upper()}"]
         fallback = f" Fall-back: `{'`, `'.join(others)}`." if others else ""
-        default = "`~/.local/state/swe-ai-fleet`" if field.default_factory else f"`{field.default}`"
-        default = "" if field.default == "" else default
+        default = "" if field.default == "" or field.default_factory else f"`{field.default}`"
+        default = "`~/.local/state/swe-ai-fleet`" if name == "home" else default
         lines.append(f"| `FLEET_{name.upper()}` | {default} | {field.description}{fallback} |")
     return "\n".join(lines) + "\n"
 

@@ -90,6 +90,14 @@ class Settings(BaseSettings):
         default="",
         description="Hosts at private addresses that tools may reach if `tool_hosts` or a task names them.",
     )
+    databases: dict[str, str] = Field(
+        default_factory=dict[str, str],
+        description='Databases that tools may use: URL by name, as JSON, such as {"main": "postgresql://…"}.',
+        repr=False,
+    )
+    writable_databases: str = Field(
+        default="", description="Names of the databases that tools may write, comma-separated; others are only read."
+    )
     audit_key: str = Field(
         default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
     )

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal, ResultBus, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.catalogue import coding_toolkits
+from swe_ai_fleet.tools.catalogue import ToolAccess, open_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import Secrets
@@ -62,6 +62,7 @@ async def solve(
     mask: SecretMask | None = None,
     store: Callable[[bytes], Awaitable[BlobRef]] | None = None,
     perspective: Perspective | None = None,
+    access: ToolAccess | None = None,
 ) -> Solution:
     """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons."""
     constraints, perspective = task.constraints, perspective or Perspective()
@@ -74,7 +75,19 @@ async def solve(
         allowed_paths=constraints.allowed_paths,
     )
     pipeline = Pipeline(trail=trail, policy=policy, mask=mask, store=store, limits=limits)
-    toolbox = Toolbox(coding_toolkits(clone, pipeline), pipeline)
+    async with open_toolkits(clone, pipeline, access or ToolAccess()) as toolkits:
+        return await _solve(task, clone, model, Toolbox(toolkits, pipeline), limits, journal, perspective)
+
+
+async def _solve(
+    task: Task,
+    clone: Clone,
+    model: ChatModel,
+    toolbox: Toolbox,
+    limits: ToolLimits,
+    journal: Journal | None,
+    perspective: Perspective,
+) -> Solution:
     opening = opening_messages(
         task,
         workspace=clone,
@@ -98,9 +111,9 @@ async def solve(
         model=model,
         toolbox=toolbox,
         journal=journal,
-        limits=constraints.limits,
+        limits=task.constraints.limits,
         sampling=Sampling(temperature=perspective.temperature, seed=perspective.seed),
-        abort_on_error=constraints.abort_on_error,
+        abort_on_error=task.constraints.abort_on_error,
     )
     trajectory = await run.drive(opening)
     diff = await clone.diff()
@@ -120,6 +133,7 @@ class CodingRun:
     blobs: BlobStore
     results: ResultBus
     mask: SecretMask = field(default_factory=Secrets)
+    access: ToolAccess = field(default_factory=ToolAccess)
     audit_key: bytes = b""
     host: str = ""
 
@@ -162,6 +176,7 @@ class CodingRun:
             mask=self.mask,
             store=lambda data: self.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
             perspective=assignment.perspective,
+            access=self.access,
         )
         trajectory = solution.trajectory
         patch = await self.blobs.put(task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE)

@@ -11,9 +11,15 @@ from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment
 from swe_ai_fleet.domain.network import NetworkRules
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import WorkspaceProvider
-from swe_ai_fleet.runtime.factories import connect_log, network_rules, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import (
+    connect_log,
+    network_rules,
+    open_model,
+    secret_mask,
+    tool_access,
+    workspace_provider,
+)
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.secrets import Secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +49,7 @@ class AgentWorker:
 @asynccontextmanager
 async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentWorker]:
     """Connect to the log and the model and set up workspaces, until the context ends."""
-    mask = Secrets(settings.secrets)
+    mask = secret_mask(settings)
     workspaces = workspace_provider(settings)
     await workspaces.warm()
     async with connect_log(settings, name=host) as log, open_model(settings) as model:
@@ -53,6 +59,7 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             blobs=log,
             results=log,
             mask=mask,
+            access=tool_access(settings),
             audit_key=settings.audit_key.encode(),
             host=host,
         )

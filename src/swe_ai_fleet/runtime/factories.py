@@ -14,6 +14,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
 from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.catalogue import ToolAccess
+from swe_ai_fleet.tools.db.connections import secret_values
 from swe_ai_fleet.tools.secrets import Secrets
 
 SLOTS_PER_CPU = 2
@@ -59,7 +61,7 @@ def workspace_provider(settings: Settings) -> GitWorkspaceProvider:
             ),
             variables={name: os.environ[name] for name in _listed(settings.setup_variables) if name in os.environ},
         ),
-        mask=Secrets(settings.secrets),
+        mask=secret_mask(settings),
     )
 
 
@@ -68,6 +70,16 @@ def network_rules(settings: Settings) -> NetworkRules:
     default, private = _listed(settings.tool_hosts), _listed(settings.tool_private_hosts)
     ceiling = NetworkGrant(hosts=(*_listed(settings.grantable_hosts), *default), private_hosts=private)
     return NetworkRules(default=ceiling.narrowed(default, field="tool_hosts"), ceiling=ceiling)
+
+
+def tool_access(settings: Settings) -> ToolAccess:
+    """The services that tools may use beside their workspace."""
+    return ToolAccess(databases=settings.databases, writable_databases=_listed(settings.writable_databases))
+
+
+def secret_mask(settings: Settings) -> Secrets:
+    """The mask of everything that leaves the process."""
+    return Secrets((*settings.secrets, *secret_values(settings.databases)))
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from swe_ai_fleet.agents.coding_run import Solution, solve
 from swe_ai_fleet.agents.results import operation
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import RunFinished, Writer
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role, Task, TaskKind, UncommittedChanges, execution_id
@@ -18,13 +19,20 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.constraints import read_constraints
-from swe_ai_fleet.runtime.factories import connect_log, make_sandbox, network_rules, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import (
+    connect_log,
+    make_sandbox,
+    network_rules,
+    open_model,
+    secret_mask,
+    tool_access,
+    workspace_provider,
+)
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.catalogue import coding_toolkits
+from swe_ai_fleet.tools.catalogue import all_toolkits
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.secrets import Secrets
 
 
 class ToolEnabledAgent:
@@ -59,9 +67,10 @@ class ToolEnabledAgent:
 
     @property
     def tools(self) -> dict[str, Toolkit]:
-        """The toolkits over the workspace, by name (`git`, `files`, `tests`, `shell`), for direct calls."""
-        workspace = make_sandbox(self._settings).workspace(self.workspace_path)
-        return coding_toolkits(workspace, Pipeline(mask=Secrets(self._settings.secrets)))
+        """The toolkits over the workspace, by name (`git`, `files`, `tests`, `http`, …), for direct calls."""
+        environment = Environment(network=network_rules(self._settings).grant(None) or None)
+        workspace = make_sandbox(self._settings).workspace(self.workspace_path, environment=environment)
+        return all_toolkits(workspace, Pipeline(mask=secret_mask(self._settings)), tool_access(self._settings))
 
     async def execute_task(
         self,
@@ -126,8 +135,15 @@ class ToolEnabledAgent:
                 journal=journal,
                 key=self._settings.audit_key.encode(),
             )
-            mask = Secrets(self._settings.secrets)
-            solution = await solve(request, clone, model=model, trail=trail, journal=journal, mask=mask)
+            solution = await solve(
+                request,
+                clone,
+                model=model,
+                trail=trail,
+                journal=journal,
+                mask=secret_mask(self._settings),
+                access=tool_access(self._settings),
+            )
             if journal is not None:
                 await journal.append(_finished(solution, trail))
         return _result(solution, trail)

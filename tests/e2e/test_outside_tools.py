@@ -1,0 +1,139 @@
+"""One agent that uses, beside files, git, tests and shell, what an operator and a task opened to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet import ToolEnabledAgent
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.repositories import make_repository
+
+TASK = "Bring the version of the service into VERSION"
+FETCH = (
+    "python3 -c \"import urllib.request as r; print(r.build_opener(r.ProxyHandler()).open('{url}').read().decode())\""
+)
+DONE = Turn(tool_calls=(("final_answer", {"result": "Done."}),))
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[str]:
+    """A server of a private network; `host:port`."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b"version 42\n"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, service: str) -> Settings:
+    with sqlite3.connect(tmp_path / "notes.db") as database:
+        database.execute("CREATE TABLE note (text)")
+        database.execute("INSERT INTO note VALUES ('the version comes from the service')")
+    return Settings(
+        home=tmp_path / "home",
+        tool_private_hosts=service,
+        databases={"notes": f"sqlite://{tmp_path}/notes.db"},
+    )
+
+
+def script(service: str) -> Script:
+    url = f"http://{service}/version"
+    calls: tuple[tuple[str, dict[str, object]], ...] = (
+        ("db_sqlite_query", {"sql": "SELECT text FROM note", "connection": "notes"}),
+        ("db_sqlite_query", {"sql": "DELETE FROM note", "connection": "notes", "read_only": False}),
+        ("http_get", {"url": url}),
+        ("http_get", {"url": "http://127.0.0.1:1/"}),
+        ("shell_run_command", {"command": f"no_proxy= NO_PROXY= {FETCH.format(url=url)}"}),
+        ("files_write_file", {"path": "VERSION", "content": "42\n"}),
+        ("tests_run", {}),
+        ("git_add", {"paths": ["."]}),
+        ("git_commit", {"message": "Note the version"}),
+    )
+    turns = (*(Turn(tool_calls=(call,)) for call in calls), DONE)
+    return Script(conversations=(Conversation(match=TASK, turns=turns),))
+
+
+async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: str, settings: Settings) -> None:
+    test = "def test_version():\n    assert open('VERSION').read() == '42\\n'\n"
+    clone = make_repository(tmp_path / "clone", {"test_version.py": test})
+    async with ScriptedModelServer(script(service)) as model:
+        agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
+        result = await agent.execute_task(TASK, constraints={"allowed_hosts": [service]})
+        offered = {tool["function"]["name"] for tool in model.bodies[0]["tools"]}
+        told = json.dumps([body["messages"] for body in model.bodies])
+    assert result.success, result.error
+    outcomes = [f"{operation['tool']}: {operation['outcome']}" for operation in result.operations]
+    assert outcomes == [
+        "db: success",
+        "db: refused",
+        "http: success",
+        "http: refused",
+        "shell: success",
+        "files: success",
+        "tests: success",
+        "git: success",
+        "git: success",
+    ]
+    assert {"http_get", "db_sqlite_query", "files_read_file"} <= offered
+    assert f"reaches {service} only" in told
+    assert told.count("version 42") >= 2
+    assert str(tmp_path / "notes.db") not in told
+    assert result.artifacts["tests"]["passed"] == 1
+    assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
+    with sqlite3.connect(tmp_path / "notes.db") as database:
+        assert database.execute("SELECT count(*) FROM note").fetchone() == (1,)
+
+
+async def test_what_is_not_opened_is_not_offered(tmp_path: Path, service: str) -> None:
+    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
+    async with ScriptedModelServer(script(service)) as model:
+        agent = ToolEnabledAgent(
+            "a",
+            "DEV",
+            clone,
+            model.url,
+            "scripted",
+            settings=Settings(home=tmp_path / "home", tool_private_hosts=service),
+        )
+        result = await agent.execute_task(TASK, constraints={"max_iterations": 5})
+        offered = {tool["function"]["name"] for tool in model.bodies[0]["tools"]}
+        told = json.dumps([body["messages"] for body in model.bodies])
+    assert not {name for name in offered if name.startswith(("http_", "db_"))}
+    assert "sandbox without network" in told
+    assert [operation["outcome"] for operation in result.operations] == ["invalid"] * 4 + ["error"]
+    assert "version 42" not in told
+
+
+async def test_hosts_beyond_what_is_grantable_are_refused(tmp_path: Path, settings: Settings) -> None:
+    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
+    narrow = settings.model_copy(update={"grantable_hosts": "*.example.org"})
+    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=narrow)
+    with pytest.raises(InvalidRequest, match="granted") as refused:
+        await agent.execute_task(TASK, constraints={"allowed_hosts": ["a.example.org", "example.com"]})
+    assert refused.value.field == "constraints.network.allowed_hosts[1]"
+
+
+async def test_all_toolkits_stand_for_direct_calls(tmp_path: Path, service: str, settings: Settings) -> None:
+    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
+    agent = ToolEnabledAgent("a", "DEV", clone, settings=settings.model_copy(update={"tool_hosts": service}))
+    tools = agent.tools
+    assert {"git", "files", "tests", "http", "db"} <= set(tools)
+    assert (await tools["http"].call("get", {"url": f"http://{service}/"})).success
+    answer = await tools["db"].call("sqlite_query", {"sql": "SELECT * FROM note", "connection": "notes"})
+    assert "the version comes from the service" in answer.content
