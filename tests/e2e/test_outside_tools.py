@@ -75,7 +75,7 @@ async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: 
     async with ScriptedModelServer(script(service)) as model:
         agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
         result = await agent.execute_task(TASK, constraints={"allowed_hosts": [service]})
-        offered = {tool["function"]["name"] for tool in model.bodies[0]["tools"]}
+        offered = {tool["function"]["name"] for tool in model.bodies[-1]["tools"]}
         told = json.dumps([body["messages"] for body in model.bodies])
     assert result.success, result.error
     outcomes = [f"{operation['tool']}: {operation['outcome']}" for operation in result.operations]
@@ -112,7 +112,7 @@ async def test_what_is_not_opened_is_not_offered(tmp_path: Path, service: str) -
             settings=Settings(home=tmp_path / "home", tool_private_hosts=service),
         )
         result = await agent.execute_task(TASK, constraints={"max_iterations": 5})
-        offered = {tool["function"]["name"] for tool in model.bodies[0]["tools"]}
+        offered = {tool["function"]["name"] for tool in model.bodies[-1]["tools"]}
         told = json.dumps([body["messages"] for body in model.bodies])
     assert not {name for name in offered if name.startswith(("http_", "db_"))}
     assert "sandbox without network" in told
