@@ -601,7 +601,6 @@ LATER_FEATURES = {
     "memory.write": {"memory": pb.MemoryOptions(write=True)},
     "model_profile": {"model_profile": "large"},
     "environment.container_image": {"environment": pb.EnvironmentSpec(container_image="python:3.11")},
-    "constraints.network": {"constraints": pb.TaskConstraints(network=pb.NetworkPolicy())},
     "repo.credential_ref": {"repo": pb.RepoRef(url="https://example.org/app.git", credential_ref="deploy-key")},
     "options.derive_subtasks": {"options": pb.OrchestratorOptions(derive_subtasks=True)},
     "options.enable_architect_selection": {"options": pb.OrchestratorOptions(enable_architect_selection=True)},
@@ -614,6 +613,18 @@ async def test_what_is_not_there_yet_is_refused_and_never_passed_over(service: S
     assert code is grpc.StatusCode.UNIMPLEMENTED
     assert named in message
     assert field_named(details) == named
+    assert service.log.events == []
+
+
+@pytest.mark.parametrize("host", ["not a host", "example.org:22", ""])
+async def test_a_host_that_is_not_granted_is_named(service: Service, host: str):
+    network = pb.NetworkPolicy(allowed_hosts=["example.org", host])
+    request = orchestration(constraints=pb.TaskConstraints(network=network))
+    code, _, details = await refusal(service.stub.Orchestrate(request))
+    assert (code, field_named(details)) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "constraints.network.allowed_hosts[1]",
+    )
     assert service.log.events == []
 
 
@@ -638,6 +649,7 @@ async def test_every_field_reaches_the_task(service: Service):
             max_tokens=9_000,
             allowed_tools=["files"],
             denied_tools=["files_delete"],
+            network=pb.NetworkPolicy(allowed_hosts=["example.org"]),
             allowed_paths=["src/**"],
             checks=[
                 pb.CheckSpec(command="make", required=False, expected_exit_code=2),
@@ -685,6 +697,7 @@ async def test_every_field_reaches_the_task(service: Service):
             "allowed_tools": ["files"],
             "denied_tools": ["files_delete"],
             "allowed_paths": ["src/**"],
+            "allowed_hosts": ["example.org"],
             "checks": [
                 {
                     "name": "make",
