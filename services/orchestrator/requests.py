@@ -26,6 +26,7 @@ from swe_ai_fleet.domain.task import (
     Role,
     Task,
     TaskKind,
+    TaskMcpServer,
     UncommittedChanges,
 )
 
@@ -221,6 +222,17 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
         allowed_paths=tuple(given.allowed_paths),
         allowed_hosts=tuple(given.network.allowed_hosts) if given.HasField("network") else None,
         checks=_checks(given),
+        mcp_servers=tuple(
+            TaskMcpServer(
+                name=server.name,
+                command=tuple(server.command),
+                url=server.url,
+                variables=dict(server.variables),
+                tools=tuple(server.tools) or ("*",),
+                allowed_hosts=tuple(server.allowed_hosts),
+            )
+            for server in given.mcp_servers
+        ),
         abort_on_error=given.abort_on_error,
     )
 

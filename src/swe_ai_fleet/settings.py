@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, JsonValue
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -97,6 +97,28 @@ class Settings(BaseSettings):
     )
     writable_databases: str = Field(
         default="", description="Names of the databases that tools may write, comma-separated; others are only read."
+    )
+    git_remotes: tuple[dict[str, JsonValue], ...] = Field(
+        default=(),
+        description='Remotes that git tools may use, as JSON: [{"name": "origin", "url": "https://host/path", '
+        '"push": ["fleet/*"], "secret": …}, …].',
+        repr=False,
+    )
+    docker: dict[str, JsonValue] = Field(
+        default_factory=dict[str, JsonValue],
+        description='Containers for agents, as JSON: {"host": "unix:///var/run/docker.sock", '
+        '"images": ["python:3.*"]}; empty = none.',
+    )
+    search_url: str = Field(default="", description="SearXNG-compatible server for `web_search`; empty = none.")
+    wikipedia_url: str = Field(default="", description="The api.php that `search_wikipedia` asks; empty = none.")
+    plugins: str = Field(
+        default="",
+        description="Plug-ins (entry points of `swe_ai_fleet.tools`), comma-separated, whose tools agents get.",
+    )
+    mcp_servers: tuple[dict[str, JsonValue], ...] = Field(
+        default=(),
+        description='MCP servers whose tools agents get, as JSON: [{"name": …, "command": […], "tools": ["*"]}, …].',
+        repr=False,
     )
     audit_key: str = Field(
         default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False

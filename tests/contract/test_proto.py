@@ -96,6 +96,14 @@ TaskConstraints
   checks 25 repeated CheckSpec
   network 26 NetworkPolicy
   abort_on_error 27 bool
+  mcp_servers 28 repeated McpServer
+McpServer
+  name 1 string
+  command 2 repeated string
+  url 3 string
+  variables 4 map string string
+  tools 5 repeated string
+  allowed_hosts 6 repeated string
 OrchestratorOptions
   enable_peer_review 1 bool
   deliberation_rounds 2 int32

@@ -449,7 +449,7 @@ class TestTests:
         async with open_workspace(root, environment=Environment(test_command=("sh", "check.sh"))) as opened:
             (root / "check.sh").write_text("echo checked; exit 2\n")
             result = await refused(TestTool(opened).run(), "exit code 2", "checked")
-            assert result.metadata == {}
+            assert "tests" not in result.metadata
             await refused(TestTool(opened).run(["a"]), "sh check.sh", "shell_run_command")
             (root / "check.sh").write_text("echo checked\n")
             assert (await ok(TestTool(opened).run())).content == "checked"
@@ -507,7 +507,7 @@ class TestAudit:
             ("shell_run_command", Decision.ALLOWED, Outcome.ERROR, 7),
             ("shell_run_command", Decision.ALLOWED, Outcome.STARTED, None),
             ("shell_run_command", Decision.ALLOWED, Outcome.TIMEOUT, entries[7].exit_code),
-            ("git_show", Decision.ALLOWED, Outcome.ERROR, None),
+            ("git_show", Decision.REFUSED, Outcome.REFUSED, None),
             ("git_log", Decision.ALLOWED, Outcome.INVALID, None),
             ("tests_pytest", Decision.ALLOWED, Outcome.STARTED, None),
             ("tests_pytest", Decision.ALLOWED, Outcome.ERROR, 1),

@@ -56,7 +56,7 @@ async def ok(call: Awaitable[ToolResult]) -> ToolResult:
 # What errors say where a rule forbade the call, whether ours or one that the database keeps for us.
 FORBIDDEN = (
     "is refused here", "may write", "too powerful", "read-only transaction", "permission denied", "may not do that",
-    "for reading only", "outside the paths", "is denied",
+    "for reading only", "outside the paths", "is denied", "leads outside", "lies in .git", "is a fifo",
 )  # fmt: skip
 
 

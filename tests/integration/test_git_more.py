@@ -175,8 +175,9 @@ async def test_an_option_is_no_ref(workspace: Workspace, root: Path, text: str) 
     await refused(tool.revert(), "name the commit")
     assert git(root, "rev-parse", "HEAD") == head
     assert not git(root, "status", "--porcelain")
-    ended = [entry for entry in tool.pipeline.trail.entries if entry.outcome is Outcome.ERROR]
-    assert len(ended) == 6
+    ended = [entry.outcome for entry in tool.pipeline.trail.entries if entry.outcome is not Outcome.STARTED]
+    said_no = Outcome.REFUSED if text.startswith("-") else Outcome.ERROR
+    assert ended == [said_no] * 4 + [Outcome.ERROR] * 2
 
 
 HOOKS = (

@@ -30,14 +30,22 @@ from swe_ai_fleet.sandbox import (
     examine_sandbox,
     open_workspace,
 )
+from swe_ai_fleet.sandbox.attacks import probe_workspace
+from swe_ai_fleet.sandbox.control_groups import ControlGroups
+from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.sandbox.workspace import Host
 
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root is at risk")
 
-BOTH = [pytest.param(Rung.BUBBLEWRAP, marks=needs_bwrap), Rung.NONE]
+LANDLOCK = pytest.param(
+    Rung.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
+)
+CONFINED = [pytest.param(Rung.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK]
+RUNGS = [*CONFINED, Rung.NONE]
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=RUNGS)
 async def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalWorkspace]:
     """A workspace on every rung: what a command gets is the same on each."""
     sandbox = Sandbox(SandboxPolicy(rung=request.param, grace_seconds=0.3))
@@ -651,3 +659,40 @@ def test_as_an_ordinary_user() -> None:
         pytest.skip("an ordinary user finds no recent interpreter or no source here")
     finished = run(interpreter, "-c", AS_ORDINARY_USER, str(source))
     assert (finished.stdout, finished.returncode) == ("ok\n", 0), finished.stderr
+
+
+@pytest.mark.slow
+async def test_a_gigabyte_of_output_is_bounded_in_memory_and_time(workspace: LocalWorkspace) -> None:
+    await workspace.run(Command(argv=("true",)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await workspace.run(shell("yes | head -c 1073741824", output_limit=100_000, timeout_seconds=120))
+    assert (result.exit_code, result.stdout.total) == (0, 2**30)
+    assert len(result.stdout.head) + len(result.stdout.tail) == 200_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+    assert result.duration_ms < 60_000
+
+
+async def test_a_flood_into_a_silent_child_ends_with_its_time(workspace: LocalWorkspace) -> None:
+    result = await workspace.run(shell("yes & yes >&2 & yes", output_limit=10_000, timeout_seconds=0.5))
+    assert (result.timed_out, result.duration_ms < 5000) == (True, True)
+    assert len(result.stdout.head) == len(result.stderr.tail) == 10_000
+    assert (await workspace.run(Command(argv=("true",)))).ok
+
+
+@pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
+@pytest.mark.parametrize("version", [1, 3, 5])
+async def test_older_kernels_have_a_landlock_too(tmp_path: Path, version: int) -> None:
+    secret, root, sleeper = tmp_path / "secret", tmp_path / "ws", token()
+    secret.write_text("secret")
+    root.mkdir()
+    policy = SandboxPolicy(rung=Rung.LANDLOCK, grace_seconds=0.3)
+    host = Host(policy=policy, slots=None, groups=ControlGroups.discover(), landlock=Landlock(version=version))
+    async with probe_workspace(host, root) as workspace:
+        assert not (await workspace.run(shell(f"cat {secret} || ls {tmp_path}"))).ok
+        left = await workspace.run(shell(f"env -i setsid sleep {sleeper} & (setsid sleep {sleeper} &) ; exit 4"))
+        assert (left.exit_code, living(sleeper)) == (4, [])
+        late = await workspace.run(shell(f"setsid sleep {sleeper} & sleep {sleeper}", timeout_seconds=0.3))
+        assert (late.timed_out, living(sleeper)) == (True, [])
+        gone = await workspace.run(shell(f"env -i setsid sleep {sleeper} & kill -9 $PPID; sleep {sleeper}"))
+        assert (gone.exit_code, living(sleeper)) == (137, [])
+        assert (await workspace.run(Command(argv=("true",)))).ok

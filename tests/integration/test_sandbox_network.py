@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox, SandboxPolicy
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox.proxy import FilteringProxy
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -191,3 +194,92 @@ print(connection.makefile("rb").read().decode())
     assert result.stdout.text().endswith("hello\n")
     (head,) = service.seen
     assert head == f"GET /1 HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+
+
+class ChangingName:
+    """A name server whose answer is another one each time; the last one stays."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        self.asked += 1
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+async def connect_through(path: Path, target: str) -> str:
+    """The status line of a CONNECT."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+    line = await reader.readline()
+    writer.close()
+    return line.decode().strip()
+
+
+@pytest.mark.parametrize(
+    ("answers", "statuses"),
+    [
+        ([["8.8.8.8"], ["127.0.0.1"]], ["502", "403", "403"]),
+        ([["127.0.0.1"], ["8.8.8.8"], ["::1"]], ["403", "502", "403"]),
+        ([["127.0.0.1", "8.8.8.8", "::ffff:127.0.0.1"]], ["502", "502"]),
+        ([["169.254.169.254"], ["64:ff9b::7f00:1"], ["10.0.0.1"]], ["403", "403", "403"]),
+    ],
+)
+async def test_a_name_that_changes_its_address_gains_nothing(
+    tmp_path: Path, service: Service, answers: list[list[str]], statuses: list[str]
+) -> None:
+    names = ChangingName(*answers)
+    proxy = FilteringProxy(
+        NetworkGrant(hosts=(f"changing.example:{service.port}",)), resolve=names, connect_seconds=0.2
+    )
+    await proxy.start(tmp_path / "proxy")
+    try:
+        told = [await connect_through(tmp_path / "proxy", f"changing.example:{service.port}") for _ in statuses]
+    finally:
+        await proxy.close()
+    assert [line.split(" ")[1] for line in told] == statuses
+    # Asked once a request: between check and connection there is no second answer.
+    assert names.asked == len(statuses)
+    assert service.seen == []
+
+
+async def test_an_agents_environment_brings_its_grant(tmp_path: Path, service: Service) -> None:
+    granted, other = f"localhost:{service.port}", "other.example"
+    environment = Environment(network=NetworkGrant(private_hosts=(granted,)))
+    async with Sandbox(SandboxPolicy()).workspace(tmp_path, environment=environment) as workspace:
+        assert (await workspace.run(fetch(f"http://{granted}/"))).stdout.text() == "200 hello\n"
+        assert (await workspace.run(fetch(f"http://{other}/"))).stdout.text().startswith("403 ")
+        direct = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3)"
+        refused = await workspace.run(Command(argv=("python3", "-c", direct, str(service.port))))
+        assert "ConnectionRefusedError" in refused.stderr.text()
+    async with Sandbox(SandboxPolicy()).workspace(tmp_path) as workspace:
+        assert (await workspace.run(fetch(f"http://{granted}/"))).stdout.text().startswith("- ")
+    assert len(service.seen) == 1
+
+
+async def test_local_sockets_of_the_host_cannot_be_reached(tmp_path: Path, service: Service) -> None:
+    root, outside = tmp_path / "ws", tmp_path / "s"
+    root.mkdir()
+    server = await asyncio.start_unix_server(service.answer, outside)
+    abstract = await asyncio.start_unix_server(service.answer, f"\0fleet-test-{service.port}")
+    script = """
+import socket, sys
+for address in (sys.argv[1], "\\0" + sys.argv[2], "/var/run/docker.sock", "/run/docker.sock"):
+    try:
+        socket.socket(socket.AF_UNIX).connect(address)
+    except OSError:
+        continue
+    print("reached", address)
+"""
+    async with server, abstract, networked(root, "*") as workspace:
+        argv = ("python3", "-c", script, str(outside), f"fleet-test-{service.port}")
+        result = await workspace.run(Command(argv=argv))
+    assert (result.exit_code, result.stdout.text()) == (0, "")
+
+
+def test_without_namespaces_a_grant_is_refused(tmp_path: Path) -> None:
+    sandbox = Sandbox(SandboxPolicy(rung=Rung.LANDLOCK))
+    with pytest.raises(PreconditionFailed, match="some hosts only"):
+        sandbox.workspace(tmp_path, network=NetworkGrant(hosts=("example.org",)))
+    assert sandbox.workspace(tmp_path, network=NetworkGrant()).environment.network is None

@@ -33,6 +33,8 @@ def found(files: dict[str, str]) -> Detected:
         ({"test_a.py": UNITTEST_TEST}, "python3 -m unittest discover"),
         ({"tests/test_a.py": UNITTEST_TEST}, "python3 -m unittest discover -s tests"),
         ({"tests/test_a.py": UNITTEST_TEST, "tests/__init__.py": ""}, "python3 -m unittest discover"),
+        ({"py/tests/test_a.py": UNITTEST_TEST}, "python3 -m unittest discover -s py/tests"),
+        ({"py/tests/test_a.py": UNITTEST_TEST, "py/tests/__init__.py": ""}, "python3 -m unittest discover -s py"),
         ({"tests/a_test.py": UNITTEST_TEST}, "python3 -m unittest discover -s tests -p *_test.py"),
         ({"package.json": json.dumps({"scripts": {"test": "node --test"}})}, "npm test --silent"),
         ({"package.json": json.dumps({"scripts": {"test": 'echo "Error: no test specified" && exit 1'}})}, ""),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools.changes import Change, FileState
 from swe_ai_fleet.tools.diffs import unified_diff
 from swe_ai_fleet.tools.editor import Edit
@@ -63,6 +63,15 @@ def failed(result: ToolResult, *said: str) -> None:
         assert text in result.error, result.error
 
 
+def refused(files: FileTool, result: ToolResult, *said: str) -> None:
+    assert not result.success
+    assert result.outcome is Outcome.REFUSED, result.error
+    for text in said:
+        assert text in result.error, result.error
+    entry = files.pipeline.trail.entries[-1]
+    assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED)
+
+
 def patch_of(path: str, before: str, after: str) -> str:
     return unified_diff(before, after, source=path, target=path)
 
@@ -83,7 +92,7 @@ class TestMultiEdit:
         edits = [Edit(old="x + x", new="2 * x"), Edit(old="absent", new="y")]
         failed(await files.multi_edit("src/double.py", edits), "edit 2 of 2, so none was made")
         failed(await files.multi_edit("src/double.py", edits[:1], "0" * 64), "has changed")
-        failed(await files.multi_edit(".git/config", [Edit(old="core", new="x")]), ".git")
+        refused(files, await files.multi_edit(".git/config", [Edit(old="core", new="x")]), ".git")
         assert (await files.multi_edit("src/double.py", [])).outcome is Outcome.INVALID
         assert content(root) == before
 
@@ -229,10 +238,9 @@ class TestPatch:
             f"diff --git a/{name} b/mine\nsimilarity index 100%\ncopy from {name}\ncopy to mine\n",
         ):
             result = await files.apply_patch(patch)
-            failed(result)
+            refused(files, result)
             assert "outside the workspace" in result.error or ".git" in result.error, result.error
         assert content(root) == before
-        assert files.pipeline.trail.entries[-1].outcome is Outcome.ERROR
 
     @pytest.mark.parametrize(
         ("patch", "said"),
@@ -266,16 +274,19 @@ class TestPatch:
     )
     async def test_what_no_patch_may_do(self, files: FileTool, root: Path, patch: str, said: str) -> None:
         before = content(root)
-        failed(await files.apply_patch(patch), said)
+        result = await files.apply_patch(patch)
+        if said in ("symbolic link", "submodule", "no ordinary file"):
+            refused(files, result, said)
+        else:
+            failed(result, said)
         assert content(root) == before
 
     async def test_it_keeps_to_the_allowed_paths(self, root: Path) -> None:
         files = FileTool(root, Pipeline(policy=Policy(allowed_paths=("src/",))))
-        failed(
-            await files.apply_patch(patch_of("README.md", (root / "README.md").read_text(), "x\n")), "outside the paths"
-        )
+        patch = patch_of("README.md", (root / "README.md").read_text(), "x\n")
+        refused(files, await files.apply_patch(patch), "outside the paths")
         move = "diff --git a/src/double.py b/x\nsimilarity index 100%\nrename from src/double.py\nrename to x\n"
-        failed(await files.apply_patch(move), "outside the paths")
+        refused(files, await files.apply_patch(move), "outside the paths")
         assert (await files.apply_patch(patch_of("src/double.py", PYTHON, ""))).success
 
     async def test_a_hunk_near_its_place_and_one_in_two_places(self, files: FileTool, root: Path) -> None:
@@ -318,7 +329,7 @@ class TestMoveAndCopy:
             ("src", "other", "directory"),
             ("absent", "x", "there is no"),
             ("README.md", "../x", "outside"),
-            ("README.md", "new/../../x", "no file"),
+            ("README.md", "new/../../x", "outside"),
             ("README.md", "/etc/x", "outside"),
             ("README.md", "out/x", "outside"),
             ("README.md", ".git/config", ".git"),
@@ -328,9 +339,14 @@ class TestMoveAndCopy:
             ("/etc/passwd", "x", "outside"),
         ):
             arguments = {"source": source, "destination": destination}
-            failed(await files.call(operation, arguments), said)
-            if destination not in ("src/double.py", "new/.git/hooks/x"):
-                failed(await files.call(operation, arguments | {"overwrite": True}), said)
+            results = [await files.call(operation, arguments)]
+            if destination != "src/double.py":
+                results.append(await files.call(operation, arguments | {"overwrite": True}))
+            for result in results:
+                if said in ("outside", ".git"):
+                    refused(files, result, said)
+                else:
+                    failed(result, said)
         failed(
             await files.call(operation, {"source": "README.md", "destination": "x", "expected_sha256": "0"}), "changed"
         )
@@ -376,7 +392,7 @@ class TestUndo:
         failed(await files.undo_edit("src/double.py"), "changed by something else")
         assert (root / "src/double.py").read_text() == "theirs\n"
         for path in ("../secret.txt", ".git/config", "/etc/passwd", "out/secret.txt"):
-            failed(await files.undo_edit(path))
+            refused(files, await files.undo_edit(path))
 
     def test_memory_is_bounded(self) -> None:
         history = History(max_versions=3, max_bytes=10)
@@ -400,4 +416,4 @@ class TestDiffFiles:
         (root / "large").write_text("x\n" * 20_001)
         failed(await files.diff_files("a", "large"), "20000 lines")
         for path in ("../secret.txt", ".git/config", "out/secret.txt", "/etc/passwd"):
-            failed(await files.diff_files("a", path))
+            refused(files, await files.diff_files("a", path))

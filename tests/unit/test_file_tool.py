@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
+import socket
 import stat
 import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +20,7 @@ import pytest
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
@@ -79,6 +84,18 @@ def failed(result: ToolResult, *said: str) -> str:
     for text in said:
         assert text in result.error
     return result.error
+
+
+def refused(files: FileTool, result: ToolResult, *said: str) -> None:
+    """The call was refused by a rule, changed nothing, and stands so in the audit."""
+    assert not result.success
+    assert result.outcome is Outcome.REFUSED, result.error
+    for text in said:
+        assert text in result.error, result.error
+    entry = files.pipeline.trail.entries[-1]
+    assert entry.outcome is Outcome.REFUSED
+    assert entry.decision is Decision.REFUSED
+    assert f"{entry.tool}_{entry.operation}" == result.operation
 
 
 class TestReadFile:
@@ -378,7 +395,8 @@ class TestOtherOperations:
         assert (await files.delete_file("README.md")).content == "Deleted the file README.md."
         assert not (root / "README.md").exists()
         failed(await files.delete_file("src"), "not empty")
-        failed(await files.delete_file("."), "workspace itself")
+        for root_itself in (".", "", "/workspace", "src/.."):
+            refused(files, await files.delete_file(root_itself), "workspace itself")
         failed(await files.delete_file("README.md"), "there is no 'README.md'")
 
     async def test_mkdir(self, files: FileTool, root: Path) -> None:
@@ -409,25 +427,11 @@ class TestOtherOperations:
         os.mkfifo(root / "pipe")
         assert (await files.file_info("pipe")).metadata["type"] == "fifo"
 
-    @pytest.mark.parametrize(
-        "path", ["../secret.txt", "/etc/passwd", ".git/config", "link/secret.txt", "a\0b", "x" * 5000]
-    )
-    async def test_no_operation_leaves_the_workspace(self, files: FileTool, root: Path, path: str) -> None:
-        (root / "link").symlink_to(root.parent)
-        for result in (
-            await files.read_file(path),
-            await files.write_file(path, "x"),
-            await files.append_file(path, "x"),
-            await files.edit_file(path, "outside", "inside"),
-            await files.delete_file(path),
-            await files.mkdir(path),
-            await files.file_info(path),
-            await files.list_files(path),
-            await files.search_in_files("x", path),
-        ):
+    @pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
+    async def test_paths_that_no_file_can_have(self, files: FileTool, root: Path, path: str) -> None:
+        async for result in everything_at(files, path):
             failed(result)
-        assert (root.parent / "secret.txt").read_text() == "outside"
-        assert sorted(entry.name for entry in root.iterdir()) == ["README.md", "link", "src"]
+        assert sorted(entry.name for entry in root.iterdir()) == ["README.md", "src"]
 
     async def test_large_files_do_not_hold_up_the_loop(self, files: FileTool, root: Path) -> None:
         (root / "large.txt").write_text("some words in a line\n" * 200_000)
@@ -448,3 +452,130 @@ class TestOtherOperations:
     async def test_a_path_alone_is_a_workspace(self, root: Path) -> None:
         for directory in (root, str(root)):
             assert (await FileTool(directory).read_file("README.md")).success
+
+
+async def everything_at(files: FileTool, path: str) -> AsyncIterator[ToolResult]:
+    """What each operation that takes one path says to this one."""
+    attempts: tuple[tuple[str, dict[str, object]], ...] = (
+        ("read_file", {}),
+        ("write_file", {"content": "x"}),
+        ("append_file", {"content": "x"}),
+        ("edit_file", {"old": "outside", "new": "inside"}),
+        ("multi_edit", {"edits": [{"old": "outside", "new": "inside"}]}),
+        ("delete_file", {}),
+        ("mkdir", {}),
+        ("file_info", {}),
+        ("list_files", {}),
+        ("search_in_files", {"pattern": "x"}),
+        ("undo_edit", {}),
+        ("repo_map", {}),
+    )
+    for name, arguments in attempts:
+        yield await files.call(name, {"path": path} | arguments)
+
+
+class TestAttacks:
+    """Every attack on the files, through the whole pipeline: refused, recorded as refused, nothing touched."""
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "../secret.txt", "src/../../secret.txt", "absent/../../secret.txt", "/etc/passwd",
+            "/workspace/../secret.txt", "/workspace-other/secret.txt", "link/secret.txt", "link/new",
+            "deep/chain/secret.txt", ".git/config", ".GIT/config", "git~1/hooks/x", "src/.git/config", "absent/.git/x",
+            "hidden/config",
+        ],
+    )  # fmt: skip
+    async def test_no_operation_leaves_the_workspace_or_enters_git(
+        self, files: FileTool, root: Path, path: str
+    ) -> None:
+        (root / ".git").mkdir()
+        (root / ".git/config").write_text("[core]\n")
+        (root / "link").symlink_to(root.parent)
+        (root / "hidden").symlink_to(".git")
+        (root / "deep").mkdir()
+        (root / "deep/chain").symlink_to("../link")
+        before = sorted(str(entry) for entry in root.parent.rglob("*"))
+        count = len(files.pipeline.trail.entries)
+        async for result in everything_at(files, path):
+            refused(files, result)
+            assert "outside the workspace" in result.error or ".git" in result.error
+        recorded = [entry for entry in files.pipeline.trail.entries[count:] if entry.outcome is Outcome.REFUSED]
+        assert len(recorded) == 12
+        for name in ("copy_file", "move_file"):
+            refused(files, await files.call(name, {"source": path, "destination": "x"}))
+            refused(files, await files.call(name, {"source": "README.md", "destination": path}))
+        for pair in ((path, "README.md"), ("README.md", path)):
+            refused(files, await files.diff_files(*pair))
+        assert (root.parent / "secret.txt").read_text() == "outside"
+        assert (root / ".git/config").read_text() == "[core]\n"
+        assert sorted(str(entry) for entry in root.parent.rglob("*")) == before
+
+    async def test_links_that_lead_out_are_neither_read_nor_written_nor_moved(
+        self, files: FileTool, root: Path
+    ) -> None:
+        (root / "out.txt").symlink_to(root.parent / "secret.txt")
+        refused(files, await files.read_file("out.txt"), "outside")
+        refused(files, await files.write_file("out.txt", "x"), "outside")
+        refused(files, await files.edit_file("out.txt", "outside", "x"), "outside")
+        refused(files, await files.move_file("out.txt", "x"), "outside")
+        refused(files, await files.copy_file("README.md", "out.txt", overwrite=True), "outside")
+        assert (root.parent / "secret.txt").read_text() == "outside"
+        assert (await files.delete_file("out.txt")).success  # the link itself lies inside
+        assert (root.parent / "secret.txt").exists()
+
+    async def test_pipes_sockets_and_devices_are_never_opened(
+        self, files: FileTool, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        os.mkfifo(root / "pipe")
+        monkeypatch.chdir(root)  # the path of a socket must be short
+        special = ["pipe", "sock"]
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind("sock")
+            if os.geteuid() == 0:
+                with contextlib.suppress(PermissionError):
+                    os.mknod(root / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+                    special.append("zero")
+            for name in special:
+                async with asyncio.timeout(5):
+                    refused(files, await files.read_file(name), f"{name!r} is a ")
+                    refused(files, await files.write_file(name, "x"), f"{name!r} is a ")
+                    refused(files, await files.append_file(name, "x"))
+                    refused(files, await files.edit_file(name, "a", "b"))
+                    refused(files, await files.copy_file(name, "x"))
+                    refused(files, await files.move_file("README.md", name, overwrite=True))
+                    refused(files, await files.diff_files("README.md", name))
+                    refused(files, await files.search_in_files("x", name))
+                    refused(files, await files.apply_patch(f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-a\n+b\n"))
+        assert (root / "README.md").exists()
+        assert stat.S_ISFIFO((root / "pipe").stat().st_mode)
+
+    async def test_a_link_swapped_in_between_check_and_open(self, files: FileTool, root: Path) -> None:
+        outside, target = root.parent / "secret.txt", root / "target"
+        stop = threading.Event()
+
+        def swap() -> None:
+            while not stop.is_set():
+                (root / "swap").symlink_to(outside)
+                (root / "swap").rename(target)
+                (root / "swap").write_text("inside")
+                (root / "swap").rename(target)
+
+        target.write_text("inside")
+        thread = threading.Thread(target=swap)
+        thread.start()
+        seen: set[str] = set()
+        try:
+            started = time.monotonic()
+            while (elapsed := time.monotonic() - started) < 0.5 or (len(seen) < 2 and elapsed < 10):
+                for name, arguments in (("read_file", {}), ("append_file", {"content": "attacked"})):
+                    result = await files.call(name, {"path": "target"} | arguments)
+                    seen.add(result.outcome.value)
+                    assert "1\toutside" not in result.content
+                    if not result.success:
+                        refused(files, result)
+        finally:
+            stop.set()
+            thread.join()
+        assert seen == {"success", "refused"}
+        assert outside.read_text() == "outside"

@@ -6,20 +6,22 @@ import asyncio
 import base64
 import hashlib
 import json
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.candidate import BlobRef
-from swe_ai_fleet.domain.errors import Fenced
+from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted, Writer
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
@@ -375,36 +377,216 @@ class TestMaskingInThePipeline:
         assert (entry.output_digest, entry.bytes_out) == (result.artifact, len(stored[0]))
 
 
-secret_values = st.text(
-    st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="[]"), min_size=8, max_size=40
+class Odd(Toolkit):
+    """Operations that end in ways no operation should."""
+
+    name = "odd"
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(BareDirectory(Path()), pipeline)
+
+    @operation()
+    async def give(self, result: str) -> ToolResult:
+        """Give a result that contradicts itself."""
+        bad = {"silent": Outcome.SUCCESS, "late": Outcome.TIMEOUT}
+        return ToolResult(success=result == "late", operation="odd_give", content="x", outcome=bad[result])
+
+    @operation()
+    async def break_down(self) -> ToolResult:
+        """Have a bug."""
+        raise KeyError(TOKEN)
+
+    @operation(read_only=True)
+    async def count(self, number: int) -> ToolResult:
+        """Give numbers, lists and odd names."""
+        metadata = {"number": number, TOKEN: [number, {f"{TOKEN}!": None}], f"x{TOKEN}": (1.5, True), "y": Path(TOKEN)}
+        return ToolResult(success=True, operation="odd_count", metadata=metadata, artifact=TOKEN)
+
+    @operation()
+    async def speak(self, length: int) -> ToolResult:
+        """Say much."""
+        return ToolResult(success=True, operation="odd_speak", content="x" * length)
+
+
+class TestHonestRecords:
+    """What the audit says is what happened, however a call ends."""
+
+    @pytest.mark.parametrize(("said", "outcome"), [("silent", Outcome.ERROR), ("late", Outcome.TIMEOUT)])
+    async def test_a_result_that_contradicts_itself_is_no_success(self, said: str, outcome: Outcome) -> None:
+        tool = Odd(Pipeline())
+        result = await tool.give(said)
+        assert (result.success, result.outcome) == (False, outcome)
+        assert tool.pipeline.trail.entries[-1].outcome is outcome
+
+    async def test_a_bug_leaves_no_open_entry(self) -> None:
+        journal = ListJournal()
+        tool = Odd(Pipeline(trail=AuditTrail(journal=journal), mask=Secrets([TOKEN])))
+        with pytest.raises(KeyError):
+            await tool.break_down()
+        assert [entry.outcome for entry in tool.pipeline.trail.entries] == [Outcome.STARTED, Outcome.ERROR]
+        told = journal.bodies[-1]
+        assert isinstance(told, ToolFinished)
+        assert "KeyError" in told.result.error
+        assert TOKEN not in repr(journal.bodies)
+
+    async def test_a_fenced_start_is_no_open_entry_either(self) -> None:
+        sample = kit(trail=AuditTrail(journal=ListJournal(fenced=True)))
+        with pytest.raises(Fenced):
+            await sample.write("a")
+        assert outcomes(sample) == ["started", "error"]
+        assert verify(sample.pipeline.trail.entries) is None
+
+    async def test_a_journal_that_is_closed_does_not_hide_the_cancellation(self) -> None:
+        class Closing(ListJournal):
+            closed = False
+
+            def post(self, body: EventBody) -> Event:
+                if self.closed:
+                    raise Fenced("taken over")
+                return super().post(body)
+
+        journal = Closing()
+        sample = kit(trail=AuditTrail(journal=journal))
+        task = asyncio.create_task(sample.call("wait", {}))
+        await sample.running.wait()
+        journal.closed = True
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert outcomes(sample) == ["started", "cancelled"]
+
+    async def test_what_happened_before_the_cancellation_has_happened(self) -> None:
+        storing = asyncio.Event()
+
+        async def store(data: bytes) -> BlobRef:
+            storing.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        tool = Odd(Pipeline(store=store))
+        task = asyncio.create_task(tool.speak(20_000))
+        await storing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        entry = tool.pipeline.trail.entries[-1]
+        assert (entry.outcome, entry.bytes_out) == (Outcome.SUCCESS, 20_000)
+
+    async def test_an_output_that_cannot_be_stored_is_still_given(self) -> None:
+        async def store(data: bytes) -> BlobRef:
+            raise Unavailable("no blob store")
+
+        result = await Odd(Pipeline(store=store)).speak(20_000)
+        assert (result.success, result.truncated, result.artifact) == (True, True, "")
+
+    async def test_the_time_a_cancelled_call_took_is_recorded(self) -> None:
+        sample = kit()
+        task = asyncio.create_task(sample.call("wait", {}))
+        await sample.running.wait()
+        begun = time.monotonic()
+        while time.monotonic() - begun < 0.02:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert sample.pipeline.trail.entries[-1].duration_ms >= 15
+
+    async def test_an_invalid_call_says_why(self) -> None:
+        sample = kit()
+        await sample.call("look", {"path": "a", "colour": 1})
+        assert "unexpected argument 'colour'" in sample.pipeline.trail.entries[-1].reason
+
+    @pytest.mark.parametrize("depth", [200, 900, 980, 990, 2_000, 100_000])
+    async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
+        nested: list[object] = []
+        for _ in range(depth):
+            nested = [nested]
+        sample = kit()
+        result = await sample.call("look", {"path": nested})
+        assert result.outcome is Outcome.INVALID
+        assert outcomes(sample) == ["invalid"]
+
+    async def test_names_and_ids_that_a_model_wrote_are_bounded(self) -> None:
+        sample = kit()
+        await sample.call("look", {"x" * 10_000: 1}, call_id="y" * 10_000)
+        entry = sample.pipeline.trail.entries[-1]
+        assert len(entry.call_id) <= 200
+        assert all(len(name) <= 200 for name in entry.arguments)
+        assert len(entry.reason) < 5_000
+
+
+class TestMaskingOfFacts:
+    async def test_names_numbers_and_nested_values(self) -> None:
+        tool = Odd(Pipeline(mask=Secrets([TOKEN, "31415926"])))
+        result = await tool.call("count", {"number": 31415926}, call_id=f"call-{TOKEN}")
+        assert result.metadata == {
+            "number": MASK,
+            MASK: [MASK, {f"{MASK}!": None}],
+            f"x{MASK}": [1.5, True],
+            "y": MASK,
+        }
+        assert result.artifact == MASK
+        (entry,) = tool.pipeline.trail.entries
+        assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})
+
+    async def test_two_names_that_mask_to_the_same_stay_two(self) -> None:
+        sample = kit(mask=Secrets([TOKEN, f"other-{TOKEN}"]))
+        await sample.call("look", {TOKEN: 1, f"other-{TOKEN}": 2, "path": "a"})
+        assert sample.pipeline.trail.entries[-1].arguments == {MASK: 1, f"{MASK} (2)": 2, "path": "a"}
+
+    async def test_halves_of_a_character_that_a_secret_holds(self) -> None:
+        sample = kit(mask=Secrets(["smile-\U0001f600-token"]))
+        assert (await sample.write("a", "smile-\ud83d\ude00-token")).content == MASK
+
+
+@settings(deadline=None)
+@given(
+    value=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="[]."), min_size=8),
+    before=st.text(max_size=40),
+    limit=st.integers(20, 200),
 )
-surroundings = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=20)
+async def test_whatever_is_returned_stored_or_recorded_shows_no_secret(value: str, before: str, limit: int) -> None:
+    stored: list[bytes] = []
+
+    async def store(data: bytes) -> BlobRef:
+        stored.append(data)
+        return BlobRef(name="n", digest=hashlib.sha256(data).hexdigest(), size=len(data))
+
+    journal = ListJournal()
+    sample = kit(
+        mask=Secrets([f"q{value}z"]),
+        trail=AuditTrail(journal=journal),
+        store=store,
+        limits=ToolLimits(observation_chars=limit),
+    )
+    secret = f"q{value}z"
+    forms = (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], secret.encode().hex())
+    results = [
+        await sample.call("write", {"path": f"{before}{secret}", "content": f"{before}\n{secret}\n" * 9}),
+        await sample.call("look", {"path": " ".join(forms), "note": secret}),
+        await sample.call("fail", {"reason": f"{before} {forms[1]}"}, call_id=secret),
+        await sample.call("look", {secret: secret, "path": [secret]}),
+    ]
+    everything = [*results, *journal.bodies, *sample.pipeline.trail.entries, *stored]
+    seen = "".join(piece for thing in everything for piece in texts(thing))
+    assert not any(form in seen for form in forms)
 
 
-class TestMasking:
-    @given(value=secret_values, before=surroundings, after=surroundings)
-    def test_plain_and_url_encoded(self, value: str, before: str, after: str) -> None:
-        mask = Secrets([value])
-        for form in (value, quote(value, safe="")):
-            assert form not in mask(before + form + after)
-
-    @given(value=secret_values, before=st.binary(max_size=8), after=st.binary(max_size=8), url=st.booleans())
-    def test_base64_at_any_offset(self, value: str, before: bytes, after: bytes, url: bool) -> None:
-        encode = base64.urlsafe_b64encode if url else base64.b64encode
-        text = encode(before + value.encode() + after).decode()
-        masked = Secrets([value])(text)
-        assert MASK in masked
-        # What remains of the encoded text holds no more of the value than a byte at each end.
-        for part in masked.split(MASK):
-            assert len(part) <= len(encode(before + b"xx")) + len(encode(after)) + 4
-
-    @given(text=st.text(max_size=200))
-    def test_harmless_text_stays(self, text: str) -> None:
-        assert Secrets(["no-such-secret-value"])(text) == text.replace("no-such-secret-value", MASK)
-        assert Secrets(["short"])(text) == text
-
-    def test_the_longer_of_two_secrets_goes_first(self) -> None:
-        assert Secrets(["abcdefgh", "abcdefgh-and-more"])("abcdefgh-and-more abcdefgh") == f"{MASK} {MASK}"
+def texts(value: object) -> Iterator[str]:
+    """Every text within a value, each on a line of its own."""
+    if isinstance(value, bytes):
+        yield f"{value.decode()}\n"
+    elif isinstance(value, str):
+        yield f"{value}\n"
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from (*texts(key), *texts(part))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from texts(part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from texts(getattr(value, field.name))
 
 
 class TestTruncation:

@@ -14,13 +14,14 @@ from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate, Diff, Perspective, TestSummary
 from swe_ai_fleet.domain.event import RunClaimed, RunFinished, RunStarted, Writer
-from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.domain.message import Message, Sampling
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal, ResultBus, SecretMask
+from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.catalogue import ToolAccess, open_toolkits
+from swe_ai_fleet.tools.catalogue import open_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import Secrets
@@ -75,8 +76,17 @@ async def solve(
         allowed_paths=constraints.allowed_paths,
     )
     pipeline = Pipeline(trail=trail, policy=policy, mask=mask, store=store, limits=limits)
-    async with open_toolkits(clone, pipeline, access or ToolAccess()) as toolkits:
-        return await _solve(task, clone, model, Toolbox(toolkits, pipeline), limits, journal, perspective)
+    async with open_toolkits(clone, pipeline, access or ToolAccess(), task) as held:
+        toolbox = Toolbox(held.toolkits, pipeline, idle=held.idle)
+        opening = opening_messages(
+            task,
+            workspace=clone,
+            limits=limits,
+            perspective=perspective,
+            notes=held.notes,
+            instruction_files=instruction_files(clone.root),
+        )
+        return await _solve(task, clone, model, toolbox, opening, journal, perspective)
 
 
 async def _solve(
@@ -84,17 +94,10 @@ async def _solve(
     clone: Clone,
     model: ChatModel,
     toolbox: Toolbox,
-    limits: ToolLimits,
+    opening: tuple[Message, ...],
     journal: Journal | None,
     perspective: Perspective,
 ) -> Solution:
-    opening = opening_messages(
-        task,
-        workspace=clone,
-        limits=limits,
-        perspective=perspective,
-        instruction_files=instruction_files(clone.root),
-    )
     capabilities = await model.probe()
     if journal is not None:
         started = RunStarted(

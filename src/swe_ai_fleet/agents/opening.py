@@ -43,9 +43,15 @@ def _mode(path: Path) -> int:
 
 
 def opening_messages(
-    task: Task, *, workspace: Workspace, limits: ToolLimits, perspective: Perspective, instruction_files: Sequence[str]
+    task: Task,
+    *,
+    workspace: Workspace,
+    limits: ToolLimits,
+    perspective: Perspective,
+    instruction_files: Sequence[str],
+    notes: Sequence[str] = (),
 ) -> tuple[Message, ...]:
-    """The system and the first user message of one candidate's run."""
+    """The system and the first user message of one candidate's run. `notes` say in a line each what there is."""
     constraints = task.constraints
     system = (
         _templates()
@@ -55,7 +61,7 @@ def opening_messages(
             mount=workspace.mount,
             command_seconds=f"{limits.command_timeout_seconds:g}",
             observation_chars=limits.observation_chars,
-            notes=workspace.environment.notes,
+            notes=(*workspace.environment.notes, *notes),
             hosts=_hosts(workspace),
             instruction_files=instruction_files,
             read_only=not task.enable_tools,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn, cast
 
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation
+from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, answer_text
 from swe_ai_fleet.tools.operation import Definition, Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -30,7 +31,6 @@ FINAL_ANSWER = OperationSpec(
     },
     read_only=True,
 )
-_ANSWER_KEYS = ("result", "reason", "answer", "response", "output", "reply")
 
 
 class Toolbox:
@@ -39,15 +39,19 @@ class Toolbox:
     Args:
         toolkits: By name; all must share `pipeline`.
         pipeline: The way every call goes.
+        idle: Names of operations that this run has no use for, and which are not there for it.
     """
 
-    def __init__(self, toolkits: Mapping[str, Toolkit], pipeline: Pipeline) -> None:
+    def __init__(
+        self, toolkits: Mapping[str, Toolkit], pipeline: Pipeline, *, idle: Collection[str] = frozenset()
+    ) -> None:
         self.toolkits = toolkits
         self._pipeline = pipeline
         self._operations: dict[str, tuple[Toolkit, Definition]] = {
             definition.spec.name: (toolkit, definition)
             for toolkit in toolkits.values()
             for definition in toolkit.definitions.values()
+            if definition.spec.name not in idle
         }
         offered = [found.spec for _, found in self._operations.values() if pipeline.policy.offers(found.spec)]
         self.specs: tuple[OperationSpec, ...] = (*offered, FINAL_ANSWER)
@@ -130,16 +134,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _final_answer(arguments: Mapping[str, object]) -> ToolResult:
     """The answer under whichever of the usual keys the model chose."""
-    value = next((arguments[key] for key in _ANSWER_KEYS if arguments.get(key) is not None), None)
+    value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
     if value is None:
         error = "final_answer needs its text. Signature: final_answer(result: string)"
         return ToolResult(success=False, operation=FINAL_ANSWER.name, error=error, outcome=Outcome.INVALID)
-    return ToolResult(success=True, operation=FINAL_ANSWER.name, content=_answer_text(value))
-
-
-def _answer_text(value: object) -> str:
-    if isinstance(value, dict):
-        return "\n\n".join(_answer_text(part) for part in cast("dict[str, object]", value).values())
-    if isinstance(value, list):
-        return "\n\n".join(_answer_text(part) for part in cast("list[object]", value))
-    return str(value)
+    return ToolResult(success=True, operation=FINAL_ANSWER.name, content=answer_text(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,10 @@ app = typer.Typer(
 )
 audit_app = typer.Typer(help="What the agents did, proven.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
+tools_app = typer.Typer(
+    help="What agents can do, and one such operation by hand.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(tools_app, name="tools")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Server = Annotated[
@@ -182,12 +187,68 @@ def doctor(*, server: Server = "", token: Token = "", json: Json = False) -> Non
 
 
 @audit_app.command()
-def verify(name: Name, *, server: Server = "", token: Token = "", json: Json = False) -> None:
-    """Recompute every agent's audit chain from the log; exit code 1 where one does not fit."""
+def verify(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="ID|FILE", help="An execution id, a task id, or an audit file of `fleet tools run`."),
+    ],
+    *,
+    head: Annotated[str, typer.Option(metavar="HASH", help="Of a file: what its last entry's hash must be.")] = "",
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Recompute every agent's audit chain from the log, or that of a file; exit code 1 where one does not fit."""
+    if name.endswith(".jsonl"):
+        from swe_ai_fleet.cli.tools import verify_audit_file
+
+        carry_out(lambda screen, _: verify_audit_file(screen, Path(name), head=head), json=json)
     from swe_ai_fleet.cli.executions import verify_audit
 
     carry_out(
         lambda screen, settings: verify_audit(screen, fleet_client(settings, server=server, token=token), name),
+        json=json,
+    )
+
+
+@tools_app.command("list")
+def list_tools(
+    *,
+    role: Annotated[str, typer.Option(help="Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Only what a run without changes gets.")] = False,
+    json: Json = False,
+) -> None:
+    """Show every operation with its traits."""
+    from swe_ai_fleet.cli.tools import show_tools
+
+    carry_out(lambda screen, _: show_tools(screen, role=role, read_only=read_only), json=json)
+
+
+@tools_app.command("run")
+def run_tool(
+    operation: Annotated[str, typer.Argument(help="Its name, such as files_read_file.")],
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")] = None,
+    *,
+    workspace: Annotated[str, typer.Option(metavar="DIR", help="The directory it works in.")] = ".",
+    args: Annotated[str, typer.Option(metavar="JSON", help="Arguments as a JSON object.")] = "",
+    role: Annotated[str, typer.Option(help="The role it is called in.")] = "DEV",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse whatever could change something.")] = False,
+    json: Json = False,
+) -> None:
+    """Run one operation in the sandbox, audited; exit code 1 where it fails or is refused, 2 for wrong arguments."""
+    from swe_ai_fleet.cli.tools import run_tool as work
+
+    carry_out(
+        lambda screen, settings: work(
+            screen,
+            settings,
+            operation=operation,
+            workspace=Path(workspace),
+            pairs=tuple(pairs or ()),
+            arguments=args,
+            role=role,
+            read_only=read_only,
+        ),
         json=json,
     )
 

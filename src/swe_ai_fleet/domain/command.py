@@ -40,11 +40,39 @@ class Output:
         return self.total - len(self.head) - len(self.tail)
 
     def text(self) -> str:
-        """The output as text, with the elided count in its place; bytes that are no UTF-8 become U+FFFD."""
+        """The output as text, with the elided count in its place; bytes that are no UTF-8 become U+FFFD.
+
+        Around what is left out it is cut at line ends, where one is near, and never within a character.
+        """
         if not self.elided:
             return (self.head + self.tail).decode("utf-8", "replace")
-        gap = f"\n[... {self.elided} bytes left out ...]\n"
-        return self.head.decode("utf-8", "replace") + gap + self.tail.decode("utf-8", "replace")
+        head, tail = self.head[: _whole_lines(self.head)], self.tail[_line_start(self.tail) :]
+        line_end = "" if head.endswith(b"\n") or not head else "\n"
+        gap = f"{line_end}[... {self.total - len(head) - len(tail)} bytes left out ...]\n"
+        return head.decode("utf-8", "replace") + gap + tail.decode("utf-8", "replace")
+
+
+def _whole_lines(head: bytes) -> int:
+    """Where to end a head that was cut: behind its last line end if that lies in its last quarter."""
+    line_end = head.rfind(b"\n") + 1
+    if line_end and line_end >= len(head) * 3 // 4:
+        return line_end
+    for back in range(1, min(4, len(head) + 1)):
+        byte = head[-back]
+        if byte >= 0xC0:
+            width = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(head) - back if width > back else len(head)
+        if byte < 0x80:
+            break
+    return len(head)
+
+
+def _line_start(tail: bytes) -> int:
+    """Where to begin a tail that was cut: behind its first line end if that lies in its first quarter."""
+    line_end = tail.find(b"\n") + 1
+    if line_end and line_end <= len(tail) // 4:
+        return line_end
+    return next((i for i, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,21 @@ class CheckSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMcpServer:
+    """An MCP server that a task brings along; either `command` (confined, over the agent's clone) or `url` is given.
+
+    `tools` are globs over the names of the tools that agents may call; `allowed_hosts` is what a command may reach.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    tools: tuple[str, ...] = ("*",)
+    allowed_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
     """What a candidate must respect. Paths are globs relative to the repository; empty means no restriction.
 
@@ -128,6 +143,7 @@ class Constraints:
     allowed_paths: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] | None = None
     checks: tuple[CheckSpec, ...] = ()
+    mcp_servers: tuple[TaskMcpServer, ...] = ()
     abort_on_error: bool = False
 
 

@@ -12,11 +12,11 @@ from swe_ai_fleet.agents.coding_run import test_summary
 from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PatchRejected
-from swe_ai_fleet.domain.network import NetworkRules
 from swe_ai_fleet.domain.task import CheckSpec, Task
 from swe_ai_fleet.orchestrator.diff_policy import diff_policy
 from swe_ai_fleet.orchestrator.lint import Findings, NotLinted, find, lint_check
 from swe_ai_fleet.ports import BlobStore, Clone, SecretMask, WorkspaceProvider
+from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.tests import TestTool
@@ -35,14 +35,13 @@ class EvidenceGatherer:
 
     workspaces: WorkspaceProvider
     blobs: BlobStore
-    network: NetworkRules = field(default_factory=NetworkRules)
+    access: ToolAccess = field(default_factory=ToolAccess)
     mask: SecretMask = field(default_factory=Secrets)
 
     async def gather(self, assignment: CheckAssignment) -> CheckReport:
         """All evidence about one candidate. Raises what opening a clone raises."""
         environment = await self.workspaces.environment(assignment.repository, assignment.task.environment)
-        network = self.network.grant(assignment.task.constraints.allowed_hosts) or None
-        environment = replace(environment, network=network)
+        environment = replace(environment, network=self.access.hosts(assignment.task.constraints))
         patch = await self.blobs.get(assignment.patch) if assignment.patch else None
 
         def clean_clone(name: str) -> AbstractAsyncContextManager[Clone]:

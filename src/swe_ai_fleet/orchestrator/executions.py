@@ -17,10 +17,10 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.domain.network import NetworkRules
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
+from swe_ai_fleet.tools.access import ToolAccess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Executions:
         surroundings: What executions work with.
         max_agents: The most agents one task may ask for.
         max_executions: The most executions driven at once; more are refused with ResourceExhausted.
-        network: What tasks may let their tools and checks reach.
+        access: What tools may use; a task that asks for more is refused.
         recover: Whether to take over unfinished executions at the start. Only safe for the single process of a log.
     """
 
@@ -48,7 +48,7 @@ class Executions:
         *,
         max_agents: int = 300,
         max_executions: int = 200,
-        network: NetworkRules | None = None,
+        access: ToolAccess | None = None,
         recover: bool = False,
     ) -> None:
         self.projection = Projection(surroundings.log)
@@ -56,7 +56,7 @@ class Executions:
         self._log = surroundings.log
         self._max_agents = max_agents
         self._max_executions = max_executions
-        self._network = network or NetworkRules()
+        self._access = access or ToolAccess()
         self._recover = recover
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._accepting: dict[str, asyncio.Task[Submission]] = {}
@@ -84,7 +84,7 @@ class Executions:
         ResourceExhausted.
         """
         task.validated(max_agents=self._max_agents)
-        self._network.grant(task.constraints.allowed_hosts)
+        self._access.check(task.constraints)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
             return await self._again(known, task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.paths import Tree
+from swe_ai_fleet.tools.runners.findings import parse_ruff
 
 LINT_SECONDS = 120.0
 MAX_FILES = 500
@@ -52,7 +52,10 @@ async def find(clone: Clone, files: Sequence[str]) -> Findings | NotLinted:
     )
     if not result.ok or result.stdout.elided:
         return NotLinted(f"the linter failed with exit code {result.exit_code}: {result.stderr.text()[-500:].strip()}")
-    return Findings(Counter(_parsed(result.stdout.text(), clone.mount)))
+    found = parse_ruff(result.stdout.text(), clone.mount)
+    if found is None:
+        return NotLinted("the linter's output cannot be read")
+    return Findings(Counter((finding.path, finding.code, finding.message) for finding in found))
 
 
 def lint_check(before: Findings | NotLinted, after: Findings | NotLinted) -> CheckResult:
@@ -79,15 +82,3 @@ def _exists(tree: Tree, name: str) -> bool:
     except ToolFailure:
         return False
     return True
-
-
-def _parsed(output: str, mount: str) -> list[tuple[str, str, str]]:
-    found = cast("list[dict[str, object]]", json.loads(output or "[]"))
-    return [
-        (
-            str(finding.get("filename", "")).removeprefix(f"{mount}/"),
-            str(finding.get("code", "")),
-            str(finding.get("message", "")),
-        )
-        for finding in found
-    ]

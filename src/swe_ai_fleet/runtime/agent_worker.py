@@ -8,18 +8,17 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
-from swe_ai_fleet.domain.network import NetworkRules
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import WorkspaceProvider
 from swe_ai_fleet.runtime.factories import (
     connect_log,
-    network_rules,
     open_model,
     secret_mask,
     tool_access,
     workspace_provider,
 )
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.access import ToolAccess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +28,13 @@ class AgentWorker:
     workspaces: WorkspaceProvider
     runs: CodingRun
     evidence: EvidenceGatherer
-    network: NetworkRules
+    access: ToolAccess
 
     async def run(self, assignment: Assignment) -> Candidate:
         """One agent run in a clone of its own, which is gone afterwards."""
         task = assignment.task
         environment = await self.workspaces.environment(assignment.repository, task.environment)
-        environment = replace(environment, network=self.network.grant(task.constraints.allowed_hosts) or None)
+        environment = replace(environment, network=self.access.hosts(task.constraints))
         async with self.workspaces.open(
             assignment.execution_id, assignment.agent_id, assignment.repository, environment
         ) as clone:
@@ -50,6 +49,7 @@ class AgentWorker:
 async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentWorker]:
     """Connect to the log and the model and set up workspaces, until the context ends."""
     mask = secret_mask(settings)
+    access = tool_access(settings)
     workspaces = workspace_provider(settings)
     await workspaces.warm()
     async with connect_log(settings, name=host) as log, open_model(settings) as model:
@@ -59,10 +59,9 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             blobs=log,
             results=log,
             mask=mask,
-            access=tool_access(settings),
+            access=access,
             audit_key=settings.audit_key.encode(),
             host=host,
         )
-        rules = network_rules(settings)
-        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, network=rules, mask=mask)
-        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence, network=rules)
+        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, access=access, mask=mask)
+        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence, access=access)

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.factories import connect_log, network_rules, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import connect_log, open_model, tool_access, workspace_provider
 from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
@@ -109,7 +109,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
                 surroundings,
                 max_agents=settings.max_agents,
                 max_executions=settings.max_executions,
-                network=network_rules(settings),
+                access=tool_access(settings),
                 recover=embedded,
             )
         )

@@ -14,7 +14,16 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import RunFinished, Writer
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role, Task, TaskKind, UncommittedChanges, execution_id
+from swe_ai_fleet.domain.task import (
+    DEFAULT_TENANT,
+    Constraints,
+    RepoRef,
+    Role,
+    Task,
+    TaskKind,
+    UncommittedChanges,
+    execution_id,
+)
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
@@ -22,7 +31,6 @@ from swe_ai_fleet.runtime.constraints import read_constraints
 from swe_ai_fleet.runtime.factories import (
     connect_log,
     make_sandbox,
-    network_rules,
     open_model,
     secret_mask,
     tool_access,
@@ -68,9 +76,10 @@ class ToolEnabledAgent:
     @property
     def tools(self) -> dict[str, Toolkit]:
         """The toolkits over the workspace, by name (`git`, `files`, `tests`, `http`, …), for direct calls."""
-        environment = Environment(network=network_rules(self._settings).grant(None) or None)
+        access = tool_access(self._settings)
+        environment = Environment(network=access.hosts(Constraints()))
         workspace = make_sandbox(self._settings).workspace(self.workspace_path, environment=environment)
-        return all_toolkits(workspace, Pipeline(mask=secret_mask(self._settings)), tool_access(self._settings))
+        return all_toolkits(workspace, Pipeline(mask=secret_mask(self._settings)), access)
 
     async def execute_task(
         self,
@@ -101,6 +110,7 @@ class ToolEnabledAgent:
         self.execution_id = execution_id(
             tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=1
         )
+        access = tool_access(self._settings)
         async with AsyncExitStack() as stack:
             workspaces = workspace_provider(self._settings)
             if not (self.workspace_path / ".git").exists():
@@ -122,10 +132,10 @@ class ToolEnabledAgent:
                 constraints=read_constraints(wanted),
                 num_agents=1,
             ).validated(max_agents=1)
+            access.check(request.constraints)
             pinned = await workspaces.pin(DEFAULT_TENANT, repo)
             environment = await workspaces.environment(pinned, request.environment)
-            hosts = request.constraints.allowed_hosts
-            environment = replace(environment, network=network_rules(self._settings).grant(hosts) or None)
+            environment = replace(environment, network=access.hosts(request.constraints))
             clone = await stack.enter_async_context(workspaces.attach(self.agent_id, pinned, environment))
             model = await stack.enter_async_context(open_model(self._settings))
             journal = await self._journal(stack, task_id)
@@ -142,7 +152,7 @@ class ToolEnabledAgent:
                 trail=trail,
                 journal=journal,
                 mask=secret_mask(self._settings),
-                access=tool_access(self._settings),
+                access=access,
             )
             if journal is not None:
                 await journal.append(_finished(solution, trail))

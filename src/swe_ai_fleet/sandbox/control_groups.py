@@ -49,9 +49,11 @@ class _Parent:
 class ControlGroups:
     """Where this process may create groups: cgroup v1 or v2, whichever is writable."""
 
+    _numbers = itertools.count()
+    """Of the whole process: two sandboxes in it must not come to share a group."""
+
     def __init__(self, mountinfo: str, membership: str) -> None:
         """Take the texts of /proc/self/mountinfo and /proc/self/cgroup."""
-        self._numbers = itertools.count()
         self._parents: list[_Parent] = []
         self.processes = False
         self.memory = False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.sandbox import programs
 
 WORKSPACE = "/workspace"
 HOME = "/home/agent"
@@ -24,7 +25,7 @@ FORWARDER = f"{_FLEET}/forwarder.py"
 PROXY = f"{_FLEET}/proxy"
 _SHARED_MEMORY_BYTES = 512 * 1024**2
 
-_ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What programs need of /etc, none of it secret. Each mount costs a start some 0.2 ms, so small files are copied and
 # only directories are mounted. Accounts, hosts and name services are our own.
 _ETC_FILES = (
@@ -101,9 +102,9 @@ class Scratch:
         """Create everything in it."""
         for directory in (self.home, self.tmp, self.proxy, self.etc):
             directory.mkdir()
-        for name in _etc_directories():
+        for name in etc_directories():
             (self.etc / name).mkdir(parents=True)
-        for name in _etc_files():
+        for name in etc_files():
             (self.etc / name).parent.mkdir(exist_ok=True)
             # A link into /usr stays one: it leads to the same place inside.
             shutil.copyfile(f"/etc/{name}", self.etc / name, follow_symlinks=not _links_to_usr(Path("/etc", name)))
@@ -184,7 +185,7 @@ def bubblewrap_arguments(
     ]  # fmt: skip
     if "--disable-userns" in bubblewrap.options:
         arguments.append("--disable-userns")
-    for name in _ROOT_LINKS:
+    for name in ROOT_LINKS:
         path = Path("/", name)
         if path.is_symlink():
             arguments += ["--symlink", str(path.readlink()), str(path)]
@@ -196,11 +197,13 @@ def bubblewrap_arguments(
         arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
     arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
     arguments += ["--ro-bind", str(scratch.etc), "/etc"]
-    for name in _etc_directories():
+    for name in etc_directories():
         arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
     if base := toolchain():
         arguments += ["--ro-bind", str(base), str(base)]
     arguments += ["--ro-bind", str(scratch.runner), RUNNER]
+    for place in (programs.code(), programs.packages()):
+        arguments += ["--ro-bind", place.outside, place.inside]
     if networked:
         forwarder = Path(__file__).with_name("forwarder.py")
         arguments += ["--ro-bind", str(forwarder), FORWARDER, "--ro-bind", str(scratch.proxy), PROXY]
@@ -213,13 +216,13 @@ def bubblewrap_arguments(
     return [*arguments, "--remount-ro", "/", "--chdir", WORKSPACE]
 
 
-def _etc_files() -> list[str]:
+def etc_files() -> list[str]:
     names = [name for name in _ETC_FILES if Path("/etc", name).is_file()]
     pip = Path("/etc", _PIP_FILE)
     return [*names, _PIP_FILE] if pip.is_file() and not _holds_credentials(pip) else names
 
 
-def _etc_directories() -> list[str]:
+def etc_directories() -> list[str]:
     names = [name for name in _ETC_DIRECTORIES if Path("/etc", name).is_dir()]
     names += [path.name for path in Path("/etc").glob("java-*") if path.is_dir()]
     pip = Path("/etc", _PIP_DIRECTORY)

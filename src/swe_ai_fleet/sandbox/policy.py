@@ -10,7 +10,13 @@ class Rung(StrEnum):
     """How strongly commands are confined, strongest first."""
 
     BUBBLEWRAP = "bubblewrap"
+    LANDLOCK = "landlock"
     NONE = "none"
+
+    @property
+    def mounts(self) -> bool:
+        """Whether commands see files at places of the sandbox's choice: the workspace at `/workspace`."""
+        return self is Rung.BUBBLEWRAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +24,9 @@ class SandboxPolicy:
     """The rung and the limits of every workspace of a sandbox.
 
     `max_processes` and `max_memory_bytes` hold for one session (one running command and what it started);
-    `max_file_bytes` is the largest single file a command can write. A command whose time is up gets SIGTERM,
+    `max_file_bytes` is the largest single file a command can write, `max_disk_bytes` what a workspace, its home and its
+    /tmp may hold together (measured while a command runs; `max_disk_bytes` is passed by what is written between two
+    looks). A command whose time is up gets SIGTERM,
     `grace_seconds` to tidy up, then SIGKILL. Of one workspace at most `max_sessions` commands run at a time.
     """
 
@@ -26,5 +34,6 @@ class SandboxPolicy:
     max_processes: int = 512
     max_memory_bytes: int = 4 * 1024**3
     max_file_bytes: int = 2 * 1024**3
+    max_disk_bytes: int = 10 * 1024**3
     grace_seconds: float = 2.0
     max_sessions: int = 8

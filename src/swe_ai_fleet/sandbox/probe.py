@@ -7,19 +7,20 @@ import shutil
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.sandbox.attacks import Attack, probe_workspace, successful_attacks
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.jail import Bubblewrap
+from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
-from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
+from swe_ai_fleet.sandbox.surroundings import surroundings
+from swe_ai_fleet.sandbox.workspace import Host
 
-Requested = Literal["auto", "bubblewrap", "none"]
+Requested = Literal["auto", "bubblewrap", "landlock", "none"]
 
 _INSTALLERS = {
     "apt-get": "apt-get install bubblewrap",
@@ -32,19 +33,6 @@ _NAMESPACES_HINT = "allow user namespaces: sysctl -w user.max_user_namespaces=15
 _APPARMOR_HINT = "allow user namespaces: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 _APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 _GROUPS_HINT = "run the fleet as an ordinary user, or name FLEET_SANDBOX=bubblewrap to go on without this limit"
-
-
-class Attack(StrEnum):
-    """What a command may try against the host."""
-
-    FILES = "reading or writing files outside the workspace"
-    NETWORK = "reaching the network, loopback included"
-    PROCESSES = "seeing, tracing or killing other processes; outliving the call"
-    PRIVILEGES = "mounting, making devices, writing kernel settings"
-    FORK_BOMB = "fork bombs"
-    MEMORY = "using up the memory"
-    FILE_SIZE = "writing files without end"
-    DISK = "filling the disk with many files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,45 +53,94 @@ async def choose_rung(requested: Requested) -> Rung:
 
     Raises PreconditionFailed, its hint being the one command that mends it.
     """
-    return (await examine_sandbox(requested)).rung
+    return (await _choose(requested)).policy.rung
 
 
 async def examine_sandbox(requested: Requested) -> SandboxReport:
-    """Try the requested rung and report on it. Raises PreconditionFailed as `choose_rung` does."""
-    if requested == "none":
+    """Try the requested rung, and from within it every attack. Raises PreconditionFailed as `choose_rung` does."""
+    around = surroundings(Path("/"), os.environ)
+    notes = [f"the fleet itself runs in {around}"] if around else []
+    host = await _choose(requested)
+    if host.policy.rung is Rung.NONE:
+        # Its commands could do what they try.
         return SandboxReport(
             rung=Rung.NONE,
-            closes=(Attack.FILE_SIZE,),
+            closes=(Attack.FILE_SIZE, Attack.DISK),
             notes=(
+                *notes,
                 "commands run as the fleet's own user, with its files and its network",
                 "a process that sheds both its session and its environment outlives its call",
             ),
         )
+    succeeded = await successful_attacks(probe_workspace, host)
+    notes += _bubblewrap_notes(host.bubblewrap) if host.bubblewrap else _landlock_notes(host.landlock)
+    if Attack.FORK_BOMB in succeeded and os.geteuid() == 0:
+        notes.append("the fleet is root and no pids control group is writable: fork bombs are not stopped")
+    if not host.groups.memory:
+        notes.append("no memory control group is writable: a command can use all memory")
+    closes = tuple(attack for attack in Attack if attack not in succeeded)
+    return SandboxReport(rung=host.policy.rung, closes=closes, notes=tuple(notes))
+
+
+def _bubblewrap_notes(bubblewrap: Bubblewrap) -> list[str]:
+    if "--disable-userns" in bubblewrap.options:
+        return []
+    return ["this bubblewrap (before 0.8) lets commands make user namespaces of their own"]
+
+
+def _landlock_notes(landlock: Landlock | None) -> list[str]:
+    notes = [
+        "without namespaces commands have no sockets at all, not even for themselves, and no /tmp but $TMPDIR",
+        "environments that need set-up commands cannot be built: a network cannot be opened to some hosts only",
+    ]
+    if os.geteuid() == 0:
+        notes.append("the fleet is root: a workspace belongs to a user of its own while it is open")
+    else:
+        notes.append("commands can change modes and times (not the content) of all files of the fleet's user")
+        notes.append("POSIX shared memory and semaphores are refused: they would be shared with the fleet's user")
+    if landlock is not None and not landlock.keeps_signals:
+        notes.append("this kernel (before 6.12) lets commands send signals to other processes of their user")
+    return notes
+
+
+async def _choose(requested: Requested) -> Host:
+    """The host with the rung that a request comes to, tried. Raises as `choose_rung`."""
+    groups = ControlGroups.discover()
+    if requested == "none":
+        return Host(policy=SandboxPolicy(rung=Rung.NONE), slots=None, groups=groups)
+    if requested == "landlock":
+        return await _landlock_host(groups)
+    try:
+        return await _bubblewrap_host(groups, strict=requested == "auto")
+    except PreconditionFailed as refused:
+        if requested != "auto":
+            raise
+        try:
+            return await _landlock_host(groups)
+        except PreconditionFailed:
+            raise refused from None
+
+
+async def _bubblewrap_host(groups: ControlGroups, *, strict: bool) -> Host:
     bubblewrap = await Bubblewrap.find()
     if bubblewrap is None:
         raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
-    groups = ControlGroups.discover()
-    await _try(bubblewrap, groups)
-    root = os.geteuid() == 0
-    notes: list[str] = []
-    closes = [Attack.FILES, Attack.NETWORK, Attack.PROCESSES, Attack.PRIVILEGES, Attack.FILE_SIZE]
-    if root and not groups.processes:
-        if requested == "auto":
-            raise PreconditionFailed(
-                "the fleet is root and no pids control group is writable, so nothing would stop a fork bomb",
-                hint=_GROUPS_HINT,
-            )
-        notes.append("the fleet is root and no pids control group is writable: fork bombs are not stopped")
-    else:
-        closes.append(Attack.FORK_BOMB)
-    if groups.memory:
-        closes.append(Attack.MEMORY)
-    else:
-        notes.append("no memory control group is writable: a command can use all memory")
-    if "--disable-userns" not in bubblewrap.options:
-        notes.append("this bubblewrap (before 0.8) lets commands make user namespaces of their own")
-    notes.append("the disk is not limited: keep workspaces on a file system with a quota where that matters")
-    return SandboxReport(rung=Rung.BUBBLEWRAP, closes=tuple(closes), notes=tuple(notes))
+    policy = SandboxPolicy(rung=Rung.BUBBLEWRAP)
+    host = Host(policy=policy, slots=None, groups=groups, bubblewrap=bubblewrap)
+    await _try(host)
+    if strict and os.geteuid() == 0 and not groups.processes:
+        raise PreconditionFailed(
+            "the fleet is root and no pids control group is writable, so nothing would stop a fork bomb",
+            hint=_GROUPS_HINT,
+        )
+    return host
+
+
+async def _landlock_host(groups: ControlGroups) -> Host:
+    policy = SandboxPolicy(rung=Rung.LANDLOCK)
+    host = Host(policy=policy, slots=None, groups=groups, landlock=require_landlock())
+    await _try(host)
+    return host
 
 
 def install_hint() -> str:
@@ -112,28 +149,17 @@ def install_hint() -> str:
     return found[0] if found else "install bubblewrap with your system's package manager"
 
 
-async def _try(bubblewrap: Bubblewrap, groups: ControlGroups) -> None:
-    async def host() -> Host:
-        return Host(policy=SandboxPolicy(), slots=None, groups=groups, bubblewrap=bubblewrap)
-
+async def _try(host: Host) -> None:
+    rung = host.policy.rung
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as root:
-        workspace = LocalWorkspace(
-            host,
-            Path(root),
-            confined=True,
-            max_sessions=1,
-            environment=Environment(),
-            network=None,
-            writable=(),
-            scratch=None,
-        )
-        async with workspace:
+        async with probe_workspace(host, Path(root)) as workspace:
             try:
                 result = await workspace.run(Command(argv=("true",), timeout_seconds=30, light=True))
             except FleetError as error:
-                raise PreconditionFailed(f"bubblewrap does not work here: {error.message}", hint=_mend()) from error
+                hint = _mend() if host.bubblewrap else error.hint
+                raise PreconditionFailed(f"{rung} does not work here: {error.message}", hint=hint) from error
     if not result.ok:
-        raise PreconditionFailed(f"bubblewrap does not work here: `true` ended with {result.exit_code}")
+        raise PreconditionFailed(f"{rung} does not work here: `true` ended with {result.exit_code}")
 
 
 def _mend() -> str:

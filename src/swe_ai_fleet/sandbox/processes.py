@@ -51,3 +51,16 @@ def stragglers(session: int, marker: bytes) -> list[int]:
             if int(fields[3]) == session or marker in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
     return found
+
+
+def arguments(pid: int) -> bytes:
+    """The command line of a process, its words ended by NUL; empty when it is gone."""
+    with suppress(OSError):
+        return (_PROC / str(pid) / "cmdline").read_bytes()
+    return b""
+
+
+def by_argument(argument: str) -> list[int]:
+    """Live processes with this argument on their command line."""
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if argument.encode() in arguments(pid).split(b"\0")]

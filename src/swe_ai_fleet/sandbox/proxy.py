@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # `name`, `name:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
 # Headers that speak to a proxy, or that a proxy decides.
 _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade", "host"})
+
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""The addresses of a host name, as texts; raises OSError where it has none."""
 
 
 class _RefusalError(Exception):
@@ -49,8 +54,12 @@ class FilteringProxy:
     its mind gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
     """
 
-    def __init__(self, grant: NetworkGrant) -> None:
+    def __init__(
+        self, grant: NetworkGrant, *, resolve: Resolver | None = None, connect_seconds: float = _CONNECT_SECONDS
+    ) -> None:
         self._grant = grant
+        self._resolve = resolve or _resolve
+        self._connect_seconds = connect_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -149,16 +158,15 @@ class FilteringProxy:
             raise _RefusalError(403, f"The network grant does not cover {_shown(host)}:{port}")
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                addresses = await self._resolve(host, port)
         except (OSError, UnicodeError, TimeoutError) as error:
             raise _RefusalError(502, f"Cannot resolve {_shown(host)}") from error
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         allowed = [address for address in addresses if private or is_public(address)]
         if not allowed:
             raise _RefusalError(403, f"{_shown(host)} is not at a public address")
         for address in allowed:
             try:
-                async with asyncio.timeout(_CONNECT_SECONDS):
+                async with asyncio.timeout(self._connect_seconds):
                     reader, writer = await asyncio.open_connection(address, port)
             except (OSError, TimeoutError):
                 continue
@@ -168,6 +176,11 @@ class FilteringProxy:
                 raise _RefusalError(403, f"{_shown(host)} is this host")
             return reader, writer
         raise _RefusalError(502, f"Cannot connect to {_shown(host)}:{port}")
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _parse(data: bytes) -> _Head:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.command import Command
@@ -49,14 +50,26 @@ _SWEEP = """i=0
     i=$((i + 1))
     [ "$i" -lt 200 ] || { s="$s dying"; break; }
   done"""
+# In a Landlock domain, where signals stay inside: one round reaches everybody, and the host sees to the rest.
+_SWEEP_DOMAIN = "kill -s KILL -- -1"
 _OPEN_FILES = 8192
+
+
+class Sweep(StrEnum):
+    """What a runner kills after each command: all of its process namespace, all of its domain, or nothing."""
+
+    NAMESPACE = _SWEEP
+    DOMAIN = _SWEEP_DOMAIN
+    NOTHING = ":"
+
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def prologue(*, max_file_bytes: int, max_processes: int | None, sweep: bool) -> bytes:
+def prologue(*, max_file_bytes: int, max_processes: int | None, sweep: Sweep) -> bytes:
     """What a runner is told first; it answers `ready`.
 
-    `sweep` is for a runner alone in a process namespace: it kills all it can see after each command.
+    A runner that sweeps kills whoever its signals can reach after each command: be sure of where it is.
     """
     # The number of processes is -u in some shells and -p in others.
     processes = f"ulimit -u {max_processes} || ulimit -p {max_processes}" if max_processes else ":"
@@ -64,21 +77,24 @@ def prologue(*, max_file_bytes: int, max_processes: int | None, sweep: bool) -> 
         file_blocks=max(1, max_file_bytes // 512),
         open_files=_OPEN_FILES,
         processes=processes,
-        sweep=_SWEEP if sweep else ":",
+        sweep=sweep.value,
     ).encode()
 
 
-def render(command: Command, *, mount: str, before: tuple[str, ...] = ()) -> bytes:
+def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writing: bool = True) -> bytes:
     """The text that makes a runner execute `command` and tell its exit code.
 
-    `before` is an argv to run to its end first. Raises InvalidRequest for what no process can be given: an empty argv,
-    NUL bytes, a name of a variable that is none, a working directory outside the workspace.
+    `before` is an argv to run to its end first; without `writing` no file can grow. Raises InvalidRequest for what no
+    process can be given: an empty argv, NUL bytes, a name of a variable that is none, a working directory outside the
+    workspace.
     """
     if not command.argv or not command.argv[0]:
         raise InvalidRequest("the command is empty", field="argv")
     if command.argv[0].startswith("-"):
         raise InvalidRequest("the name of a program cannot begin with a dash", field="argv")
     steps = [f"cd -P {_quote(_directory(command.cwd, mount), 'cwd')} || exit 126"]
+    if not writing:
+        steps.append("ulimit -f 0")
     if exports := _exports(command.variables):
         steps.append(exports)
     steps.append("exec " + " ".join(_quote(word, "argv") for word in command.argv))

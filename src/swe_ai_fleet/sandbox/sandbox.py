@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.jail import Bubblewrap
+from swe_ai_fleet.sandbox.landlock import require_landlock
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import choose_rung, install_hint
 from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
@@ -51,12 +52,13 @@ class Sandbox:
 
         `environment.mounts` are shown read-only, `writable` mounts read-write. Without a network grant commands reach
         nothing but themselves. Home and /tmp lie in a directory of their own below `scratch` (None: the system's
-        temporary directory). With the rung `none` mounts raise PreconditionFailed and the network is the host's.
+        temporary directory). With the rung `none` mounts raise PreconditionFailed and the network is the host's; with
+        `landlock` mounts must stand at their own place, and a network grant raises PreconditionFailed.
         """
         return LocalWorkspace(
             self._look,
             root,
-            confined=self._policy.rung is not Rung.NONE,
+            rung=self._policy.rung,
             max_sessions=self._policy.max_sessions,
             environment=environment,
             network=environment.network if network is None else network,
@@ -72,8 +74,15 @@ class Sandbox:
                     bubblewrap = await Bubblewrap.find()
                     if bubblewrap is None:
                         raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
+                landlock = None
+                if self._policy.rung is Rung.LANDLOCK:
+                    landlock = require_landlock()
                 self._host = Host(
-                    policy=self._policy, slots=self._slots, groups=ControlGroups.discover(), bubblewrap=bubblewrap
+                    policy=self._policy,
+                    slots=self._slots,
+                    groups=ControlGroups.discover(),
+                    bubblewrap=bubblewrap,
+                    landlock=landlock,
                 )
             return self._host
 

@@ -18,6 +18,7 @@ from swe_ai_fleet.sandbox import processes
 from swe_ai_fleet.sandbox.capture import Capture
 from swe_ai_fleet.sandbox.control_groups import ControlGroup
 from swe_ai_fleet.sandbox.jail import shell
+from swe_ai_fleet.sandbox.pipes import Pipes
 from swe_ai_fleet.sandbox.runner import LAUNCHER
 
 _CHUNK = 64 * 1024
@@ -31,8 +32,8 @@ _SWEEP_SECONDS = 5.0
 class Launch:
     """How a session starts: the argv that ends in the runner, its variables, what the runner is told first.
 
-    `marker` is set where no process namespace holds the commands together: bytes that stand in the environment of each
-    of them.
+    `marker` is set where nothing holds the commands together: bytes that stand in the environment of each of them.
+    `kept` says that the runner has a keeper above it (see landlock_launcher.py) in place of a process namespace.
     """
 
     argv: tuple[str, ...]
@@ -40,6 +41,7 @@ class Launch:
     prologue: bytes
     group: ControlGroup | None = None
     marker: bytes | None = None
+    kept: bool = False
 
 
 class Session:
@@ -48,7 +50,7 @@ class Session:
     def __init__(self, launch: Launch) -> None:
         self._loop = asyncio.get_running_loop()
         self._launch = launch
-        self._pipes = _Pipes()
+        self._pipes = Pipes()
         self._exited: asyncio.Future[int] = self._loop.create_future()
         self._told: asyncio.Future[bytes | None] = self._loop.create_future()
         self._heard = 0.0
@@ -106,6 +108,11 @@ class Session:
             self._drain()
             reason = self._captures[1].output().text().strip() or f"exit code {self._exited.result()}"
             raise PreconditionFailed(f"the sandbox did not start: {reason}")
+        if self._launch.kept:
+            self._first = self._process.pid
+            (self._runner,) = processes.children(self._first)
+            self._pipes.hand_over()
+            return
         if self._launch.marker is not None:
             self._runner = self._process.pid
             self._pipes.hand_over()
@@ -137,6 +144,8 @@ class Session:
             told = await self._told
             if told is not None and told.endswith(b"dying"):
                 await self._mourn()
+            if told is not None and self._launch.kept:
+                await self._clear()
         finally:
             clock.stop()
         if self._launch.marker is not None:
@@ -160,7 +169,13 @@ class Session:
 
     def terminate(self) -> None:
         """Ask every process of the command to end."""
-        processes.send_signal(processes.descendants(self._runner), signal.SIGTERM)
+        processes.send_signal(self.commands(), signal.SIGTERM)
+
+    def commands(self) -> list[int]:
+        """The processes of the command that runs, as this host numbers them."""
+        if not self._first:
+            return processes.descendants(self._runner)
+        return [pid for pid in processes.descendants(self._first) if pid != self._runner]
 
     def end(self) -> None:
         """Kill the session at once, without waiting for it."""
@@ -172,6 +187,9 @@ class Session:
         if self._init is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        elif self._launch.kept:
+            # Killed itself, the keeper could not kill the others.
+            self._process.terminate()
         else:
             self._process.kill()
 
@@ -192,6 +210,19 @@ class Session:
         """Wait until nobody but the runner is left in its namespace; all others have been killed already."""
         # Nothing announces the end of processes that are not our children.
         while not self._exited.done() and processes.descendants(self._first) != [self._runner]:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+    async def _clear(self) -> None:
+        """Kill what the command left to the keeper; a session that will not be cleared is ended."""
+        give_up = time.monotonic() + _SWEEP_SECONDS
+        while left := self.commands():
+            if self._exited.done():
+                return
+            if time.monotonic() > give_up:
+                self.end()
+                await asyncio.wait([self._exited])
+                return
+            processes.send_signal(left, signal.SIGKILL)
             await asyncio.sleep(0.002)
 
     async def _sweep(self, marker: bytes) -> None:
@@ -305,56 +336,6 @@ class _Clock:
     def stop(self) -> None:
         for timer in self._timers:
             timer.cancel()
-
-
-class _Pipes:
-    """The pipes of a session, as (read end, write end)."""
-
-    def __init__(self) -> None:
-        self._open: set[int] = set()
-        try:
-            self.output, self.errors, self.status, self.control, self.info = (self._pipe() for _ in range(5))
-        except OSError:
-            self.close()
-            raise
-        for descriptor in (self.output[0], self.errors[0], self.status[0], self.control[1], self.info[0]):
-            os.set_blocking(descriptor, False)
-
-    def _pipe(self) -> tuple[int, int]:
-        ends = os.pipe()
-        self._open.update(ends)
-        return ends
-
-    @property
-    def paths(self) -> list[str]:
-        """Where the launcher finds the ends that are its own: status, control, report."""
-        return [f"/proc/{os.getpid()}/fd/{end}" for end in (self.status[1], self.control[0], self.info[1])]
-
-    def hand_over(self) -> None:
-        """Close what only the runner needs, now that it has it; the output's write ends stay for their flags."""
-        self._close({self.status[1], self.control[0], *self.info})
-
-    def unblock_writers(self) -> None:
-        """Undo what a command did to the output pipes: O_NONBLOCK belongs to the pipe, not to who set it."""
-        for _, write in (self.output, self.errors):
-            os.set_blocking(write, True)
-
-    def forget(self, loop: asyncio.AbstractEventLoop) -> None:
-        for read in (self.output[0], self.errors[0], self.status[0]):
-            loop.remove_reader(read)
-        loop.remove_writer(self.control[1])
-
-    @property
-    def closed(self) -> bool:
-        return not self._open
-
-    def close(self) -> None:
-        self._close(set(self._open))
-
-    def _close(self, ends: set[int]) -> None:
-        for end in ends & self._open:
-            self._open.discard(end)
-            os.close(end)
 
 
 async def uninterrupted(work: Awaitable[None]) -> None:

@@ -10,7 +10,7 @@ import stat
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,9 +22,11 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
-from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
+from swe_ai_fleet.sandbox.landlock import Handover, Identity, Landlock, check_mounts, landlock_arguments
+from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
-from swe_ai_fleet.sandbox.runner import prologue, render
+from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
 from swe_ai_fleet.sandbox.session import Launch, Session, uninterrupted
 
 # More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
@@ -39,12 +41,13 @@ _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What workspaces have to work with: policy, slots, control groups, and bubblewrap unless the rung is `none`."""
+    """What workspaces have to work with: policy, slots, control groups, and what the rung stands on."""
 
     policy: SandboxPolicy
     slots: CpuSlots | None
     groups: ControlGroups
-    bubblewrap: jail.Bubblewrap | None
+    bubblewrap: jail.Bubblewrap | None = None
+    landlock: Landlock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +55,18 @@ class _Ground:
     host: Host
     scratch: jail.Scratch
     proxy: FilteringProxy | None
+    disk: DiskWatch
+    identity: Identity
+    handover: Handover
 
 
 class LocalWorkspace:
     """A directory that commands run in; implements `ports.Workspace`.
 
-    Commands see it at `/workspace` (with the rung `none`: where it is), and beside it a home and a /tmp which all
-    commands of the workspace share and which vanish with it. Sessions start with the first command. Where the fleet
-    is root, what commands write belongs to root: keep the directory below one that nobody else may enter.
+    Commands see it at `/workspace` (with the rungs `landlock` and `none`: where it is), and beside it a home and a /tmp
+    which all commands of the workspace share and which vanish with it. Sessions start with the first command. Where
+    the fleet is root, what commands write belongs to root: keep the directory below one that nobody else may enter.
+    With `landlock` root hands the directory over to a user of the workspace's own until it is closed.
     """
 
     def __init__(
@@ -67,23 +74,29 @@ class LocalWorkspace:
         host: Callable[[], Awaitable[Host]],
         root: Path,
         *,
-        confined: bool,
+        rung: Rung,
         max_sessions: int,
         environment: Environment,
         network: NetworkGrant | None,
         writable: tuple[Mount, ...],
         scratch: Path | None,
     ) -> None:
-        if not confined and (environment.mounts or writable):
+        if rung is Rung.NONE and (environment.mounts or writable):
             raise PreconditionFailed(
                 "without a sandbox nothing can be mounted into a workspace",
                 hint="install bubblewrap, or build in place",
             )
+        if rung is Rung.LANDLOCK:
+            check_mounts((*environment.mounts, *writable))
+            if network:
+                raise PreconditionFailed(
+                    "without namespaces a network cannot be opened to some hosts only", hint="install bubblewrap"
+                )
         self._host = host
         self._root = root.resolve()
-        self._confined = confined
+        self._rung = rung
         self._environment = environment
-        self._network = network if confined else None
+        self._network = network if rung is Rung.BUBBLEWRAP else None
         self._writable = writable
         self._scratch_parent = scratch
         self._ground: _Ground | None = None
@@ -102,7 +115,7 @@ class LocalWorkspace:
     @property
     def mount(self) -> str:
         """Where commands see it."""
-        return jail.WORKSPACE if self._confined else str(self._root)
+        return jail.WORKSPACE if self._rung.mounts else str(self._root)
 
     @property
     def environment(self) -> Environment:
@@ -119,7 +132,9 @@ class LocalWorkspace:
     async def run(self, command: Command) -> CommandResult:
         """Run a command to its end. Every process it started is dead when this returns or is cancelled.
 
-        Raises InvalidRequest for what no process can be given, PreconditionFailed where the sandbox does not start.
+        One that makes the workspace hold more than `max_disk_bytes` is killed; while it holds more, commands can only
+        make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
+        PreconditionFailed where the sandbox does not start.
         """
         before: tuple[str, ...] = ()
         if self._network is not None:
@@ -127,13 +142,26 @@ class LocalWorkspace:
             before = (jail.python(), "-I", "-S", jail.FORWARDER, str(jail.PROXY_PORT), socket)
         source = render(command, mount=self.mount, before=before)
         ground = await self._prepare()
+        disk = ground.disk
+        if disk.exceeded or disk.shrunk:
+            await disk.measure()
+        if ground.handover.due:
+            await asyncio.to_thread(ground.handover.give)
+        full = disk.exceeded
+        if full:
+            source = render(command, mount=self.mount, before=before, writing=False)
         async with _slot(ground.host.slots, command), self._room:
             session = await self._take(ground)
+            guard = DiskGuard(disk, session.commands, session.end)
             try:
                 result = await session.run(source, command, grace_seconds=ground.host.policy.grace_seconds)
             except BaseException:
                 await uninterrupted(self._discard(session))
                 raise
+            finally:
+                guard.stop()
+            if full or guard.tripped:
+                result = _told_of_the_disk(result, command, disk, killed=guard.tripped)
             if session.usable and len(self._idle) < _KEPT_SESSIONS and not self._closed:
                 self._idle.append(session)
             else:
@@ -154,7 +182,12 @@ class LocalWorkspace:
             if ground is not None:
                 if ground.proxy is not None:
                     await ground.proxy.close()
-                await asyncio.to_thread(_remove_tree, ground.scratch.directory)
+                await asyncio.to_thread(remove_tree, ground.scratch.directory)
+                await asyncio.to_thread(ground.handover.take_back)
+
+    @property
+    def _writable_sources(self) -> tuple[Path, ...]:
+        return tuple(Path(mount.source) for mount in self._writable)
 
     async def _prepare(self) -> _Ground:
         async with self._preparing:
@@ -164,11 +197,22 @@ class LocalWorkspace:
                 host = await self._host()
                 scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
                 scratch.prepare()
+                identity = Identity.choose() if host.landlock is not None else Identity.own()
+                shared = (self._root, scratch.home, scratch.tmp, *self._writable_sources)
+                handover = Handover(identity, shared)
+                await asyncio.to_thread(handover.give)
                 proxy = None
                 if self._network is not None:
                     proxy = FilteringProxy(self._network)
                     await proxy.start(scratch.proxy / _PROXY_SOCKET)
-                self._ground = _Ground(host=host, scratch=scratch, proxy=proxy)
+                self._ground = _Ground(
+                    host=host,
+                    scratch=scratch,
+                    proxy=proxy,
+                    disk=DiskWatch(shared, host.policy.max_disk_bytes),
+                    identity=identity,
+                    handover=handover,
+                )
             return self._ground
 
     async def _take(self, ground: _Ground) -> Session:
@@ -193,13 +237,38 @@ class LocalWorkspace:
     def _launch(self, ground: _Ground) -> Launch:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
         group = host.groups.create(max_processes=policy.max_processes, max_memory_bytes=policy.max_memory_bytes)
+        if host.landlock is not None:
+            arguments = landlock_arguments(
+                host.landlock,
+                ground.identity,
+                root=self._root,
+                scratch=scratch,
+                environment=self._environment,
+                writable=self._writable,
+                max_processes=policy.max_processes,
+            )
+            return Launch(
+                argv=(*arguments, str(scratch.runner), _CONTROL),
+                # Git takes a file that it may not look into for a fault, unlike one that is not there.
+                variables={
+                    "GIT_CONFIG_NOSYSTEM": "1",
+                    **jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp)),
+                },
+                prologue=prologue(
+                    max_file_bytes=policy.max_file_bytes,
+                    max_processes=None,
+                    sweep=Sweep.DOMAIN if host.landlock.keeps_signals else Sweep.NOTHING,
+                ),
+                group=group,
+                kept=True,
+            )
         if host.bubblewrap is None:
             token = secrets.token_hex(16)
             variables = jail.variables(self._environment, os.environ, home=str(scratch.home), tmp=str(scratch.tmp))
             return Launch(
                 argv=(jail.shell(), _CONTROL),
                 variables=variables | {_MARKER: token},
-                prologue=prologue(max_file_bytes=policy.max_file_bytes, max_processes=None, sweep=False),
+                prologue=prologue(max_file_bytes=policy.max_file_bytes, max_processes=None, sweep=Sweep.NOTHING),
                 group=group,
                 marker=f"{_MARKER}={token}".encode(),
             )
@@ -216,23 +285,32 @@ class LocalWorkspace:
             variables=jail.variables(self._environment, os.environ, networked=self._network is not None),
             prologue=prologue(
                 max_file_bytes=policy.max_file_bytes,
-                max_processes=policy.max_processes if _limits_per_namespace() else None,
-                sweep=True,
+                max_processes=policy.max_processes if limits_per_namespace() else None,
+                sweep=Sweep.NAMESPACE,
             ),
             group=group,
         )
+
+
+def _told_of_the_disk(result: CommandResult, command: Command, disk: DiskWatch, *, killed: bool) -> CommandResult:
+    held, limit = (f"{count / 1024**2:,.1f} MiB" for count in (disk.usage.bytes, disk.limit))
+    became = "the command was killed for that" if killed else "until files are removed no file can grow"
+    note = f"\n[disk limit: the workspace with its home and /tmp holds {held} of {limit} allowed; {became}]\n".encode()
+    output = result.stdout if command.merge_stderr else result.stderr
+    output = replace(output, tail=output.tail + note, total=output.total + len(note))
+    return replace(result, stdout=output) if command.merge_stderr else replace(result, stderr=output)
 
 
 def _slot(slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
     return nullcontext() if slots is None or command.light else slots.hold()
 
 
-def _limits_per_namespace() -> bool:
+def limits_per_namespace() -> bool:
     release = os.uname().release.split(".")
     return (int(release[0]), int(release[1].partition("-")[0])) >= _LIMIT_PER_NAMESPACE_SINCE
 
 
-def _remove_tree(directory: Path) -> None:
+def remove_tree(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     # Commands may have taken themselves the right to enter or to write a directory of theirs.
     for folder, names, _ in os.walk(directory):

@@ -6,10 +6,12 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Journal
@@ -23,10 +25,18 @@ class AuditTrail:
         agent_id: Whose operations these are.
         journal: Receives `ToolStarted` (durable before the side effect) and `ToolFinished`.
         key: The HMAC key of the digests of full arguments; without one, a random key that nobody keeps.
+        seal: Makes an entry the next one of a chain that is kept elsewhere (`AuditFile.seal`) and may be others' too;
+            without it the trail is a chain of its own.
     """
 
     def __init__(
-        self, *, execution_id: str = "", agent_id: str = "", journal: Journal | None = None, key: bytes = b""
+        self,
+        *,
+        execution_id: str = "",
+        agent_id: str = "",
+        journal: Journal | None = None,
+        key: bytes = b"",
+        seal: Callable[[AuditEntry], AuditEntry] | None = None,
     ) -> None:
         self.execution_id = execution_id
         self.agent_id = agent_id
@@ -34,6 +44,7 @@ class AuditTrail:
         self.revision = 0
         self._journal = journal
         self._key = key or secrets.token_bytes(32)
+        self._seal = seal
 
     @property
     def head(self) -> str:
@@ -50,7 +61,7 @@ class AuditTrail:
 
     def seal(self, entry: AuditEntry) -> AuditEntry:
         """Append an entry to the chain."""
-        sealed = entry.sealed(self.head)
+        sealed = entry.sealed(self.head) if self._seal is None else self._seal(entry)
         self.entries.append(sealed)
         return sealed
 
@@ -102,6 +113,11 @@ class AuditRecord:
         )
         self._trail.publish_finished(self._trail.seal(entry), result)
         return result
+
+    def abandon(self, result: ToolResult) -> None:
+        """Record the end of a call whose result reaches nobody; that the journal takes no more does not matter then."""
+        with suppress(FleetError):
+            self.close(result, whole=result.content)
 
     def _entry(
         self,

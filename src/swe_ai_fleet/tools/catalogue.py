@@ -2,57 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import Sandbox
+from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools.docker import DockerTool, Owner
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
+from swe_ai_fleet.tools.git_remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http_transport import HttpPolicy
+from swe_ai_fleet.tools.mcp import McpTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.registered import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
-TOOLKITS: tuple[type[Toolkit], ...] = (FileTool, GitTool, TestTool, ShellTool, HttpTool, DatabaseTool)
+TOOLKITS: tuple[type[Toolkit], ...] = (
+    FileTool,
+    GitTool,
+    TestTool,
+    ShellTool,
+    DockerTool,
+    HttpTool,
+    DatabaseTool,
+    BuiltinTools,
+    McpTool,
+)
 """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
+
+REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
+"""What git does only where a remote is granted."""
+
+PLUGINS = "plugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolAccess:
-    """What tools may use beside the workspace and its network: services that an operator configured.
+class Toolset:
+    """The toolkits of one run by name, the operations in them that it has no use for, and what could not be had."""
 
-    `databases` are URLs by name; those of `writable_databases` may be written.
-    """
-
-    databases: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    writable_databases: tuple[str, ...] = ()
+    toolkits: dict[str, Toolkit]
+    idle: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
-def all_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> dict[str, Toolkit]:
-    """Every toolkit over one workspace and one pipeline; what is not configured says so when it is called."""
-    grant = workspace.environment.network
+def all_toolkits(
+    workspace: Workspace, pipeline: Pipeline, access: ToolAccess, *, tenant: str = ""
+) -> dict[str, Toolkit]:
+    """The toolkits that need no opening; what is not configured says so when it is called."""
+    grant = HttpPolicy.of(workspace.environment.network or NetworkGrant())
+    trail = pipeline.trail
     kits: tuple[Toolkit, ...] = (
         FileTool(workspace, pipeline),
-        GitTool(workspace, pipeline),
+        GitTool(workspace, pipeline, remotes=GitRemotes(Sandbox(access.sandbox), access.remotes)),
         TestTool(workspace, pipeline),
         ShellTool(workspace, pipeline),
-        HttpTool(workspace, pipeline, policy=HttpPolicy.of(grant or NetworkGrant())),
+        DockerTool(
+            workspace,
+            pipeline,
+            policy=access.docker,
+            owner=Owner(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id),
+        ),
+        HttpTool(workspace, pipeline, policy=grant),
         DatabaseTool(workspace, pipeline, connections=access.databases, writable=access.writable_databases),
+        BuiltinTools(workspace, pipeline, settings=replace(access.builtin, pages=grant)),
     )
     return {kit.name: kit for kit in kits}
 
 
 @asynccontextmanager
 async def open_toolkits(
-    workspace: Workspace, pipeline: Pipeline, access: ToolAccess
-) -> AsyncGenerator[dict[str, Toolkit]]:
-    """The toolkits of one agent run: those for code always, the others where the run may use what they need."""
-    async with AsyncExitStack():
-        kits = all_toolkits(workspace, pipeline, access)
-        needed = {HttpTool.name: workspace.environment.network, DatabaseTool.name: access.databases}
-        yield {name: kit for name, kit in kits.items() if needed.get(name, True)}
+    workspace: Workspace, pipeline: Pipeline, access: ToolAccess, task: Task
+) -> AsyncGenerator[Toolset]:
+    """The toolkits of one agent run: those for code always, the others where the run may use what they need.
+
+    Of the built-in tools a run holds those that the task names, and those for the web where they can reach it.
+    """
+    network = workspace.environment.network
+    kits = all_toolkits(workspace, pipeline, access, tenant=task.tenant)
+    needed = {HttpTool.name: network, DatabaseTool.name: access.databases, DockerTool.name: access.docker}
+    held = {name: kit for name, kit in kits.items() if needed.get(name, True)}
+    if access.plugins:
+        held[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
+    reserved = {definition.spec.name for kit in held.values() for definition in kit.definitions.values()}
+    notes: tuple[str, ...] = ()
+    async with AsyncExitStack() as stack:
+        docker = held.get(DockerTool.name)
+        if isinstance(docker, DockerTool):
+            await stack.enter_async_context(docker)
+        if servers := access.servers(task.constraints):
+            names = reserved | kits.keys()
+            mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names)
+            held[mcp.name] = await stack.enter_async_context(mcp)
+            notes = mcp.notes
+        yield Toolset(toolkits=held, idle=_idle(kits, access, task, networked=bool(network)), notes=notes)
+
+
+def _idle(kits: dict[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
+    """The operations that would only say that they can do nothing, and built-in ones that nobody asked for."""
+    idle = frozenset[str]() if access.remotes else REMOTE_OPERATIONS
+    of_use = {
+        "web_search": bool(access.builtin.search_url),
+        "search_wikipedia": bool(access.builtin.wikipedia_url),
+        "read_webpage": networked,
+    }
+        "web_search": bool(access.builtin.search_url),
+        "read_webpage": networked,
+        "search_wikipedia": bool(access.builtin.wikipedia_url),
+    }
+    builtin = {definition.spec.name for definition in kits[BuiltinTools.name].definitions.values()}
+    asked = {*task.tools, *task.constraints.allowed_tools}
+    return idle | frozenset(name for name in builtin - asked if not of_use.get(name, False))

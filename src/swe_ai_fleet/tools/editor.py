@@ -17,7 +17,7 @@ from swe_ai_fleet.tools.excerpt import regions
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.patched import PatchedFiles
 from swe_ai_fleet.tools.patches import parse_patch
-from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.paths import MissingPath, Tree, outside, shown, wrong_kind
 from swe_ai_fleet.tools.syntax import syntax_error
 from swe_ai_fleet.tools.text import Text, decode, rewritten
 from swe_ai_fleet.tools.undo import History, digest
@@ -130,6 +130,7 @@ class Editor:
         """Move one file."""
         kind, _, _ = self._tree.info(source)
         if kind == "symbolic link":
+            self._tree.find(source)  # refused where it leads out
             raise ToolFailure(f"{shown(source)} is a symbolic link; move the file that it leads to, or use a command")
         real, before = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
@@ -217,10 +218,10 @@ class Editor:
             kind, _, _ = self._tree.info(path)
         except MissingPath:
             return self._new(path), None
-        real = self._tree.find(path) if kind != "symbolic link" else path
+        real = self._tree.find(path)
         if kind != "file":
             hint = f"; name the file, as {posixpath.join(real, posixpath.basename(source))!r}"
-            raise ToolFailure(f"{shown(path)} is a {kind}{hint if kind == 'directory' else ''}")
+            raise wrong_kind(kind)(f"{shown(path)} is a {kind}{hint if kind == 'directory' else ''}")
         if real == source:
             raise ToolFailure("source and destination are the same file")
         if not overwrite:
@@ -231,7 +232,9 @@ class Editor:
         """The real path of a file that does not exist: beneath the deepest directory that does."""
         normal = posixpath.normpath(path)
         above, name = posixpath.split(normal)
-        if path.endswith("/") or not name or normal.startswith("../"):
+        if normal.startswith("../"):
+            raise outside(path)
+        if path.endswith("/") or not name:
             raise ToolFailure(f"{shown(path)} names no file")
         missing = [name]
         while above not in ("", "/"):

@@ -11,3 +11,7 @@ class ToolFailure(FleetError):
 
 class ToolRefusal(ToolFailure):
     """An operation must not do what it was asked (a path outside, a host not granted); audited as refused."""
+
+
+class ToolTimeout(ToolFailure):
+    """An operation's own time limit ran out; audited as timed out."""

@@ -19,8 +19,10 @@ from swe_ai_fleet.tools.editor import Edit, Editor, count, done
 from swe_ai_fleet.tools.excerpt import numbered
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.operation import Toolkit, operation
-from swe_ai_fleet.tools.paths import Tree, shown
+from swe_ai_fleet.tools.paths import Tree, shown, wrong_kind
 from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.repo_map.mapper import MAX_FOCUS_CHARS, RepoMapper, described
+from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
 from swe_ai_fleet.tools.text import Text, decode
 
 P = ParamSpec("P")
@@ -51,6 +53,7 @@ class FileTool(Toolkit):
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         super().__init__(as_workspace(workspace), pipeline)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
+        self._mapper = RepoMapper(self.workspace)
         self._editor = Editor(self._tree, limit=self.pipeline.limits.max_file_bytes)
 
     @operation(read_only=True)
@@ -152,8 +155,8 @@ class FileTool(Toolkit):
         pattern: Annotated[str, Field(description="Regular expression, matched against each line.", min_length=1)],
         path: Directory = ".",
         glob: Glob = None,
-        ignore_case: bool = False,
-        max_results: Annotated[int, Field(ge=1, le=2000)] = 200,
+        ignore_case: Annotated[bool, Field(description="Take capital and small letters for the same.")] = False,
+        max_results: Annotated[int, Field(description="Lines to show at most.", ge=1, le=2000)] = 200,
     ) -> ToolResult:
         """Find lines that match a regular expression; gives path:line:text. Skips what .gitignore names."""
         scope = self._scope(path, glob)
@@ -173,7 +176,10 @@ class FileTool(Toolkit):
 
     @operation(read_only=True)
     async def list_files(
-        self, path: Directory = ".", glob: Glob = None, max_results: Annotated[int, Field(ge=1, le=10_000)] = 1000
+        self,
+        path: Directory = ".",
+        glob: Glob = None,
+        max_results: Annotated[int, Field(description="Files to show at most.", ge=1, le=10_000)] = 1000,
     ) -> ToolResult:
         """List the files below a directory, all levels, in order of path. Skips what .gitignore names."""
         found = await search.find_files(self.workspace, self._scope(path, glob), limit=max_results)
@@ -185,6 +191,24 @@ class FileTool(Toolkit):
         else:
             lines.append(f"[the first {count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
         return done("list_files", "\n".join(lines), {"files": len(found.items), "complete": found.complete})
+
+    @operation(read_only=True, time_limit_seconds=180.0)
+    async def repo_map(
+        self,
+        focus: Annotated[
+            list[str] | str, Field(description="Words of the task, names or paths that matter most; empty for none.")
+        ] = "",
+        path: Directory = ".",
+        max_tokens: Annotated[int, Field(description="Length of the map.", ge=64, le=8192)] = 1024,
+    ) -> ToolResult:
+        """Show the code's most important definitions with their lines, by file: a start in an unknown repository."""
+        texts = [focus] if isinstance(focus, str) else focus
+        if sum(map(len, texts)) > MAX_FOCUS_CHARS:
+            raise ToolFailure(f"focus has more than {MAX_FOCUS_CHARS} characters; give the words that matter")
+        room = (self.pipeline.limits.observation_chars - _NOTE_CHARS) // CHARS_PER_TOKEN
+        real = self._tree.find(path)
+        drawn = await self._mapper.draw(real, texts, max_tokens=max(1, min(max_tokens, room)))
+        return done("repo_map", described(drawn, path), drawn.model_dump(exclude={"key", "text"}))
 
     @operation(risk=Risk.MEDIUM)
     async def delete_file(self, path: FilePath) -> ToolResult:
@@ -271,7 +295,7 @@ class FileTool(Toolkit):
         if kind == "directory":
             return search.Scope(directory=real, glob=glob or "")
         if kind != "file":
-            raise ToolFailure(f"{shown(path)} is a {kind}; give a directory or a file")
+            raise wrong_kind(kind)(f"{shown(path)} is a {kind}; give a directory or a file")
         parent, _, name = real.rpartition("/")
         return search.Scope(directory=parent or ".", file=f"./{name}", glob=glob or "")
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from swe_ai_fleet.domain.command import CommandResult, Output
-from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.command import CommandResult
+from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.git_grants import Target, checked_branch, shown_url
+from swe_ai_fleet.tools.git_remotes import GitRemotes
+from swe_ai_fleet.tools.git_text import cloned, conflict, fetched, no_difference, numstat, pushed, reported
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.repository import (
@@ -26,17 +31,30 @@ from swe_ai_fleet.tools.repository import (
 __all__ = ["FALLBACK_IDENTITY", "GitTool"]
 
 Paths = Annotated[list[str], Field(description="Files or directories, relative to the repository; globs are allowed.")]
+_REMOTE_SECONDS = 900.0
+"""Above the limit that remotes have of their own, so that theirs is the one that tells."""
+
+Remote = Annotated[str, Field(description="Name of a granted remote.")]
 Ref = Annotated[str, Field(description="A commit, branch or tag, such as HEAD~1 or main.")]
 
 
 class GitTool(Toolkit):
-    """Git in the workspace's own clone; nothing here reaches a remote."""
+    """Git in the workspace's own clone.
+
+    Args:
+        workspace: Holds the clone, at its root.
+        pipeline: The way every call goes; without one, its own.
+        remotes: The remote repositories that clone, fetch, pull and push may reach; without it they are refused.
+    """
 
     name: ClassVar[str] = "git"
 
-    def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None) -> None:
+    def __init__(
+        self, workspace: Workspace, pipeline: Pipeline | None = None, *, remotes: GitRemotes | None = None
+    ) -> None:
         super().__init__(workspace, pipeline)
         self._repository = Repository(workspace)
+        self._remotes = remotes
 
     @operation(read_only=True)
     async def status(self) -> ToolResult:
@@ -89,8 +107,8 @@ class GitTool(Toolkit):
         if not result.stdout.total:
             if paths:
                 await self._repository.must_match(specs)
-            return ToolResult(success=True, operation="git_diff", content=_no_difference(staged, base))
-        counted = _numstat(result.stdout)
+            return ToolResult(success=True, operation="git_diff", content=no_difference(staged, base))
+        counted = numstat(result.stdout)
         return printed("git_diff", result, counted)
 
     @operation(read_only=True)
@@ -191,7 +209,7 @@ class GitTool(Toolkit):
     @operation(risk=Risk.MEDIUM)
     async def stash(
         self,
-        action: Literal["push", "pop", "list", "drop"] = "push",
+        action: Annotated[Literal["push", "pop", "list", "drop"], Field(description="What to do.")] = "push",
         message: Annotated[str, Field(description="With push: what the changes are.", max_length=500)] = "",
     ) -> ToolResult:
         """Put changes of tracked files aside (push), bring the last ones back (pop) or forget them (drop)."""
@@ -209,7 +227,7 @@ class GitTool(Toolkit):
             case "pop":
                 result = await self._repository.merging("stash", "pop")
                 if not result.ok and (files := await self._repository.conflicts()):
-                    return _conflict("git_stash", result, files, "the stash is kept until git_stash(action='drop')")
+                    return conflict("git_stash", result, files, "the stash is kept until git_stash(action='drop')")
         if not result.ok:
             raise failure("stash", result)
         if "No local changes" in result.stdout.text():
@@ -228,11 +246,7 @@ class GitTool(Toolkit):
             return await self._abort("merge")
         if ref is None:
             raise ToolFailure("name the branch or commit to merge")
-        await self._repository.commit_of(ref)
-        how = ["--no-commit", "--no-ff"] if no_commit else ["--commit", "--ff"]
-        options = ("--no-edit", "--no-gpg-sign", "--no-verify", "--no-stat", "--strategy=ort", "--no-squash")
-        result = await self._repository.merging("merge", *options, *how, checked_ref(ref))
-        return await self._merged("merge", result)
+        return await self._merge(ref, ["--no-commit", "--no-ff"] if no_commit else ["--commit", "--ff"])
 
     @operation(risk=Risk.MEDIUM)
     async def revert(
@@ -251,6 +265,94 @@ class GitTool(Toolkit):
         result = await self._repository.merging("revert", *options, *(["--no-commit"] if no_commit else []), sha)
         return await self._merged("revert", result)
 
+    @operation(risk=Risk.MEDIUM, network=True, time_limit_seconds=_REMOTE_SECONDS)
+    async def clone(
+        self,
+        url: Annotated[str, Field(description="URL of the repository (https), or the name of a granted remote.")],
+        directory: Annotated[str, Field(description="Where to; empty, or not there yet.")] = ".",
+        branch: Annotated[str | None, Field(description="Branch to check out; else the remote's default.")] = None,
+        depth: Annotated[int | None, Field(description="Only this many commits of one branch.", ge=1)] = None,
+    ) -> ToolResult:
+        """Clone a remote repository into an empty directory of the workspace, without its submodules."""
+        remotes, target = self._granted(url)
+        name = checked_branch(branch) if branch is not None else None
+        work = remotes.clone(self.workspace, target, directory, name, depth)
+        return await reported("git_clone", work, lambda done: cloned(done, directory))
+
+    @operation(risk=Risk.MEDIUM, network=True, time_limit_seconds=_REMOTE_SECONDS)
+    async def fetch(
+        self,
+        remote: Remote = "origin",
+        branches: Annotated[list[str], Field(description="Only these; all if empty.", max_length=100)] = [],  # noqa: B006
+        tags: Annotated[bool, Field(description="Fetch tags too.")] = False,
+    ) -> ToolResult:
+        """Bring `<remote>/<branch>` up to date with the remote; your own branches and files stay as they are."""
+        remotes, target = self._granted(remote)
+        names = [checked_branch(branch) for branch in branches]
+        work = remotes.fetch(self.workspace, target, names, tags=tags)
+        return await reported("git_fetch", work, lambda done: fetched("git_fetch", done))
+
+    @operation(risk=Risk.MEDIUM, network=True, time_limit_seconds=_REMOTE_SECONDS)
+    async def pull(
+        self,
+        remote: Remote = "origin",
+        branch: Annotated[str | None, Field(description="Of the remote; else the current branch's name.")] = None,
+        ff_only: Annotated[bool, Field(description="Fail rather than make a merge commit.")] = False,
+    ) -> ToolResult:
+        """Fetch a branch and merge it into the current one. Conflicts are left in the files, marked, and listed."""
+        remotes, target = self._granted(remote)
+        name = checked_branch(branch) if branch is not None else await self._current_branch()
+        work = remotes.fetch(self.workspace, target, [name], tags=False)
+        done = await reported("git_pull", work, lambda done: fetched("git_pull", done))
+        if not done.success:
+            return done
+        how = ["--commit", "--ff-only" if ff_only else "--ff"]
+        merged = await self._merge(f"refs/remotes/{target.name}/{name}", how, "pull")
+        content = f"{done.content}\n{merged.content}" if merged.content else done.content
+        return replace(merged, content=content, metadata={**done.metadata, **merged.metadata})
+
+    @operation(risk=Risk.HIGH, network=True, time_limit_seconds=_REMOTE_SECONDS)
+    async def push(
+        self,
+        remote: Remote = "origin",
+        branch: Annotated[str | None, Field(description="Your branch; the current one if left out.")] = None,
+        to: Annotated[str | None, Field(description="Name of the branch at the remote; the same if left out.")] = None,
+        force_with_lease: Annotated[
+            bool, Field(description="Replace the remote's branch, provided it is where your last fetch saw it.")
+        ] = False,
+    ) -> ToolResult:
+        """Push a branch. Only granted branches can be pushed; nothing is ever deleted at the remote."""
+        remotes, target = self._granted(remote)
+        name = checked_branch(branch) if branch is not None else await self._current_branch()
+        there = checked_branch(to) if to is not None else name
+        work = remotes.push(self.workspace, target, name, there, force=force_with_lease)
+        return await reported("git_push", work, pushed)
+
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        return {
+            name: shown_url(value) if name in ("url", "remote") and isinstance(value, str) else value
+            for name, value in arguments.items()
+        }
+
+    def _granted(self, remote: str) -> tuple[GitRemotes, Target]:
+        if self._remotes is None or not self._remotes.grants:
+            raise ToolRefusal(
+                "no remote repository is granted to this run; work in the clone that is there (whoever runs the "
+                "fleet grants remotes by GitTool(remotes=GitRemotes(sandbox, [RemoteGrant(...)])))"
+            )
+        return self._remotes, self._remotes.target(remote)
+
+    async def _current_branch(self) -> str:
+        found = await self._repository.run("symbolic-ref", "--short", "-q", "HEAD")
+        if not found.ok:
+            raise ToolFailure("HEAD is on no branch; name the branch, or make one with git_checkout(create=true)")
+        return checked_branch(found.stdout.text().strip())
+
+    async def _merge(self, ref: str, how: list[str], command: str = "merge") -> ToolResult:
+        await self._repository.commit_of(ref)
+        options = ("--no-edit", "--no-gpg-sign", "--no-verify", "--no-stat", "--strategy=ort", "--no-squash")
+        return await self._merged(command, await self._repository.merging("merge", *options, *how, checked_ref(ref)))
+
     async def _abort(self, command: str) -> ToolResult:
         result = await self._repository.merging(command, "--abort")
         if not result.ok:
@@ -263,44 +365,6 @@ class GitTool(Toolkit):
         files = await self._repository.conflicts()
         if not files or "CONFLICT" not in result.stdout.text() + result.stderr.text():
             raise failure(command, result)
-        return _conflict(
-            f"git_{command}", result, files, f"git_commit finishes, git_{command}(abort=true) gives up instead"
-        )
-
-
-def _conflict(operation_name: str, result: CommandResult, files: list[str], ending: str) -> ToolResult:
-    """A merge that stopped: which files to look into, and how to go on."""
-    shown = "\n".join(files[:MAX_FILES_LISTED])
-    return ToolResult(
-        success=False,
-        operation=operation_name,
-        outcome=Outcome.ERROR,
-        error=(
-            f"conflicts in {len(files)} file{'' if len(files) == 1 else 's'}:\n{shown}\n"
-            f"Edit them until no <<<<<<< marker is left, stage them with git_add; {ending}."
-        ),
-        exit_code=result.exit_code,
-        metadata={"conflicts": files[:MAX_FILES_LISTED]},
-    )
-
-
-def _no_difference(staged: bool, base: str | None) -> str:
-    if staged:
-        return "No differences: nothing is staged."
-    against = f" with {base}" if base else " with the index (staged=true shows what is staged)"
-    return f"No differences{against}. Untracked files are not compared; git_status lists them."
-
-
-def _numstat(output: Output) -> dict[str, object]:
-    """Files and line counts from the lines `added<TAB>deleted<TAB>file` before the patch."""
-    files: list[str] = []
-    insertions = deletions = 0
-    for line in output.head.decode("utf-8", "replace").splitlines():
-        added, _, rest = line.partition("\t")
-        deleted, _, file = rest.partition("\t")
-        if not file:
-            break
-        files.append(file)
-        insertions += int(added) if added.isdecimal() else 0
-        deletions += int(deleted) if deleted.isdecimal() else 0
-    return {"files": files[:MAX_FILES_LISTED], "insertions": insertions, "deletions": deletions}
+        undo = "merge" if command == "pull" else command
+        ending = f"git_commit finishes, git_{undo}(abort=true) gives up instead"
+        return conflict(f"git_{command}", result, files, ending)

@@ -123,11 +123,11 @@ def checked_arguments(
 
 def signature(spec: OperationSpec) -> str:
     """The operation as one would write it, for an error message: `files_mkdir(path: string)`."""
-    properties = cast("Mapping[str, Mapping[str, object]]", spec.parameters.get("properties", {}))
+    properties = cast("Mapping[str, object]", spec.parameters.get("properties", {}))
     parts: list[str] = []
     for name, schema in properties.items():
-        kind = _kind(schema)
-        parts.append(f"{name}: {kind} = {schema['default']!r}" if "default" in schema else f"{name}: {kind}")
+        default = f" = {schema['default']!r}" if isinstance(schema, Mapping) and "default" in schema else ""
+        parts.append(f"{name}: {_kind(schema)}{default}")
     return f"{spec.name}({', '.join(parts)})"
 
 
@@ -218,10 +218,14 @@ def _problem(detail: Any) -> str:
             return f"argument '{name}': {detail['msg']}"
 
 
-def _kind(schema: Mapping[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " | ".join(_kind(choice) for choice in schema["anyOf"])
-    return str(schema.get("type", "any"))
+def _kind(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        # Strangers' schemas may be a mere true or false.
+        return "any"
+    given = cast("Mapping[str, Any]", schema)
+    if "anyOf" in given:
+        return " | ".join(_kind(choice) for choice in given["anyOf"])
+    return str(given.get("type", "any"))
 
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.tools.changes import Change, FileState, file_state
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.patches import FilePatch, apply_hunks
 from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
 from swe_ai_fleet.tools.policy import path_allowed
@@ -49,13 +49,14 @@ class PatchedFiles:
         return {"paths": paths, "added": self._added, "removed": self._removed, "syntax_errors": len(self.warnings)}
 
     def add(self, file: FilePatch) -> None:
-        """Take in one file of the patch. Raises ToolFailure where it does not fit the workspace."""
+        """Take in one file of the patch. Raises ToolFailure where it does not fit the workspace or may not touch it."""
         name = file.target or file.source or ""
         try:
             self._add(file)
         except ToolFailure as failure:
             known = failure.message.startswith(shown(name))
-            raise ToolFailure(f"{'' if known else shown(name) + ': '}{failure.message}. Nothing was changed.") from None
+            kind = ToolRefusal if isinstance(failure, ToolRefusal) else ToolFailure
+            raise kind(f"{'' if known else shown(name) + ': '}{failure.message}. Nothing was changed.") from None
         self._added += file.added
         self._removed += file.removed
 
@@ -85,7 +86,7 @@ class PatchedFiles:
         if path in self._touched:
             raise ToolFailure("the patch changes it twice; put its hunks into one part")
         if self._allowed_paths and not path_allowed(path, self._allowed_paths):
-            raise ToolFailure(f"it lies outside the paths allowed for this task: {', '.join(self._allowed_paths)}")
+            raise ToolRefusal(f"it lies outside the paths allowed for this task: {', '.join(self._allowed_paths)}")
         self._touched.add(path)
 
     def _before(self, file: FilePatch) -> FileState | None:
@@ -135,7 +136,7 @@ class PatchedFiles:
             except MissingPath:
                 return
             if kind == "symbolic link":
-                raise ToolFailure(f"{shown(part)} is a symbolic link; patches do not go through links")
+                raise ToolRefusal(f"{shown(part)} is a symbolic link; patches do not go through links")
             if end < len(parts) and kind != "directory":
                 raise ToolFailure(f"{shown(part)} is a {kind}, not a directory")
 

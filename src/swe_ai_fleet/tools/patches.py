@@ -11,7 +11,7 @@ from unidiff.patch import Hunk as ParsedHunk
 from unidiff.patch import PatchedFile, PatchSet
 
 from swe_ai_fleet.tools.diffs import split_lines
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.paths import MAX_PATH_BYTES, is_git_directory, shown
 
 MAX_OFFSET = 200
@@ -68,8 +68,8 @@ def parse_patch(text: str) -> tuple[FilePatch, ...]:
     """The files of a patch, in its order.
 
     Raises:
-        ToolFailure: It can't be read wholly, is binary, or names what no patch may: a path outside or in `.git`, a
-            link, a submodule.
+        ToolFailure: It can't be read wholly or is binary.
+        ToolRefusal: It names what no patch may: a path outside or in `.git`, a link, a submodule.
     """
     if len(text) > MAX_CHARS:
         raise ToolFailure(f"the patch has {len(text)} characters; at most {MAX_CHARS} are applied at once")
@@ -184,7 +184,7 @@ def _file(file: PatchedFile) -> FilePatch:
         mode = _MODE_LINE.match(line)
         if mode and mode[1] not in _MODES:
             what = _REFUSED_MODES.get(mode[1], "no ordinary file")
-            raise ToolFailure(f"{shown(target or source or '')}: mode {mode[1]} is {what}; patches change only files")
+            raise ToolRefusal(f"{shown(target or source or '')}: mode {mode[1]} is {what}; patches change only files")
     if source is None and target is None:
         raise ToolFailure("the patch has a file that is /dev/null before and after")
     for path in (source, target):
@@ -256,8 +256,8 @@ def _check(path: str) -> None:
     """Refuse, before anything is looked up, names that a patch has no reason to hold."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
-        raise ToolFailure(f"{shown(path)} leads outside the workspace; name files relative to its root")
+        raise ToolRefusal(f"{shown(path)} leads outside the workspace; name files relative to its root")
     if any(is_git_directory(part) for part in parts):
-        raise ToolFailure(f"{shown(path)} lies in .git, which only the git tool may touch")
+        raise ToolRefusal(f"{shown(path)} lies in .git, which only the git tool may touch")
     if not parts[-1] or any(part in ("", ".") for part in parts) or _CONTROL.search(path):
         raise ToolFailure(f"{shown(path)} is no file name that a patch may hold")

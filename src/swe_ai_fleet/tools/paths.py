@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 MAX_LINKS = 40
 MAX_PATH_BYTES = 4096
@@ -84,7 +84,8 @@ class Tree:
     Args:
         root: The directory on this host, itself trusted.
         mount: The same directory as commands see it; absolute paths below it are accepted as relative ones.
-    Every method raises ToolFailure naming the path and what is wrong with it.
+    Every method raises ToolFailure naming the path and what is wrong with it, and its ToolRefusal for what no path may
+    do: lead outside, reach into `.git`, name the root to delete it, or open what is no file but a device or a pipe.
     """
 
     def __init__(self, root: Path, mount: str = "/workspace") -> None:
@@ -114,7 +115,7 @@ class Tree:
             raise ToolFailure(_too_large(path, len(data), limit))
         with _named(path), self._walk(path, create=True) as place:
             if place.info is not None and not stat.S_ISREG(place.info.st_mode):
-                raise ToolFailure(f"{shown(path)} is a {place.kind}: only regular files can be written")
+                raise wrong_kind(place.kind)(f"{shown(path)} is a {place.kind}: only regular files can be written")
             _replace(place, data, mode)
             return place.path
 
@@ -160,7 +161,7 @@ class Tree:
         """Remove a file, a link (not its target) or an empty directory; what kind it was."""
         with _named(path), self._walk(path, follow=False) as place:
             if place.name == ".":
-                raise ToolFailure(f"{shown(path)} is the workspace itself or ends in '..'; name what to delete")
+                raise ToolRefusal(f"{shown(path)} is the workspace itself or ends in '..'; name what to delete")
             if place.info is None:
                 raise _missing(path, place)
             if not stat.S_ISDIR(place.info.st_mode):
@@ -177,7 +178,12 @@ class Tree:
             if place.info is None:
                 raise _missing(path, place)
             _refuse_special(path, place.info, place.kind)
-            handle = os.open(place.name, _FILE, dir_fd=place.directory)
+            try:
+                handle = os.open(place.name, _FILE, dir_fd=place.directory)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise ToolRefusal(f"{shown(path)} became a symbolic link while it was being opened") from None
             try:
                 # What stood there a moment ago may be another thing now: only the open file's own type counts.
                 info = os.fstat(handle)
@@ -197,12 +203,12 @@ class Tree:
                 name = pending.pop()
                 if name == "..":
                     if not names:
-                        raise _outside(path)
+                        raise outside(path)
                     os.close(handles.pop())
                     names.pop()
                     continue
                 if is_git_directory(name):
-                    raise ToolFailure(f"{shown(path)} lies in .git, which only the git tool may touch")
+                    raise _inside_git(path)
                 info = _lstat(name, handles[-1])
                 if info is not None and stat.S_ISLNK(info.st_mode) and (pending or follow):
                     links += 1
@@ -219,6 +225,7 @@ class Tree:
                 if not pending:
                     return Place(directory=os.dup(handles[-1]), name=name, path="/".join((*names, name)), info=info)
                 if info is None:
+                    self._check_unmade(path, len(names) + 1, pending[::-1])
                     if not create:
                         raise MissingPath(f"{shown(path)}: there is no directory {shown('/'.join((*names, name)))}")
                     _make_directory(handles[-1], name)
@@ -240,6 +247,15 @@ class Tree:
             for handle in handles:
                 os.close(handle)
 
+    def _check_unmade(self, path: str, depth: int, rest: list[str]) -> None:
+        """Refuse what leads out or into `.git` by way of a directory that does not exist, before that is made."""
+        for name in rest:
+            depth += -1 if name == ".." else 1
+            if depth < 0:
+                raise outside(path)
+            if is_git_directory(name):
+                raise _inside_git(path)
+
     def _components(self, path: str, *, through: str = "") -> list[str]:
         if "\0" in path:
             raise ToolFailure(f"{shown(path)} contains a NUL character")
@@ -252,7 +268,7 @@ class Tree:
         if path.startswith("/"):
             inside = next((prefix for prefix in self._prefixes if (path + "/").startswith(prefix + "/")), None)
             if inside is None:
-                raise _outside(through or path)
+                raise outside(through or path)
             path = path[len(inside) :]
         return [part for part in path.split("/") if part not in ("", ".")]
 
@@ -268,6 +284,16 @@ def shown(path: str) -> str:
     return repr(path) if len(path) <= 200 else f"{path[:100]!r}...{path[-60:]!r}"
 
 
+def outside(path: str) -> ToolRefusal:
+    """What to raise for a path that leaves the workspace."""
+    return ToolRefusal(f"{shown(path)} leads outside the workspace; give a path relative to its root, as 'src/main.py'")
+
+
+def wrong_kind(kind: str) -> type[ToolFailure]:
+    """What to raise for what is no file: a directory is a mistake, a device, pipe or socket must not be opened."""
+    return ToolFailure if kind in ("directory", "symbolic link") else ToolRefusal
+
+
 @contextmanager
 def _named(path: str) -> Generator[None]:
     """Turn the system's errors into failures that name the path as the model gave it."""
@@ -277,8 +303,8 @@ def _named(path: str) -> Generator[None]:
         raise ToolFailure(f"{shown(path)}: {error.strerror or error}") from error
 
 
-def _outside(path: str) -> ToolFailure:
-    return ToolFailure(f"{shown(path)} leads outside the workspace; give a path relative to its root, as 'src/main.py'")
+def _inside_git(path: str) -> ToolRefusal:
+    return ToolRefusal(f"{shown(path)} lies in .git, which only the git tool may touch")
 
 
 def _too_large(path: str, size: int, limit: int) -> str:
@@ -298,7 +324,7 @@ def _missing(path: str, place: Place) -> MissingPath:
 def _refuse_special(path: str, info: os.stat_result, kind: str) -> None:
     if not stat.S_ISREG(info.st_mode):
         hint = "; files_list_files shows what is in it" if stat.S_ISDIR(info.st_mode) else ""
-        raise ToolFailure(f"{shown(path)} is a {kind}, not a file{hint}")
+        raise wrong_kind(kind)(f"{shown(path)} is a {kind}, not a file{hint}")
 
 
 def _lstat(name: str, directory: int) -> os.stat_result | None:

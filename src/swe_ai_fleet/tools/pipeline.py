@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
 
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.failure import ToolRefusal
+from swe_ai_fleet.tools.failure import ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.tools.secrets import Secrets, well_formed
 from swe_ai_fleet.tools.truncation import truncate
 
 if TYPE_CHECKING:
     from swe_ai_fleet.tools.operation import Definition, Toolkit
 
 MAX_ERROR_CHARS = 4_000
+MAX_NAME_CHARS = 200
+"""Of an argument's name and of a call's id, which models write, so much is recorded."""
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +69,46 @@ class Pipeline:
     ) -> ToolResult:
         """One call from its raw arguments to its audited result. Only a cancellation or a bug raises."""
         spec, started_at = definition.spec, time.monotonic()
-        shown = self._masked(toolkit.recorded(arguments))
-        record = self.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id)
+        call_id = self._mask(call_id)[:MAX_NAME_CHARS]
+        try:
+            shown = self._recorded(toolkit.recorded(arguments))
+            record = self.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id)
+        except RecursionError:
+            record = self.trail.open(spec, arguments={}, secret={}, call_id=call_id)
+            problem = "the arguments are nested too deeply"
+            return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
         try:
             checked = definition.validate(arguments)
         except FleetError as error:
-            return record.close(_failed(spec, Outcome.INVALID, self._mask(error.message)))
+            problem = truncate(self._mask(error.message), MAX_ERROR_CHARS)
+            if isinstance(error, ToolRefusal):  # an argument asks for what the tool never does
+                return record.close(_failed(spec, Outcome.REFUSED, problem), Decision.REFUSED, problem)
+            return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
         decision = self.policy.decide(spec, checked)
         if decision.refused:
-            reason = self._mask(decision.reason)
+            reason = truncate(self._mask(decision.reason), MAX_ERROR_CHARS)
             return record.close(_failed(spec, Outcome.REFUSED, reason), Decision.REFUSED, reason)
+        result: ToolResult | None = None
         try:
             if not spec.read_only:
                 await record.start()
             result = await self._run(definition, toolkit, checked)
-            result = replace(result, duration=time.monotonic() - started_at)
-            presentable = await self._presentable(result)
+            result = self._masked(replace(result, duration=time.monotonic() - started_at))
+            artifact = await self._stored(result)
         except asyncio.CancelledError:
-            record.close(_failed(spec, Outcome.CANCELLED, "the run was cancelled"))
+            # What had ended before the run was cancelled has happened, and stands in the audit as such.
+            cancelled = _failed(spec, Outcome.CANCELLED, "the run was cancelled")
+            record.abandon(result or replace(cancelled, duration=time.monotonic() - started_at))
             raise
-        return record.close(*presentable)
+        except BaseException as bug:
+            broken = _failed(spec, Outcome.ERROR, f"the call was broken off by a fault: {type(bug).__name__}")
+            record.abandon(result or replace(broken, duration=time.monotonic() - started_at))
+            raise
+        final = self._cut(result, artifact)
+        if final.outcome is Outcome.REFUSED:
+            # A tool's own rule said no, rather than the run's policy.
+            return record.close(final, Decision.REFUSED, final.error, result.content)
+        return record.close(final, whole=result.content)
 
     async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
@@ -90,66 +116,97 @@ class Pipeline:
         scope = asyncio.timeout(limit)
         try:
             async with scope:
-                return await definition.run(toolkit, arguments)
+                result = await definition.run(toolkit, arguments)
         except (FleetError, OSError, ValueError) as error:
             if scope.expired():
                 return _failed(spec, Outcome.TIMEOUT, f"{spec.name} did not finish within {limit:g} seconds")
-            outcome = Outcome.REFUSED if isinstance(error, ToolRefusal) else Outcome.ERROR
-            return _failed(spec, outcome, str(error) or type(error).__name__)
+            return _failed(spec, _outcome(error), str(error) or type(error).__name__)
+        if result.success != (result.outcome is Outcome.SUCCESS):
+            # The audit goes by the outcome, the model by success: where a tool says two things, the worse one counts.
+            outcome = Outcome.ERROR if result.outcome is Outcome.SUCCESS else result.outcome
+            return replace(result, success=False, outcome=outcome)
+        return result
 
-    async def _presentable(self, result: ToolResult) -> tuple[ToolResult, Decision, str, str]:
-        """The result as it may be shown, and the whole masked output behind it."""
-        whole = self._mask(result.content)
-        cut = truncate(whole, self.limits.observation_chars)
-        artifact = result.artifact
-        if cut is not whole and self._store is not None:
-            artifact = (await self._store(whole.encode("utf-8", "replace"))).digest
-        shown = replace(
+    async def _stored(self, result: ToolResult) -> str:
+        """The digest under which the whole masked output is kept where the observation will not hold it."""
+        if self._store is None or len(result.content) <= self.limits.observation_chars:
+            return result.artifact
+        try:
+            return (await self._store(result.content.encode("utf-8", "replace"))).digest
+        except FleetError as error:
+            # The operation has happened all the same; that its output could not be kept is for the operator.
+            _log.warning("tool.output_not_stored", operation=result.operation, reason=self._mask(error.message))
+            return result.artifact
+
+    def _masked(self, result: ToolResult) -> ToolResult:
+        return replace(
             result,
-            content=cut,
-            error=truncate(self._mask(result.error), MAX_ERROR_CHARS),
-            metadata={name: self._mask_json(value) for name, value in result.metadata.items()},
-            truncated=result.truncated or cut is not whole,
+            content=self._mask(result.content),
+            error=self._mask(result.error),
+            metadata=cast("Mapping[str, object]", self._mask_json(result.metadata)),
+            artifact=self._mask(result.artifact),
+        )
+
+    def _cut(self, result: ToolResult, artifact: str) -> ToolResult:
+        content = truncate(result.content, self.limits.observation_chars)
+        return replace(
+            result,
+            content=content,
+            error=truncate(result.error, MAX_ERROR_CHARS),
+            truncated=result.truncated or content is not result.content,
             artifact=artifact,
         )
-        if result.outcome is Outcome.REFUSED:
-            # A tool's own rule said no, rather than the run's policy.
-            return shown, Decision.REFUSED, shown.error, whole
-        return shown, Decision.ALLOWED, "", whole
 
     def _mask(self, text: str) -> str:
-        return well_formed(self._secrets(text))
+        # In this order: halves of a pair of surrogates become the character that a secret may hold.
+        return self._secrets(well_formed(text))
 
-    def _masked(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        return {well_formed(str(name)): self._mask_value(value) for name, value in arguments.items()}
+    def _recorded(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        return {name: self._mask_argument(value) for name, value in self._mask_names(arguments, limit=MAX_NAME_CHARS)}
 
-    def _mask_value(self, value: object) -> object:
-        if isinstance(value, str):
-            return truncate(self._mask(value), MAX_ERROR_CHARS)
-        if isinstance(value, bool | int | float) or value is None:
+    def _mask_argument(self, value: object) -> object:
+        if isinstance(value, bool) or value is None:
             return value
-        return truncate(self._mask(repr(value)), MAX_ERROR_CHARS)
+        text = value if isinstance(value, str) else repr(value)
+        masked = truncate(self._mask(text), MAX_ERROR_CHARS)
+        return value if isinstance(value, int | float) and masked == text else masked
 
     def _mask_json(self, value: object) -> object:
-        if isinstance(value, str):
-            return self._mask(value)
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, int | float):
+            text = repr(value)
+            masked = self._mask(text)
+            return value if masked == text else masked
         if isinstance(value, Mapping):
             return {
-                well_formed(str(name)): self._mask_json(part)
-                for name, part in cast("Mapping[object, object]", value).items()
+                name: self._mask_json(part) for name, part in self._mask_names(cast("Mapping[object, object]", value))
             }
         if isinstance(value, list | tuple):
             return [self._mask_json(part) for part in cast("list[object]", value)]
-        return value
+        return self._mask(str(value))
+
+    def _mask_names(self, mapping: Mapping[Any, object], *, limit: int = 0) -> Iterator[tuple[str, object]]:
+        """The entries under masked names, each under one of its own."""
+        taken: set[str] = set()
+        for key, value in mapping.items():
+            name = wanted = self._mask(str(key))[: limit or None]
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{wanted} ({number})"
+            taken.add(name)
+            yield name, value
 
 
-def well_formed(text: str) -> str:
-    """The text with U+FFFD for halves of surrogate pairs: models write them and file names hold them, UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+def _outcome(error: Exception) -> Outcome:
+    match error:
+        case ToolRefusal():
+            return Outcome.REFUSED
+        case ToolTimeout():
+            return Outcome.TIMEOUT
+        case _:
+            return Outcome.ERROR
 
 
 def _failed(spec: OperationSpec, outcome: Outcome, error: str) -> ToolResult:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 FALLBACK_IDENTITY = ("SWE AI Fleet", "agent@swe-ai-fleet.invalid")
 """Name and email of commits in a repository that says neither."""
@@ -30,6 +30,8 @@ _SETTINGS = (
     "gpg.x509.program=false",
     "gpg.ssh.program=false",
     "log.showSignature=false",
+    # Reading must not write the index; `git diff` would, whatever GIT_OPTIONAL_LOCKS says.
+    "diff.autoRefreshIndex=false",
     "diff.noprefix=false",
     "diff.mnemonicPrefix=false",
     "status.submoduleSummary=false",
@@ -65,10 +67,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Repository:
-    """Git in one workspace, every call with the settings above; nothing here reaches a remote."""
+    """Git in one directory of a workspace, every call with the settings above; nothing here reaches a remote."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, directory: str = ".") -> None:
         self._workspace = workspace
+        self._directory = directory
 
     async def status(self, operation_name: str) -> ToolResult:
         """The branch and what has changed, as the result of an operation."""
@@ -173,6 +176,7 @@ class Repository:
         # Twice the operation's limit: it is the pipeline that ends an operation, and says so in the audit.
         command = Command(
             argv=("git", "--no-pager", *options, *arguments),
+            cwd=self._directory,
             variables={**_VARIABLES, **(variables or {})},
             timeout_seconds=2 * TIME_LIMIT_SECONDS,
             light=True,
@@ -181,7 +185,9 @@ class Repository:
 
 
 def checked_ref(text: str) -> str:
-    """The ref itself. Raises ToolFailure for what git could take for something else."""
+    """The ref itself. Raises ToolFailure for what git could take for something else, ToolRefusal for an option."""
+    if text.startswith("-"):
+        raise ToolRefusal(f"{text[:80]!r} is an option, not a ref; give a commit hash, branch or tag such as HEAD~1")
     if not _REF.fullmatch(text):
         raise ToolFailure(
             f"{text[:80]!r} is no valid ref: use a commit hash, branch or tag such as HEAD~1 or main, without spaces, "
@@ -203,7 +209,10 @@ def failure(command: str, result: CommandResult) -> ToolFailure:
     said = result.stderr.text().strip() or result.stdout.text().strip()
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith("hint:")]
     text = "\n".join(lines).removeprefix("fatal: ").removeprefix("error: ")
-    return ToolFailure(f"git {command}: {text or f'exit code {result.exit_code}'}{_advice(text)}")
+    # Nothing outside the workspace's repository is an agent's to look at or to change.
+    outside = "is outside repository" in text or "Invalid path '/" in text
+    kind = ToolRefusal if outside else ToolFailure
+    return kind(f"git {command}: {text or f'exit code {result.exit_code}'}{_advice(text)}")
 
 
 def _advice(said: str) -> str:
@@ -233,6 +242,11 @@ _ADVICE = (
     ("unmerged files", "Resolve them, stage them with git_add and commit, or give up with abort=true."),
     ("not possible because you have", "Resolve conflicts first, or give up with git_merge(abort=true)."),
     ("your local changes", "Commit your changes first, or put them aside with git_stash(action='push')."),
+    ("Invalid path '/", "Give a path relative to the repository, such as src/app.py."),
+    ("is outside repository", "Give a path relative to the repository, such as src/app.py."),
+    ("couldn't find remote ref", "The remote has no such branch; git_fetch without branches shows which there are."),
+    ("refusing to merge unrelated histories", "The two branches have no commit in common."),
+    ("stale info", "The remote's branch has moved: call git_fetch, look at what has changed, and push again."),
     ("not a git repository", "The workspace holds no git repository."),
 )
 

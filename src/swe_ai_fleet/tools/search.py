@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
@@ -91,7 +91,7 @@ async def _run(workspace: Workspace, scope: Scope, ripgrep: tuple[str, ...], git
     if result.exit_code == _NOT_INSTALLED:
         result = await workspace.run(_command(scope, git))
     if result.timed_out:
-        raise ToolFailure(f"it took longer than {TIMEOUT_SECONDS:g} seconds; give a narrower path or a glob")
+        raise ToolTimeout(f"it took longer than {TIMEOUT_SECONDS:g} seconds; give a narrower path or a glob")
     if result.exit_code > 1 and not result.stdout.total:
         raise ToolFailure(_complaint(result))
     return result.stdout

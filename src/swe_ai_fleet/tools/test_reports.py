@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
@@ -55,22 +56,24 @@ class TestReport:
         return summary.passed + summary.failed + summary.errors + summary.skipped
 
 
-def parse_junit(data: bytes) -> TestReport:
+def parse_junit(data: bytes, *, repeated: bool = True, root: str = "") -> TestReport:
     """The report in a JUnit XML document, as pytest and most other runners write it.
 
     Ids are pytest's own (`tests/test_a.py::TestK::test_b[1]`) where the document names the file, as pytest's does with
-    `junit_family=xunit1`, else `classname::name`. Expected failures count as skipped. A test named twice counts once,
-    with its worst end.
+    `junit_family=xunit1`, else `classname::name`, for node's `suite > name`. Expected failures count as skipped.
 
     Args:
         data: The document, at most MAX_REPORT_BYTES. It may be hostile: a DOCTYPE, hence any entity, is refused.
+        repeated: Whether a test named twice is the same one (pytest's way of saying that its tear-down failed too) and
+            counts once, with its worst end; otherwise two tests may bear one name.
+        root: A directory that is cut off names of files.
 
     Raises:
         ReportUnreadable: Too large, no well-formed XML, a DOCTYPE, or no JUnit document.
     """
     if len(data) > MAX_REPORT_BYTES:
         raise ReportUnreadable(f"the test report has {len(data)} bytes, {MAX_REPORT_BYTES} are allowed")
-    reader = _JUnitReader()
+    reader = _JUnitReader(repeated=repeated, root=root)
     try:
         reader.parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:  # the latter two: encodings Python does not know
@@ -91,13 +94,20 @@ def parse_pytest_output(text: str) -> TestReport | None:
     return None
 
 
+_NODE_CLASS = "test"
+"""What node writes as the class of every test."""
+_MAX_TITLES = 20
 _WORST_FIRST = ("error", "failure", "skipped", "passed")
 
 
 class _JUnitReader:
     """Builds a report from expat's events; memory is bounded by the document, entities never come to be."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeated: bool, root: str) -> None:
+        self._repeated = repeated
+        self._prefix = f"{root}/" if root else ""
+        self._titles: list[str] = []
+        self._seen: Counter[str] = Counter()
         self.parser = expat.ParserCreate()
         self.parser.buffer_text = True
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
@@ -117,7 +127,7 @@ class _JUnitReader:
         self._failing: dict[str, FailingTest] = {}
 
     def report(self) -> TestReport:
-        if not self._suites:
+        if not self._suites and not self._ends:
             raise ReportUnreadable("the test report is no JUnit document: it holds no testsuite")
         ends = list(self._ends.values())
         summary = TestSummary(
@@ -137,10 +147,13 @@ class _JUnitReader:
         self._depth += 1
         if name == "testsuite":
             self._suites += 1
+            self._titles.append(attributes.get("name", ""))
             # Suites nest in some runners' reports; the outermost one's time covers the others'.
             if self._depth <= 2:
                 self._seconds += _seconds(attributes.get("time", ""))
         elif name == "testcase" and not self._in_case:
+            if not self._titles:
+                self._seconds += _seconds(attributes.get("time", ""))
             self._in_case, self._case = True, attributes
             self._end_of_case, self._message, self._traceback = "passed", "", ""
         elif name in _WORST_FIRST and self._in_case and _worse(name, self._end_of_case):
@@ -159,27 +172,50 @@ class _JUnitReader:
         elif name == "testcase" and self._in_case:
             self._in_case = False
             self._record()
+        elif name == "testsuite":
+            self._titles.pop()
 
     def _record(self) -> None:
-        identifier, end = _node_id(self._case), self._end_of_case
+        end = self._end_of_case
+        if not self._repeated and end == "failure" and self._whole_file:
+            end = "error"  # vitest's way of saying that the file itself could not be run
+        identifier = self._identifier()
         known = self._ends.get(identifier)
         if known is None or _worse(end, known):
             self._ends[identifier] = end
         if end in ("failure", "error") and identifier not in self._failing:
-            self._failing[identifier] = _failing(identifier, self._message, self._traceback)
+            self._failing[identifier] = failing_test(identifier, self._message, self._traceback)
+
+    @property
+    def _whole_file(self) -> bool:
+        return self._case.get("name") is not None and self._case.get("name") == self._case.get("classname")
+
+    def _identifier(self) -> str:
+        case = self._case | {"file": self._case.get("file", "").removeprefix(self._prefix)}
+        if not self._repeated and case.get("classname") == _NODE_CLASS:
+            path = " > ".join([*self._titles[-_MAX_TITLES:], case.get("name", "").removeprefix(self._prefix)])
+            identifier = _bounded(f"{case['file']}::{path}" if case["file"] else path)
+        else:
+            identifier = _bounded(case["name"]) if not self._repeated and self._whole_file else _node_id(case)
+        if self._repeated:
+            return identifier
+        self._seen[identifier] += 1
+        number = self._seen[identifier]
+        return identifier if number == 1 else f"{identifier} ({number})"
 
 
 def _worse(end: str, than: str) -> bool:
     return _WORST_FIRST.index(end) < _WORST_FIRST.index(than)
 
 
-def _failing(identifier: str, message: str, traceback: str) -> FailingTest:
+def failing_test(identifier: str, message: str, traceback: str) -> FailingTest:
+    """A failing test with everything about it cut to size; without a message, the traceback's last line is it."""
     lines = [line for line in traceback.strip().splitlines() if line.strip()]
     if not message or message == "collection failure":
         message = lines[-1].removeprefix("E").strip() if lines else message
     tail = "\n".join(lines[-_TRACEBACK_LINES:])
     return FailingTest(
-        id=identifier, message=message.strip()[:MAX_MESSAGE_CHARS], traceback=tail[-MAX_TRACEBACK_CHARS:]
+        id=_bounded(identifier), message=message.strip()[:MAX_MESSAGE_CHARS], traceback=tail[-MAX_TRACEBACK_CHARS:]
     )
 
 

@@ -1,43 +1,50 @@
-"""Running tests, with a report that a model can act on and a program can compare."""
+"""Running tests and linters, with reports that a model can act on and a program can compare."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from pathlib import PurePosixPath
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.operation import Toolkit, operation
-from swe_ai_fleet.tools.shell import command_result
-from swe_ai_fleet.tools.test_reports import (
-    MAX_REPORT_BYTES,
-    FailingTest,
-    ReportUnreadable,
-    TestReport,
-    parse_junit,
-    parse_pytest_output,
-)
+from swe_ai_fleet.tools.paths import Tree
+from swe_ai_fleet.tools.runners.cargo import cargo_plan
+from swe_ai_fleet.tools.runners.frameworks import framework_of, is_pytest, is_unittest
+from swe_ai_fleet.tools.runners.go import go_plan
+from swe_ai_fleet.tools.runners.inventory import Inventory
+from swe_ai_fleet.tools.runners.javascript import npm_plan
+from swe_ai_fleet.tools.runners.linting import lint
+from swe_ai_fleet.tools.runners.make import make_plan
+from swe_ai_fleet.tools.runners.plan import Plan, Selection, checked_keyword, checked_path
+from swe_ai_fleet.tools.runners.premises import leaving_nothing, probe, written
+from swe_ai_fleet.tools.runners.recognised import recognise
+from swe_ai_fleet.tools.runners.suites import suite_for
+from swe_ai_fleet.tools.runners.unittests import DISCOVER, checked_name, unittest_plan
+from swe_ai_fleet.tools.runners.wording import TAIL_CHARS, told
+from swe_ai_fleet.tools.test_reports import ReportUnreadable, TestReport, parse_junit, parse_pytest_output
 
-MAX_TESTS_SHOWN = 20
-"""Failing tests shown with their traceback; more are named only."""
-MAX_TESTS_NAMED = 200
-_TAIL_CHARS = 4_000
 _PYTHON = ("python3", "-m", "pytest")
-_USAGE_ERROR, _NOTHING_COLLECTED = 4, 5
+_USAGE_ERROR = 4
 
 Paths = Annotated[
     list[str], Field(description="Test files, directories or ids (tests/test_a.py::test_b); all if empty.")
 ]
 Keyword = Annotated[str | None, Field(description="Only tests whose name matches this -k expression.")]
+FilePaths = Annotated[list[str], Field(description="Files or directories to run the tests of; all if empty.")]
+Name = Annotated[str | None, Field(description="Only tests whose name contains this.")]
+Pattern = Annotated[str | None, Field(description="Only tests whose name matches this regular expression.")]
+Directory = Annotated[str, Field(description="Where the Makefile lies, relative to the root of the workspace.")]
 
 
 class TestTool(Toolkit):
-    """The repository's tests."""
+    """The repository's tests and linters."""
 
     __test__ = False
     name: ClassVar[str] = "tests"
@@ -48,19 +55,32 @@ class TestTool(Toolkit):
         paths: Paths = [],  # noqa: B006 - never changed; a list is what the schema shows
         keyword: Keyword = None,
     ) -> ToolResult:
-        """Run the repository's tests the way the repository runs them, all or some."""
-        argv = self.workspace.environment.test_command
-        if not argv:
-            raise ToolFailure("no test command was found in this repository; use tests_pytest or shell_run_command")
-        if is_pytest(argv):
-            return await self._pytest("tests_run", argv, paths, keyword, None)
-        if paths or keyword:
-            raise ToolFailure(
-                f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
-                "call it without them, or select with shell_run_command"
-            )
-        result = await self.workspace.run(self._command(argv))
-        return _told("tests_run", result, parse_pytest_output(result.stdout.text()))
+        """Run the repository's tests the way the repository runs them, all or some.
+
+        Knows pytest, unittest, go, npm, cargo and make. In a repository of several projects, paths say which.
+        """
+        own = self.workspace.environment.test_command
+        if not paths and is_pytest(own):
+            return await self._pytest("tests_run", own, paths, keyword, None)
+        if not paths and is_unittest(own):
+            return await self._unittest("tests_run", own, paths, keyword)
+        inventory = await Inventory.take(self.workspace)
+        suite = await suite_for(inventory, own, paths)
+        announced = suite.argv != own or suite.directory != "."
+        match framework_of(suite.argv):
+            case "pytest":
+                return await self._pytest("tests_run", suite.argv, paths, keyword, None, announced=announced)
+            case "unittest":
+                return await self._unittest("tests_run", suite.argv, paths, keyword, announced=announced)
+            case "":
+                return await self._unknown(suite.argv, paths, keyword)
+            case "make" if not keyword and all(map(inventory.is_directory, paths)):
+                plan = make_plan(inventory, suite.directory, suite.argv[-1], suite.argv)
+                return await self._execute("tests_run", plan, inventory, announced=announced)
+            case framework:
+                selection = _selection(inventory, paths, keyword)
+                plan = await self._plan(inventory, framework, suite.directory, selection, suite.argv)
+                return await self._execute("tests_run", plan, inventory, announced=announced)
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def pytest(
@@ -73,56 +93,204 @@ class TestTool(Toolkit):
         argv = self.workspace.environment.test_command
         return await self._pytest("tests_pytest", argv if is_pytest(argv) else _PYTHON, paths, keyword, max_failures)
 
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def unittest(
+        self,
+        paths: Annotated[
+            list[str],
+            Field(description="Files, directories, file.py::Class::test or dotted names; all that is found if empty."),
+        ] = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Name = None,
+    ) -> ToolResult:
+        """Run Python's unittest, all tests or some."""
+        argv = self.workspace.environment.test_command
+        if not is_unittest(argv) and not paths:
+            suite = await (await Inventory.take(self.workspace)).suite()
+            argv = suite.argv if suite is not None else ()
+        return await self._unittest("tests_unittest", argv if is_unittest(argv) else DISCOVER, paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def go_test(
+        self,
+        paths: FilePaths = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Pattern = None,
+    ) -> ToolResult:
+        """Run `go test`: all packages, or those of the paths (a file stands for its package)."""
+        return await self._run("tests_go_test", "go", paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def npm_test(
+        self,
+        paths: FilePaths = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Pattern = None,
+    ) -> ToolResult:
+        """Run a package's test script (node --test, jest, vitest, mocha or another), all tests or some."""
+        return await self._run("tests_npm_test", "npm", paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def cargo_test(
+        self,
+        paths: Annotated[
+            list[str], Field(description="Crates, or files in src and tests, to run the tests of; all if empty.")
+        ] = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Name = None,
+    ) -> ToolResult:
+        """Run `cargo test`, all tests or some; what does not compile is told by file, line and message."""
+        return await self._run("tests_cargo_test", "cargo", paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def make_test(
+        self,
+        directory: Directory = ".",
+        target: Annotated[str, Field(description="The target that runs the tests.")] = "test",
+    ) -> ToolResult:
+        """Run a target of the Makefile, `test` unless another is named, and read the test reports in its output."""
+        inventory = await Inventory.take(self.workspace)
+        plan = make_plan(inventory, inventory.real(checked_path(directory)), target)
+        return await self._execute("tests_make_test", plan, inventory)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def lint(
+        self,
+        paths: Annotated[list[str], Field(description="Files or directories to check; all if empty.")] = [],  # noqa: B006
+    ) -> ToolResult:
+        """Run the linters that the repository configures (ruff, ESLint, go vet, clippy); findings by file and line."""
+        inventory = await Inventory.take(self.workspace)
+        chosen = tuple(inventory.real(checked_path(path)) for path in paths)
+        limit = self.pipeline.limits.command_timeout_seconds
+        return await lint(self.workspace, inventory, chosen, timeout_seconds=limit)
+
+    async def _run(self, name: str, framework: str, paths: Sequence[str], keyword: str | None) -> ToolResult:
+        inventory = await Inventory.take(self.workspace)
+        selection = _selection(inventory, paths, keyword)
+        root = inventory.root_for(framework, selection.paths)
+        plan = await self._plan(inventory, framework, root, selection, ())
+        return await self._execute(name, plan, inventory)
+
+    async def _plan(
+        self, inventory: Inventory, framework: str, root: str, selection: Selection, base: tuple[str, ...]
+    ) -> Plan:
+        scratch, _ = await probe(self.workspace, "sh")
+        # A path that is the project's own directory means all of it.
+        selection = replace(selection, paths=tuple(path for path in selection.paths if path != root))
+        match framework:
+            case "go":
+                return go_plan(inventory, root, selection, base or ("go", "test", "./..."))
+            case "cargo":
+                return cargo_plan(inventory, root, selection, scratch, base or ("cargo", "test"))
+            case "npm":
+                report = f"{scratch}/fleet-{secrets.token_hex(8)}.report"
+                options = self.workspace.environment.variables.get("NODE_OPTIONS", "")
+                return npm_plan(inventory, root, selection, report, self.workspace.mount, node_options=options)
+            case _:
+                raise ToolFailure("make takes no paths or keyword: call it without them, or use shell_run_command")
+
+    async def _unknown(self, argv: tuple[str, ...], paths: Sequence[str], keyword: str | None) -> ToolResult:
+        if paths or keyword:
+            raise ToolFailure(
+                f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
+                "call it without them, or select with shell_run_command"
+            )
+        result = await self.workspace.run(self._command(argv))
+        report = await asyncio.to_thread(recognise, result.stdout.text())
+        return told("tests_run", result, report, framework="", command=" ".join(argv))
+
+    async def _unittest(
+        self, name: str, argv: tuple[str, ...], paths: Sequence[str], keyword: str | None, *, announced: bool = False
+    ) -> ToolResult:
+        tree = Tree(self.workspace.root, self.workspace.mount)
+        selection = Selection(paths=tuple(checked_name(tree, path) for path in paths), keyword=checked_keyword(keyword))
+        scratch, _ = await probe(self.workspace, "sh")
+        plan = unittest_plan(selection, f"{scratch}/fleet-{secrets.token_hex(8)}.xml", argv)
+        return await self._execute(name, plan, None, announced=announced)
+
+    async def _execute(
+        self, name: str, plan: Plan, inventory: Inventory | None, *, announced: bool = False
+    ) -> ToolResult:
+        program = plan.argv[0]
+        _, there = await probe(self.workspace, program)
+        if not there:
+            raise ToolFailure(plan.absent)
+        command = Command(
+            argv=plan.argv,
+            cwd=plan.cwd,
+            variables=plan.variables,
+            timeout_seconds=self.pipeline.limits.command_timeout_seconds,
+            output_limit=plan.output_limit,
+            merge_stderr=True,
+        )
+        with leaving_nothing(inventory, plan.transient):
+            result = await self.workspace.run(command)
+        report = await self._reported(plan, result)
+        return told(
+            name,
+            result,
+            report,
+            framework=plan.framework,
+            command=plan.command,
+            announced=announced,
+        )
+
+    async def _reported(self, plan: Plan, result: CommandResult) -> TestReport | None:
+        report: TestReport | None = None
+        said = result.stdout.text()
+        if plan.read_report is not None:
+            data = await written(self.workspace, plan.report)
+            report = await asyncio.to_thread(plan.read_report, data) if data else None
+        if report is None:
+            return await asyncio.to_thread(plan.read_output, said)
+        return await asyncio.to_thread(plan.refine, report, said) if plan.refine is not None else report
+
     async def _pytest(
-        self, name: str, argv: tuple[str, ...], paths: list[str], keyword: str | None, max_failures: int | None
+        self,
+        name: str,
+        argv: tuple[str, ...],
+        paths: Sequence[str],
+        keyword: str | None,
+        max_failures: int | None,
+        *,
+        announced: bool = False,
     ) -> ToolResult:
         # pytest resolves variables in these two settings itself; the sandbox's TMPDIR is private to the workspace.
-        report_path = f"fleet-{secrets.token_hex(8)}.xml"
+        report_name = f"fleet-{secrets.token_hex(8)}.xml"
         options = [
             "-q",
-            f"--junitxml=$TMPDIR/{report_path}",
+            f"--junitxml=$TMPDIR/{report_name}",
             *("-o", "junit_family=xunit1"),  # the family that names each test's file, without which ids are guesses
             *("-o", "cache_dir=$TMPDIR/fleet-pytest-cache"),  # out of the repository: it would show up in the diff
         ]
+        chosen: list[str] = []
         if max_failures is not None:
-            options.append(f"--maxfail={max_failures}")
+            chosen.append(f"--maxfail={max_failures}")
         if keyword is not None:
-            options.append(f"-k={_plain(keyword)}")
-        result = await self.workspace.run(self._command((*argv, *options, *map(_operand, paths))))
+            chosen.append(f"-k={_plain(keyword)}")
+        chosen += map(_operand, paths)
+        result = await self.workspace.run(self._command((*argv, *options, *chosen)))
         if _pytest_missing(result):
             raise ToolFailure(
                 "pytest is not installed in this workspace's environment; the task's environment must install it "
                 "(a setup command, or a requirements file), or use another runner through shell_run_command"
             )
-        report = await self._report(report_path) if result.exit_code != _USAGE_ERROR else None
-        return _told(name, result, report or parse_pytest_output(result.stdout.text()), pytest=True)
+        report = await self._pytest_report(report_name) if result.exit_code != _USAGE_ERROR else None
+        report = report or await asyncio.to_thread(parse_pytest_output, result.stdout.text())
+        command = " ".join((*argv, *chosen))
+        return told(name, result, report, framework="pytest", command=command, announced=announced)
+
+    async def _pytest_report(self, name: str) -> TestReport | None:
+        scratch, _ = await probe(self.workspace, "sh")
+        data = await written(self.workspace, f"{scratch}/{name}")
+        try:
+            return await asyncio.to_thread(parse_junit, data) if data else None
+        except ReportUnreadable:
+            return None
 
     def _command(self, argv: tuple[str, ...]) -> Command:
         return Command(argv=argv, timeout_seconds=self.pipeline.limits.command_timeout_seconds, merge_stderr=True)
 
-    async def _report(self, path: str) -> TestReport | None:
-        """The XML that the run left, read through the sandbox; None where there is none to be trusted."""
-        script = 'cd "$TMPDIR" && test -f "$1" && cat -- "$1" && rm -f -- "$1"'
-        read = await self.workspace.run(
-            Command(
-                argv=("sh", "-c", script, "sh", path),
-                light=True,
-                output_limit=MAX_REPORT_BYTES // 2,
-                timeout_seconds=30,
-            )
-        )
-        if not read.ok or read.stdout.elided:
-            return None
-        try:
-            return await asyncio.to_thread(parse_junit, read.stdout.head + read.stdout.tail)
-        except ReportUnreadable:
-            return None
 
-
-def is_pytest(argv: tuple[str, ...]) -> bool:
-    """Whether a test command is pytest's: by its own name, as a module, or behind `uv run` and its like."""
-    names = [PurePosixPath(word).name in ("pytest", "py.test") for word in argv]
-    return any(named and (i == 0 or argv[i - 1] in ("-m", "run")) for i, named in enumerate(names))
+def _selection(inventory: Inventory, paths: Sequence[str], keyword: str | None) -> Selection:
+    chosen = tuple(inventory.real(checked_path(path)) for path in paths)
+    return Selection(paths=chosen, keyword=checked_keyword(keyword))
 
 
 def _operand(path: str) -> str:
@@ -138,85 +306,5 @@ def _plain(text: str) -> str:
 
 
 def _pytest_missing(result: CommandResult) -> bool:
-    said = result.stdout.text() if result.stdout.total < _TAIL_CHARS else ""
+    said = result.stdout.text() if result.stdout.total < TAIL_CHARS else ""
     return result.exit_code == 127 or (result.exit_code == 1 and said.rstrip().endswith("No module named pytest"))
-
-
-def _told(name: str, result: CommandResult, report: TestReport | None, *, pytest: bool = False) -> ToolResult:
-    """What a reader of a test run needs: counts, each failing test, and the output's end where that says too little."""
-    ended = command_result(name, result)
-    passed = ended.success and (report is None or not report.failing)
-    if report is not None and not report.collected:
-        report = None  # its zeros say less than the output, and would read like a result
-    output = ended.content.strip()
-    parts: list[str] = []
-    if report is not None:
-        parts.append(_counts(report))
-        parts.extend(_described(test) for test in report.failing[:MAX_TESTS_SHOWN])
-        if report.failing[MAX_TESTS_SHOWN:]:
-            named = [test.id for test in report.failing[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]]
-            parts.append("Also failing:\n" + "\n".join(named))
-    if report is None or (not passed and not report.failing):
-        parts.append(output if report is None and not pytest else _tail(output))
-    return ToolResult(
-        success=passed,
-        operation=name,
-        content="\n\n".join(part for part in parts if part),
-        error="" if passed else _error(ended, report, pytest=pytest),
-        exit_code=result.exit_code,
-        metadata={"tests": _as_json(report)} if report is not None else {},
-        outcome=Outcome.SUCCESS if passed else Outcome.ERROR if ended.success else ended.outcome,
-        truncated=ended.truncated,
-    )
-
-
-def _error(ended: ToolResult, report: TestReport | None, *, pytest: bool) -> str:
-    if ended.outcome is Outcome.TIMEOUT:
-        return f"the tests were {ended.error}"
-    if pytest and ended.exit_code == _NOTHING_COLLECTED:
-        return "no tests were collected: check paths and keyword, or leave them out to run all tests"
-    if pytest and ended.exit_code == _USAGE_ERROR:
-        return "pytest could not start with these arguments; it says why below"
-    if report is not None and report.failing:
-        return f"{len(report.failing)} of {report.collected} tests did not pass"
-    return f"the test run failed: {ended.error}"
-
-
-def _counts(report: TestReport) -> str:
-    summary = report.summary
-    counts = [
-        f"{number} {word}"
-        for number, word in (
-            (summary.failed, "failed"),
-            (summary.errors, "errors"),
-            (summary.passed, "passed"),
-            (summary.skipped, "skipped"),
-        )
-        if number
-    ]
-    return f"{', '.join(counts) or 'no tests ran'} in {summary.duration_ms / 1000:.2f} s"
-
-
-def _described(test: FailingTest) -> str:
-    body = test.traceback if test.message.splitlines()[:1] and test.message.splitlines()[0] in test.traceback else ""
-    said = body or "\n".join(part for part in (test.message, test.traceback) if part)
-    return f"FAILED {test.id}\n" + "\n".join(f"    {line}" for line in said.splitlines())
-
-
-def _tail(output: str) -> str:
-    if len(output) <= _TAIL_CHARS:
-        return output
-    cut = output.find("\n", len(output) - _TAIL_CHARS)
-    return "[...]\n" + output[cut + 1 if cut >= 0 else len(output) - _TAIL_CHARS :]
-
-
-def _as_json(report: TestReport) -> dict[str, object]:
-    summary = report.summary
-    return {
-        "passed": summary.passed,
-        "failed": summary.failed,
-        "errors": summary.errors,
-        "skipped": summary.skipped,
-        "duration_ms": summary.duration_ms,
-        "failing": [{"id": test.id, "message": test.message} for test in report.failing[:MAX_TESTS_NAMED]],
-    }

@@ -495,7 +495,7 @@ class Delivery(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., push: _Optional[bool] = ..., author_name: _Optional[str] = ..., author_email: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TaskConstraints(_message.Message):
-    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error")
+    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -516,6 +516,7 @@ class TaskConstraints(_message.Message):
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     ABORT_ON_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MCP_SERVERS_FIELD_NUMBER: _ClassVar[int]
     rubric: str
     requirements: _containers.RepeatedScalarFieldContainer[str]
     metadata: _containers.ScalarMap[str, str]
@@ -529,7 +530,31 @@ class TaskConstraints(_message.Message):
     checks: _containers.RepeatedCompositeFieldContainer[CheckSpec]
     network: NetworkPolicy
     abort_on_error: bool
-    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ...) -> None: ...
+    mcp_servers: _containers.RepeatedCompositeFieldContainer[McpServer]
+    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ...) -> None: ...
+
+class McpServer(_message.Message):
+    __slots__ = ("name", "command", "url", "variables", "tools", "allowed_hosts")
+    class VariablesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    VARIABLES_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_HOSTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    url: str
+    variables: _containers.ScalarMap[str, str]
+    tools: _containers.RepeatedScalarFieldContainer[str]
+    allowed_hosts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., url: _Optional[str] = ..., variables: _Optional[_Mapping[str, str]] = ..., tools: _Optional[_Iterable[str]] = ..., allowed_hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CheckSpec(_message.Message):
     __slots__ = ("name", "command", "timeout_seconds", "required", "expected_exit_code")

@@ -7,16 +7,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import cast
 
-from swe_ai_fleet.adapters.git_workspace.listing import Listing, is_requirements, is_test
+from swe_ai_fleet.adapters.git_workspace.listing import Listing, is_requirements
+from swe_ai_fleet.tools.runners.detection import PYTEST as PYTEST
+from swe_ai_fleet.tools.runners.detection import test_command, uses_pytest
 
-PYTEST = ("python3", "-m", "pytest", "-q")
 LINT = ("ruff", "check")
-_PYTEST_MARK = re.compile(r"^\s*(?:import pytest\b|from pytest\b)|^(?:async )?def test_", re.M)
-_UNITTEST_MARK = re.compile(r"^\s*(?:import unittest\b|from unittest\b|from django\.test\b)", re.M)
-_MAKE_TEST = re.compile(r"^(?:\.PHONY\s*:.*\n)?test\s*::?(?!=)", re.M)
 _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
 _PYTHON_INPUTS = ("pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in", ".python-version", *_LOCKS)
 _NODE_INPUTS = ("package.json", "package-lock.json", "npm-shrinkwrap.json", ".npmrc")
@@ -64,7 +61,6 @@ def detect(listing: Listing) -> Detected:
     project, extras, dependencies = _project(listing, pyproject)
     requirements = tuple(sorted(filter(_is_wanted, listing.files)))
     node = any(_table(package, name) for name in ("dependencies", "devDependencies", "optionalDependencies"))
-    uses_pytest = _uses_pytest(listing, pyproject)
     inputs = [*_PYTHON_INPUTS, *filter(is_requirements, listing.files), *(_NODE_INPUTS if node else ())]
     return Detected(
         python=python,
@@ -74,8 +70,8 @@ def detect(listing: Listing) -> Detected:
         dependencies=dependencies,
         node=node,
         node_locked=bool(listing.named("package-lock.json", "npm-shrinkwrap.json")),
-        uses_pytest=uses_pytest,
-        test_command=_test_command(listing, package, uses_pytest=uses_pytest),
+        uses_pytest=uses_pytest(listing.files, listing.texts),
+        test_command=test_command(listing.files, listing.texts),
         lint_command=LINT if python else (),
         inputs=tuple(inputs),
         notes=(*notes, *_gaps(listing)),
@@ -102,50 +98,6 @@ def _project(listing: Listing, pyproject: Mapping[str, object]) -> tuple[bool, t
 def _requirements(value: object) -> list[str]:
     lines = cast("list[object]", value) if isinstance(value, list) else []
     return [line for line in lines if isinstance(line, str) and _REQUIREMENT.fullmatch(line)]
-
-
-def _uses_pytest(listing: Listing, pyproject: Mapping[str, object]) -> bool:
-    configured = (
-        "pytest.ini" in listing.files
-        or any(PurePosixPath(path).name == "conftest.py" for path in listing.files)
-        or "pytest" in _table(pyproject, "tool")
-        or "[tool:pytest]" in listing.text("setup.cfg")
-        or "[pytest]" in listing.text("tox.ini")
-    )
-    if configured:
-        return True
-    return any(_PYTEST_MARK.search(text) for path, text in listing.texts.items() if is_test(path))
-
-
-def _test_command(listing: Listing, package: Mapping[str, object], *, uses_pytest: bool) -> tuple[str, ...]:
-    tests = sorted(path for path in listing.files if is_test(path))
-    if uses_pytest:
-        return PYTEST
-    if any(_UNITTEST_MARK.search(listing.text(path)) for path in tests):
-        return _unittest(listing, tests)
-    script = _table(package, "scripts").get("test")
-    if isinstance(script, str) and script and "no test specified" not in script:
-        return ("npm", "test", "--silent")
-    if "go.mod" in listing.files:
-        return ("go", "test", "./...")
-    if "Cargo.toml" in listing.files:
-        return ("cargo", "test")
-    if any(_MAKE_TEST.search(listing.text(name)) for name in ("GNUmakefile", "makefile", "Makefile")):
-        return ("make", "test")
-    return ()
-
-
-def _unittest(listing: Listing, tests: list[str]) -> tuple[str, ...]:
-    """unittest finds tests below the top only through packages; a plain directory of tests must be named."""
-    command = ("python3", "-m", "unittest", "discover")
-    pattern = () if any(PurePosixPath(path).name.startswith("test") for path in tests) else ("-p", "*_test.py")
-    tops = {PurePosixPath(path).parts[0] for path in tests if "/" in path}
-    at_top = any("/" not in path for path in tests)
-    if not at_top and len(tops) == 1:
-        top = next(iter(tops))
-        if f"{top}/__init__.py" not in listing.files:
-            return (*command, "-s", top, *pattern)
-    return (*command, *pattern)
 
 
 def _gaps(listing: Listing) -> list[str]:

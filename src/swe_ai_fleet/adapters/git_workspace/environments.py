@@ -70,7 +70,8 @@ class Environments:
         self._tools = tools
         self._policy = policy
         self._mask = mask
-        self._confined = sandbox.policy.rung is not Rung.NONE
+        self._rung = sandbox.policy.rung
+        self._confined = self._rung.mounts
         self._listings: dict[tuple[Path, str], Listing] = {}
         self._toolchain = ""
 
@@ -90,7 +91,12 @@ class Environments:
             found=found, spec=spec, root=self._home, tools=await self._tools.directory(), confined=self._confined
         )
         if not installation.needs_build:
-            return _environment(installation, pytest_from_tools=True)
+            ready = _environment(installation, pytest_from_tools=True)
+            if self._rung is Rung.LANDLOCK:
+                # Nothing can be shown at another place, but where it is it can.
+                tools = str(installation.tools)
+                ready = replace(ready, mounts=(Mount(source=tools, target=tools),))
+            return ready
         if found.project and not self._confined:
             raise PreconditionFailed(
                 "without a sandbox an editable installation would belong to one clone only",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.tools.runners.detection import is_test
 
 _MANIFESTS = {
     *(
@@ -50,12 +51,6 @@ class Listing:
         """A digest of the named files, whether they exist and what they hold."""
         facts = "".join(f"{name}\0{self.files.get(name, '')}\n" for name in sorted(names))
         return hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def is_test(path: str) -> bool:
-    """Whether a path is named as Python test runners expect it."""
-    name = PurePosixPath(path).name
-    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py") or name == "tests.py")
 
 
 def is_requirements(path: str) -> bool:

@@ -1,0 +1,208 @@
+"""`fleet tools`: the catalogue, and one operation from the terminal, sandboxed and audited as an agent's."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from swe_ai_fleet.cli.audit import ChainVerdict
+from swe_ai_fleet.cli.documents import audit_document
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import audit_table
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.task import Constraints, Role
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.runtime.factories import make_sandbox, secret_mask, tool_access
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.audit_file import AuditFile
+from swe_ai_fleet.tools.catalogue import TOOLKITS, all_toolkits
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import Policy
+
+AGENT = "terminal"
+"""Who the audit names for operations that a person ran."""
+
+
+async def show_tools(screen: Screen, *, role: str, read_only: bool) -> Exit:
+    """The catalogue, or what a role gets of it."""
+    specs = [definition.spec for kit in TOOLKITS for definition in kit.definitions.values()]
+    if role or read_only:
+        policy = Policy(role=Role.parse(role), read_only=read_only) if role else Policy(read_only=read_only)
+        specs = [spec for spec in specs if policy.offers(spec)]
+    if screen.json:
+        screen.document({"tools": [_document(spec) for spec in specs]})
+    else:
+        screen.out.print(_table(specs))
+    return Exit.ACCEPTED
+
+
+async def run_tool(
+    screen: Screen,
+    settings: Settings,
+    *,
+    operation: str,
+    workspace: Path,
+    pairs: Sequence[str],
+    arguments: str,
+    role: str,
+    read_only: bool,
+) -> Exit:
+    """One operation over a directory; every entry of its audit is on disk when the operation goes on."""
+    spec = _found(operation)
+    given = _arguments(spec, arguments, pairs)
+    root = _directory(workspace)
+    audit = AuditFile(audit_path(settings))
+    trail = AuditTrail(
+        execution_id=f"tools-{uuid.uuid4().hex[:12]}",
+        agent_id=AGENT,
+        key=settings.audit_key.encode(),
+        seal=audit.seal,
+    )
+    policy = Policy(role=Role.parse(role), read_only=read_only)
+    pipeline = Pipeline(trail=trail, policy=policy, mask=secret_mask(settings))
+    environment = Environment(network=tool_access(settings).hosts(Constraints()))
+    async with make_sandbox(settings).workspace(root, environment=environment) as opened:
+        kit = all_toolkits(opened, pipeline, tool_access(settings))[spec.tool]
+        result = await kit.call(spec.operation, given)
+    if screen.json:
+        told = {"file": str(audit.path), "entries": [entry.seq for entry in trail.entries], "head": trail.head}
+        codes = {"exit_code": int(_exit(result)), "command_exit_code": result.exit_code}
+        screen.document({**to_plain(result), **codes, "audit": told})
+    else:
+        screen.line(result.observation())
+        screen.note(f"audit: {audit.path}, entry {trail.entries[-1].seq}, hash {trail.head}")
+    return _exit(result)
+
+
+async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
+    """Recompute the chain in an audit file. Without the `head` it had, entries taken from its end are not missed."""
+    file = AuditFile(path)
+    entries: list[AuditEntry] = []
+    fault: AuditFault | None = None
+    try:
+        for entry in file.entries():
+            entries.append(entry)  # noqa: PERF402 - those before a damaged one count
+    except PreconditionFailed as error:
+        fault = AuditFault(seq=len(entries) + 1, reason=error.message)
+    except OSError as error:
+        raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
+    verdict = ChainVerdict(
+        agent_id=AGENT,
+        run=1,
+        entries=len(entries),
+        head=entries[-1].hash if entries else "",
+        recorded_head=head,
+        fault=verify(entries) or fault or verify(entries, head=head or None),
+    )
+    if screen.json:
+        screen.document({"file": str(path), **audit_document("", (verdict,))})
+    else:
+        screen.out.print(audit_table((verdict,)))
+    return Exit.ACCEPTED if verdict.intact else Exit.NOT_ACCEPTED
+
+
+def audit_path(settings: Settings) -> Path:
+    """Where the audit of operations from the terminal is kept."""
+    return settings.home / "audit" / "tools.jsonl"
+
+
+def _directory(path: Path) -> Path:
+    if not path.is_dir():
+        raise CommandFault(f"{path} is not a directory", exit_code=Exit.USAGE, field="workspace")
+    return path.resolve()
+
+
+def _found(name: str) -> OperationSpec:
+    specs = {definition.spec.name: definition.spec for kit in TOOLKITS for definition in kit.definitions.values()}
+    if name in specs:
+        return specs[name]
+    close = difflib.get_close_matches(name[:64], specs, n=1)
+    hint = f"did you mean {close[0]}?" if close else "`fleet tools list` shows what there is"
+    raise CommandFault(f"there is no operation {name[:64]!r}", exit_code=Exit.USAGE, hint=hint)
+
+
+def _arguments(spec: OperationSpec, text: str, pairs: Sequence[str]) -> dict[str, object]:
+    """The arguments of `--args` and of `key=value`, which wins. Whether they fit, the operation's own check says."""
+    given: dict[str, object] = {}
+    if text:
+        try:
+            read: object = json.loads(text)
+        except ValueError as error:
+            raise CommandFault(f"--args is no JSON: {error}", exit_code=Exit.USAGE, field="args") from None
+        if not isinstance(read, dict):
+            raise CommandFault("--args is no JSON object", exit_code=Exit.USAGE, field="args")
+        given = cast("dict[str, object]", read)
+    properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters.get("properties", {}))
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise CommandFault(f"{pair[:80]!r} is not of the form key=value", exit_code=Exit.USAGE)
+        given[key] = _value(properties.get(key, {}), value)
+    return given
+
+
+def _value(schema: Mapping[str, Any], text: str) -> object:
+    """The text itself where the argument is a text, else what it means as JSON, if it means anything."""
+    kinds = {part.get("type") for part in (schema, *schema.get("anyOf", ()))}
+    if "string" in kinds:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _exit(result: ToolResult) -> Exit:
+    match result.outcome:
+        case Outcome.SUCCESS:
+            return Exit.ACCEPTED
+        case Outcome.INVALID:
+            return Exit.USAGE
+        case Outcome.TIMEOUT:
+            return Exit.STOPPED
+        case _:
+            return Exit.NOT_ACCEPTED
+
+
+def _document(spec: OperationSpec) -> dict[str, object]:
+    return {**to_plain(spec), "locks": sorted(spec.locks), "roles": [role.value for role in Role if role in spec.roles]}
+
+
+def _table(specs: Sequence[OperationSpec]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles"):
+        table.add_column(column, no_wrap=column == "operation")
+    table.add_column("what it does", overflow="fold")
+    for spec in specs:
+        roles = "all" if spec.roles == frozenset(Role) else ", ".join(role.value for role in Role if role in spec.roles)
+        table.add_row(
+            spec.name,
+            _yes(spec.read_only),
+            str(spec.risk),
+            _yes(spec.network),
+            _yes(spec.executes),
+            ", ".join(sorted(spec.locks)) or "-",
+            # What executes keeps the time limit of its command, which the task sets.
+            "the task's" if spec.executes else f"{spec.time_limit_seconds:g}",
+            roles,
+            Text(one_line(spec.description.partition("\n")[0], 120)),
+        )
+    return table
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "-"

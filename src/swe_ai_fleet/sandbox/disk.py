@@ -1,0 +1,200 @@
+"""How much of the disk a workspace holds, and an end to commands that make it hold too much."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOOK_SECONDS = 0.1
+# A look costs two system calls; measuring walks the trees, and takes at most so much of the time: where free space
+# shrinks, and where it does not (others may be giving back what this workspace takes).
+_ALARMED_SHARE = 0.05
+_CALM_SHARE = 0.01
+_CALM_SECONDS = 1.0
+_MEASURE_AT_MOST_SECONDS = 20.0
+# Names and inodes take room as well: a million empty files are no small matter.
+_BYTES_PER_ENTRY = 512
+_BLOCK_BYTES = 512
+# Each level of directories that are closed to everybody takes a descriptor.
+_CLOSED_LEVELS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Bytes on the disk. `complete` is False where a directory could not be looked into."""
+
+    bytes: int
+    complete: bool = True
+
+
+class DiskWatch:
+    """Measures directories against a limit. One belongs to a workspace and its event loop.
+
+    It looks at the free space of their file systems often, which is next to nothing, and measures when that has shrunk
+    by more than the workspace may still write, and every so often besides.
+    """
+
+    def __init__(self, directories: Iterable[Path], limit: int) -> None:
+        self._directories = tuple(directories)
+        self.limit = limit
+        self.usage = Usage(bytes=0)
+        self._free = self._free_now()
+        self._measured_at = 0.0
+        self._cost = 0.0
+        self._measuring = asyncio.Lock()
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the last measurement was over the limit."""
+        return self.usage.bytes > self.limit
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether the file systems lost more than there was left to write at the last measurement."""
+        return self._free - self._free_now() > max(0, self.limit - self.usage.bytes)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to measure again."""
+        since = time.monotonic() - self._measured_at
+        if since * _ALARMED_SHARE < self._cost:
+            return False
+        return self.exceeded or self.shrunk or since > max(_CALM_SECONDS, self._cost / _CALM_SHARE)
+
+    async def measure(self, open_by: Callable[[], Iterable[int]] = tuple) -> Usage:
+        """Measure now, in a thread; files without a name that the processes `open_by` hold open count too."""
+        async with self._measuring:
+            free, suspicious, started = self._free_now(), self.shrunk, time.monotonic()
+            usage = await asyncio.to_thread(measure, self._directories)
+            nameless = await asyncio.to_thread(lambda: _nameless(open_by()))
+            usage = Usage(bytes=usage.bytes + nameless, complete=usage.complete)
+            if not usage.complete and suspicious:
+                # What cannot be looked into holds what the file system lost.
+                usage = Usage(bytes=usage.bytes + max(0, self._free - free), complete=False)
+            self.usage, self._free = usage, free
+            self._measured_at = time.monotonic()
+            self._cost = self._measured_at - started
+            return usage
+
+    def _free_now(self) -> int:
+        found: dict[int, int] = {}
+        for directory in self._directories:
+            try:
+                status = os.statvfs(directory)
+                found[status.f_fsid] = status.f_bavail * status.f_frsize
+            except OSError:
+                continue
+        return sum(found.values())
+
+
+class DiskGuard:
+    """Watches during one command; `over` is called once when the workspace grows beyond its limit."""
+
+    def __init__(self, watch: DiskWatch, open_by: Callable[[], Iterable[int]], over: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._watch = watch
+        self._open_by = open_by
+        self._over = over
+        self._allowed = max(watch.limit, watch.usage.bytes)
+        self._task: asyncio.Task[None] | None = None
+        self.tripped = False
+        self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
+        if self._watch.due and (self._task is None or self._task.done()):
+            self._task = self._loop.create_task(self._measure())
+
+    async def _measure(self) -> None:
+        usage = await self._watch.measure(self._open_by)
+        if usage.bytes > self._allowed and not self.tripped and not self._timer.cancelled():
+            self.tripped = True
+            self._over()
+
+    def stop(self) -> None:
+        """Stop watching; a measurement under way goes on, for whoever comes next."""
+        self._timer.cancel()
+
+
+def measure(directories: Iterable[Path]) -> Usage:
+    """What the directories hold on the disk, each file once; links are not followed. It stops after a while."""
+    return _Measurement().take([str(directory) for directory in directories], _CLOSED_LEVELS)
+
+
+class _Measurement:
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _MEASURE_AT_MOST_SECONDS
+        self._seen: set[tuple[int, int]] = set()
+
+    def take(self, pending: list[str], levels: int) -> Usage:
+        total, complete = 0, True
+        while pending:
+            path = pending.pop()
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        status = entry.stat(follow_symlinks=False)
+                        total += _BYTES_PER_ENTRY
+                        if stat.S_ISDIR(status.st_mode):
+                            pending.append(entry.path)
+                        elif status.st_nlink > 1:
+                            key = (status.st_dev, status.st_ino)
+                            if key in self._seen:
+                                continue
+                            self._seen.add(key)
+                        total += status.st_blocks * _BLOCK_BYTES
+            except PermissionError:
+                closed = self._open_up(path, levels)
+                total, complete = total + closed.bytes, complete and closed.complete
+            except OSError as error:
+                # Gone meanwhile, or put where it cannot be measured.
+                complete = complete and error.errno in (errno.ENOENT, errno.ENOTDIR)
+            if time.monotonic() > self._until:
+                return Usage(bytes=total, complete=False)
+        return Usage(bytes=total, complete=complete)
+
+    def _open_up(self, path: str, levels: int) -> Usage:
+        """What a directory holds whose owner, who is ours, took the right to enter it; it has it for a moment."""
+        unknown = Usage(bytes=0, complete=False)
+        if not levels:
+            return unknown
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return unknown
+        try:
+            # By the descriptor: whatever stands at the path by now is not touched.
+            same = Path(f"/proc/self/fd/{descriptor}")
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            same.chmod(mode | stat.S_IRUSR | stat.S_IXUSR)
+            try:
+                return self.take([str(same)], levels - 1)
+            finally:
+                same.chmod(mode)
+        except OSError:
+            return unknown
+        finally:
+            os.close(descriptor)
+
+
+def _nameless(pids: Iterable[int]) -> int:
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        try:
+            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:
+            continue
+        for descriptor in descriptors:
+            try:
+                status = descriptor.stat()
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode) and not status.st_nlink:
+                found[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
+    return sum(found.values())

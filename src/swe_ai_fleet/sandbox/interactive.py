@@ -1,0 +1,270 @@
+"""A program that stays and talks through its pipes, confined over a workspace's directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from swe_ai_fleet.domain.command import Output
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.sandbox import jail, processes
+from swe_ai_fleet.sandbox.capture import Capture
+from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
+from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
+from swe_ai_fleet.sandbox.probe import install_hint
+from swe_ai_fleet.sandbox.proxy import FilteringProxy
+from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
+
+_CHUNK = 64 * 1024
+_STDERR_BYTES = 4096
+_OPEN_FILES = 8192
+_PROXY_SOCKET = "proxy.sock"
+_MARKER = "FLEET_INTERACTIVE"
+# Joins the control groups and becomes the sandbox; bubblewrap's report is of no use here.
+_OUTSIDE = """\
+exec 6>/dev/null || exit 125
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
+shift
+exec "$@"
+"""
+# Inside, before the program: limits that only bind there, and the way to the proxy.
+_INSIDE = """\
+cd || exit 126
+umask 022
+ulimit -c 0
+ulimit -f {file_blocks}
+ulimit -n {open_files}
+{processes}
+{forward}
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InteractiveCommand:
+    """An argv that runs until its pipes are closed.
+
+    It starts in a home of its own rather than in the workspace, whose files could otherwise pass for modules or
+    programs of it; `{workspace}` in an argument stands for where it sees the workspace. `variables` come on top of the
+    sandbox's own; none of the repository's environment is passed on.
+    """
+
+    argv: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    mounts: tuple[Mount, ...] = ()
+    network: NetworkGrant | None = None
+    read_only_workspace: bool = False
+    confined: bool = True
+
+
+class InteractiveProcess:
+    """A running program: write to `stdin`, read from `stdout`; what it says on stderr is kept within bounds."""
+
+    def __init__(self, process: Process, ground: _Ground, marker: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self._process = process
+        self._ground = ground
+        self._marker = marker
+        self._errors = Capture(_STDERR_BYTES)
+        self._listening = asyncio.create_task(self._listen(process.stderr))
+        self._ending = asyncio.Lock()
+        self._closed = False
+
+    @classmethod
+    async def start(
+        cls, root: Path, command: InteractiveCommand, *, policy: SandboxPolicy, scratch: Path | None = None
+    ) -> InteractiveProcess:
+        """Start a command over the directory `root`, an absolute path without links.
+
+        Raises PreconditionFailed where it is to be confined and cannot be, Unavailable where it does not start.
+        """
+        if command.confined and policy.rung is not Rung.BUBBLEWRAP:
+            raise PreconditionFailed(f"it is to run confined in bubblewrap, and the sandbox is {policy.rung}")
+        ground = await _Ground.prepare(command, policy, scratch)
+        try:
+            argv, variables, marker = await ground.launch(root, command)
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=variables,
+                cwd=ground.scratch.home,
+                start_new_session=True,
+                limit=_CHUNK,
+            )
+        except (OSError, ValueError) as error:
+            await uninterrupted(ground.remove())
+            raise Unavailable(f"it did not start: {error}") from None
+        except BaseException:
+            await uninterrupted(ground.remove())
+            raise
+        return cls(process, ground, marker)
+
+    @property
+    def pid(self) -> int:
+        """The process on the host; a confined program is a grandchild of it."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """128 + the signal's number where a signal ended it; None while it runs."""
+        code = self._process.returncode
+        return code if code is None or code >= 0 else 128 - code
+
+    def errors(self) -> Output:
+        """What it has said on stderr so far."""
+        return self._errors.output()
+
+    async def wait(self) -> int:
+        """Wait until it has ended of itself or was killed, and return its exit code."""
+        await self._process.wait()
+        await asyncio.wait([self._listening], timeout=1)
+        return self.exit_code or 0
+
+    async def close(self, *, grace_seconds: float) -> None:
+        """Close its standard input, give it a while to end, then kill it and all it started."""
+        self.stdin.close()
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Kill it and all it started, and remove its home; once this returns none of its processes lives."""
+        await uninterrupted(self._kill())
+
+    async def _kill(self) -> None:
+        async with self._ending:
+            if self._closed:
+                return
+            self._closed = True
+            while self._process.returncode is None:
+                self._end()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await self._process.wait()
+            if not self._ground.confined:
+                await self._sweep()
+            self._listening.cancel()
+            self.stdin.close()
+            await self._ground.remove()
+
+    def _end(self) -> None:
+        """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
+        below = processes.children(self.pid) if self._ground.confined else processes.descendants(self.pid)
+        if not below or not self._ground.confined:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        processes.send_signal(below, signal.SIGKILL)
+
+    async def _sweep(self) -> None:
+        while left := processes.stragglers(self.pid, self._marker.encode()):
+            processes.send_signal(left, signal.SIGKILL)
+            await asyncio.sleep(0.002)
+
+    async def _listen(self, stream: asyncio.StreamReader) -> None:
+        while data := await stream.read(_CHUNK):
+            self._errors.feed(data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """What one process stands on and what is removed with it."""
+
+    confined: bool
+    policy: SandboxPolicy
+    bubblewrap: jail.Bubblewrap | None
+    scratch: jail.Scratch
+    group: ControlGroup | None
+    proxy: FilteringProxy | None
+
+    @classmethod
+    async def prepare(cls, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None) -> _Ground:
+        bubblewrap = await jail.Bubblewrap.find() if command.confined else None
+        if command.confined and bubblewrap is None:
+            raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
+        scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=parent)))
+        scratch.prepare()
+        proxy = None
+        if command.confined and command.network is not None:
+            proxy = FilteringProxy(command.network)
+            await proxy.start(scratch.proxy / _PROXY_SOCKET)
+        group = ControlGroups.discover().create(
+            max_processes=policy.max_processes, max_memory_bytes=policy.max_memory_bytes
+        )
+        return cls(
+            confined=command.confined,
+            policy=policy,
+            bubblewrap=bubblewrap,
+            scratch=scratch,
+            group=group,
+            proxy=proxy,
+        )
+
+    async def launch(self, root: Path, command: InteractiveCommand) -> tuple[list[str], dict[str, str], str]:
+        """The argv, the variables, and the bytes by which an unconfined process and its children are known."""
+        seen_at = jail.WORKSPACE if self.bubblewrap else str(root)
+        argv = [word.replace("{workspace}", seen_at) for word in command.argv]
+        environment = Environment(variables=command.variables, mounts=command.mounts)
+        groups = [str(entrance) for entrance in self.group.entrances] if self.group else []
+        outside = [jail.shell(), "-c", _OUTSIDE, "fleet", *groups, "--"]
+        if self.bubblewrap is None:
+            marker = f"{_MARKER}={secrets.token_hex(16)}"
+            home, tmp = str(self.scratch.home), str(self.scratch.tmp)
+            name, _, token = marker.partition("=")
+            return (
+                [*outside, *argv],
+                jail.variables(environment, os.environ, home=home, tmp=tmp) | {name: token},
+                marker,
+            )
+        networked = command.network is not None
+        arguments = jail.bubblewrap_arguments(
+            self.bubblewrap, root=root, scratch=self.scratch, environment=environment, networked=networked
+        )
+        if command.read_only_workspace:
+            arguments += ["--remount-ro", jail.WORKSPACE]
+        forward = ":"
+        if networked:
+            path = f"{jail.PROXY}/{_PROXY_SOCKET}"
+            forward = (
+                f"{jail.python()} -I -S {jail.FORWARDER} {jail.PROXY_PORT} {path} </dev/null >/dev/null || exit 125"
+            )
+        inside = _INSIDE.format(
+            file_blocks=max(1, self.policy.max_file_bytes // 512),
+            open_files=_OPEN_FILES,
+            processes=_process_limit(self.policy.max_processes),
+            forward=forward,
+        )
+        arguments += [jail.RUNNER, "-c", inside, "fleet", *argv]
+        return [*outside, *arguments], jail.variables(environment, os.environ, networked=networked), ""
+
+    async def remove(self) -> None:
+        if self.proxy is not None:
+            await self.proxy.close()
+        if self.group is not None:
+            await self.group.remove()
+        await asyncio.to_thread(remove_tree, self.scratch.directory)
+
+
+def _process_limit(count: int) -> str:
+    # The number of processes is -u in some shells and -p in others.
+    return f"ulimit -u {count} 2>/dev/null || ulimit -p {count}" if limits_per_namespace() else ":"

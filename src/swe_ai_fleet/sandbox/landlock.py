@@ -1,0 +1,257 @@
+"""Landlock: what a session may open on a host that allows no namespaces."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import json
+import os
+import stat
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.sandbox import jail, programs
+from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
+
+SIGNALS_SINCE = 6
+"""The version of Landlock that keeps signals and abstract unix sockets inside."""
+
+_CREATE_RULESET = 444
+_VERSION_FLAG = 1
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_MAKE_DEVICES = 1 << 6 | 1 << 11
+_FIRST_RIGHTS = (1 << 13) - 1
+_REFER, _TRUNCATE, _IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
+_TCP = 3
+_SCOPES = 3
+_CAPABILITIES = 1 << 1 | 1 << 2
+"""Of a session that gave up root: to open what its rules let it open, whoever owns that."""
+
+_ETC_FILES = ("group", "host.conf", "hosts", "nsswitch.conf", "passwd")
+_DEVICES = ("full", "null", "random", "urandom", "zero")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  (POSIX semaphores have no other place)
+_FIRST_UID = 60_100
+_UIDS = 1_000
+_HANDOVER_REST = 20
+_CHEAP_SECONDS = 0.05
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Each level takes a descriptor; what the fleet writes itself lies nowhere as deep.
+_DEEPEST = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landlock:
+    """The Landlock of this kernel; `version` is what the kernel calls its ABI."""
+
+    version: int
+
+    @classmethod
+    def find(cls) -> Landlock | None:
+        """What the kernel offers, or None: too old, switched off, or a machine without a system call filter."""
+        library = ctypes.CDLL(None, use_errno=True)
+        version = library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
+        return cls(version=version) if version > 0 and machine_known(os.uname().machine) else None
+
+    @property
+    def keeps_signals(self) -> bool:
+        return self.version >= SIGNALS_SINCE
+
+    @property
+    def rights(self) -> int:
+        """Every right to files that this version knows; what no rule gives is refused."""
+        since = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE))
+        return _FIRST_RIGHTS | sum(right for version, right in since if self.version >= version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """As whom a session runs. Root becomes a user of its own for each workspace; anybody else stays who they are."""
+
+    uid: int
+    gid: int
+    dropped: bool = False
+
+    @classmethod
+    def own(cls) -> Identity:
+        """This process's own."""
+        return cls(uid=os.geteuid(), gid=os.getegid())
+
+    @classmethod
+    def choose(cls) -> Identity:
+        """One for a new workspace."""
+        if os.geteuid():
+            return cls.own()
+        number = _FIRST_UID + (os.getpid() * 64 + next(_numbers)) % _UIDS
+        return cls(uid=number, gid=number, dropped=True)
+
+
+class Handover:
+    """Gives directories to the user as whom commands run, and back at the end; of use to root only.
+
+    Links are never followed, and files with several names stay whose they are: another name may lie outside.
+    """
+
+    def __init__(self, identity: Identity, directories: Iterable[Path]) -> None:
+        self._identity = identity
+        self._owners: dict[Path, tuple[int, int]] = {}
+        for directory in directories:
+            status = directory.stat()
+            self._owners[directory] = (status.st_uid, status.st_gid)
+        self._given_at = 0.0
+        self._cost = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether to look for files that the fleet has written since: always, but for large trees now and then only."""
+        rested = time.monotonic() - self._given_at >= _HANDOVER_REST * self._cost
+        return self._identity.dropped and (self._cost < _CHEAP_SECONDS or rested)
+
+    def give(self) -> None:
+        """Hand over what is not yet the user's. Raises PreconditionFailed where that is not allowed."""
+        if not self._identity.dropped:
+            return
+        started = time.thread_time()
+        try:
+            for directory in self._owners:
+                _give(directory, self._identity.uid, self._identity.gid)
+        except PermissionError as error:
+            raise PreconditionFailed(
+                f"{error.filename} cannot be handed over to an ordinary user, as which commands would run",
+                hint="run the fleet as an ordinary user, or install bubblewrap",
+            ) from error
+        self._given_at = time.monotonic()
+        self._cost = time.thread_time() - started
+
+    def take_back(self) -> None:
+        """Make everything that still stands its former owner's."""
+        if self._identity.dropped:
+            for directory, (uid, gid) in self._owners.items():
+                if directory.exists():
+                    _give(directory, uid, gid)
+
+
+def require_landlock() -> Landlock:
+    """The Landlock of this kernel. Raises PreconditionFailed where there is none."""
+    found = Landlock.find()
+    if found is None:
+        raise PreconditionFailed(
+            "this kernel offers no Landlock", hint="boot with lsm=landlock,... (Linux 5.13 or newer)"
+        )
+    return found
+
+
+_numbers = itertools.count()
+
+
+def _give(directory: Path, uid: int, gid: int) -> None:
+    descriptor = os.open(directory, _DIRECTORY)
+    try:
+        _give_below(descriptor, uid, gid, _DEEPEST)
+    finally:
+        os.close(descriptor)
+
+
+def _give_below(directory: int, uid: int, gid: int, levels: int) -> None:
+    # By descriptors: a command may swap a directory for a link while this goes on.
+    if os.stat(directory).st_uid != uid:
+        os.chown(directory, uid, gid)
+    for name in os.listdir(directory):
+        try:
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                if levels:
+                    below = os.open(name, _DIRECTORY, dir_fd=directory)
+                    try:
+                        _give_below(below, uid, gid, levels - 1)
+                    finally:
+                        os.close(below)
+            elif status.st_uid != uid and status.st_nlink == 1:
+                os.chown(name, uid, gid, dir_fd=directory, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What landlock_launcher.py is told."""
+
+    rules: list[tuple[str, int]]
+    files: int
+    file_rights: int
+    network: int
+    scoped: int
+    size: int
+    uid: int
+    gid: int
+    capabilities: int
+    processes: int
+    filter: str
+
+
+def landlock_arguments(
+    landlock: Landlock,
+    identity: Identity,
+    *,
+    root: Path,
+    scratch: jail.Scratch,
+    environment: Environment,
+    writable: tuple[Mount, ...],
+    max_processes: int,
+) -> list[str]:
+    """The argv of a session up to the program it runs."""
+    everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
+    rules = [(path, _READ) for path in _readable(environment)]
+    rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
+    # The file itself is readable to nobody; the kernel wants both rights to execute one.
+    rules += [(str(scratch.runner), _EXECUTE | _READ_FILE)]
+    rules += [(str(path), everything) for path in (root, scratch.home, scratch.tmp)]
+    rules += [(mount.source, everything) for mount in writable]
+    if identity.dropped:
+        # What lies there belongs to others, whom the user of this workspace is none of.
+        rules.append((_SHARED_MEMORY, everything))
+    version = landlock.version
+    plan = _Plan(
+        rules=rules,
+        files=landlock.rights,
+        file_rights=_OF_FILES,
+        network=_TCP if version >= 4 else 0,
+        scoped=_SCOPES if landlock.keeps_signals else 0,
+        size=24 if landlock.keeps_signals else 16 if version >= 4 else 8,
+        uid=identity.uid,
+        gid=identity.gid,
+        capabilities=_CAPABILITIES if identity.dropped else 0,
+        processes=max_processes,
+        filter=seccomp_filter(os.uname().machine, overrides=identity.dropped).hex(),
+    )
+    launcher = Path(__file__).with_name("landlock_launcher.py")
+    return [jail.python(), "-I", "-S", str(launcher), json.dumps(asdict(plan))]
+
+
+def check_mounts(mounts: Iterable[Mount]) -> None:
+    """Raise PreconditionFailed for what would have to be seen at another place than its own."""
+    for mount in mounts:
+        if mount.source != mount.target:
+            raise PreconditionFailed(
+                f"without namespaces {mount.source} cannot be shown at {mount.target}",
+                hint="install bubblewrap, or build in place",
+            )
+
+
+def _readable(environment: Environment) -> list[str]:
+    paths = ["/usr", *(f"/{name}" for name in jail.ROOT_LINKS), "/proc", "/sys/devices/system/cpu"]
+    paths += [f"/etc/{name}" for name in (*_ETC_FILES, *jail.etc_files(), *jail.etc_directories())]
+    paths += [str(base)] if (base := jail.toolchain()) else []
+    paths += [programs.code().outside, programs.packages().outside]
+    paths += [mount.source for mount in environment.mounts]
+    return [path for path in dict.fromkeys(paths) if Path(path).parent != Path(path)]

@@ -1,0 +1,234 @@
+"""Confines itself by Landlock and a system call filter, without any namespace, and becomes a session.
+
+A script of its own (`python -I -S landlock_launcher.py PLAN ARGV...`): it imports nothing of the fleet. It splits in
+two. The keeper stays, in a Landlock domain that holds nothing but this session, adopts whatever the session's commands
+leave, and at the end kills everything in the domain; the other one takes the rules upon itself and becomes ARGV.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn, cast
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+_RULE_PATH_BENEATH = 1
+_SCOPE_SIGNAL = 2
+_PR_SET_PDEATHSIG = 1
+_PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
+_PR_SET_SECUREBITS = 28
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_AMBIENT_RAISE = 2
+_AMBIENT_CLEAR_ALL = 4
+_SECCOMP_MODE_FILTER = 2
+_CAPABILITY_VERSION = 0x2008_0522
+_LAST_CAPABILITY = 63
+_NO_SETUID_FIXUP = 4
+_FAILED = 125
+
+
+class _RulesetAttributes(ctypes.Structure):
+    _fields_ = [("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("descriptor", ctypes.c_int32)]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _control(option: int, *arguments: int) -> None:
+    values = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
+    _checked(_LIBC.prctl(option, *values), f"prctl {option}")
+
+
+def _ruleset(files: int, network: int, scoped: int, size: int) -> int:
+    attributes = _RulesetAttributes(files, network, scoped)
+    result = _LIBC.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(size), 0)
+    return _checked(result, "landlock_create_ruleset")
+
+
+def _allow(ruleset: int, path: str, rights: int, file_rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    if not Path(path).is_dir():
+        rights &= file_rights
+    rule = _PathBeneath(rights, descriptor)
+    _checked(_LIBC.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0), f"landlock rule {path}")
+    os.close(descriptor)
+
+
+def _enter(ruleset: int) -> None:
+    _checked(_LIBC.syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
+
+
+def _shed(uid: int, gid: int, capabilities: int) -> None:
+    """Become an ordinary user (where `uid` is not this one) with no capabilities but these."""
+    if uid != os.getuid():
+        for capability in range(_LAST_CAPABILITY + 1):
+            if not capabilities >> capability & 1:
+                _LIBC.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
+        # Else access(2) would answer as if there were no capabilities, and git believes it.
+        _control(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)(capabilities, capabilities, capabilities, 0, 0, 0)
+    _checked(_LIBC.capset(header, data), "capset")
+    _LIBC.prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL, 0, 0, 0)
+    for capability in range(_LAST_CAPABILITY + 1):
+        if capabilities >> capability & 1:
+            _control(_PR_CAP_AMBIENT, _AMBIENT_RAISE, capability)
+
+
+def _limit_processes(uid: int, more: int) -> None:
+    """The kernel counts a user's processes wherever they are; `more` than there are now may there be."""
+    count = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                count += len(list((entry / "task").iterdir()))
+        except OSError:
+            continue
+    most = count + more
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def _filter_calls(program: bytes) -> None:
+    buffer = ctypes.create_string_buffer(program, len(program))
+    described = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    address = ctypes.addressof(described)
+    _control(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address)
+
+
+def _require_isolation(outsider: int) -> None:
+    """A signal to everybody may be sent only from where it reaches nobody outside."""
+    try:
+        os.kill(outsider, 0)
+    except PermissionError:
+        return
+    raise OSError(0, "Landlock does not keep signals inside here")
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    except OSError:
+        return found
+    return found
+
+
+def _kill_all(scoped: bool) -> None:
+    """Kill what is left of the session and wait until it is gone; all of it is adopted by this process."""
+    while True:
+        try:
+            if scoped:
+                os.kill(-1, signal.SIGKILL)
+            else:
+                pending = _children(os.getpid())
+                while pending:
+                    pid = pending.pop()
+                    pending += _children(pid)
+                    os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        try:
+            while os.waitpid(-1, 0 if scoped else os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.001)
+
+
+def _keep(session: int, scoped: bool) -> NoReturn:
+    code = 128 + signal.SIGKILL
+    waiting = True
+    while waiting:
+        waiting = signal.sigwait({signal.SIGTERM, signal.SIGCHLD}) == signal.SIGCHLD
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == session:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    waiting = False
+        except ChildProcessError:
+            waiting = False
+    _kill_all(scoped)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
+    """Split into keeper and session, as `Plan` of landlock.py describes it."""
+    numbers = {name: value for name, value in plan.items() if isinstance(value, int)}
+    rules = cast("list[tuple[str, int]]", plan["rules"])
+    parent = os.getppid()
+    scoped = bool(numbers["scoped"])
+    _control(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+    # As long as this process may still open everything.
+    files = _ruleset(numbers["files"], numbers["network"], numbers["scoped"], numbers["size"])
+    for path, rights in rules:
+        _allow(files, path, rights, numbers["file_rights"])
+    _control(_PR_SET_NO_NEW_PRIVS, 1)
+    if scoped:
+        _enter(_ruleset(0, 0, _SCOPE_SIGNAL, numbers["size"]))
+        _require_isolation(parent)
+    _shed(numbers["uid"], numbers["gid"], numbers["capabilities"])
+    _limit_processes(numbers["uid"], numbers["processes"])
+    _control(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(_FAILED)
+    keeper = os.getpid()
+    session = os.fork()
+    if session:
+        for descriptor in (3, 4, 6):
+            os.close(descriptor)
+        _keep(session, scoped)
+    os.setsid()
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:
+        os._exit(_FAILED)
+    _enter(files)
+    if scoped:
+        _require_isolation(keeper)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _filter_calls(bytes.fromhex(str(plan["filter"])))
+    os.execv(argv[0], argv)  # noqa: S606  (there is no shell to be had here)
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]), sys.argv[2:])
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(_FAILED)

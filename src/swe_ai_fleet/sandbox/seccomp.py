@@ -1,0 +1,173 @@
+"""The system calls that a command without namespaces must not make, as a filter for the kernel."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_LOAD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_AT_LEAST = 0x35
+_JUMP_ANY_BIT = 0x45
+_AND = 0x54
+_RETURN = 0x06
+_ALLOW = 0x7FFF_0000
+_KILL_PROCESS = 0x8000_0000
+_ERRNO = 0x0005_0000
+
+# Where the parts of `struct seccomp_data` lie; arguments are 64 bits, the low half first on both machines.
+_NUMBER = 0
+_MACHINE = 4
+_FIRST_ARGUMENT = 16
+_X32_BIT = 0x4000_0000
+
+_NEW_NAMESPACES = 0x7E02_0080
+_DEVICE_TYPES = (0x2000, 0x6000)
+_TYPE_MASK = 0xF000
+_AF_UNIX = 1
+# Pushing characters into a terminal, which another process then reads as typed.
+_TERMINAL_REQUESTS = (0x5412, 0x541C)
+
+# (x86-64, AArch64); None: the machine has no such call.
+_Numbers = tuple[int | None, int | None]
+_FORBIDDEN: dict[str, _Numbers] = {
+    "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
+    "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106),
+    "fanotify_init": (300, 262), "finit_module": (313, 273), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fsopen": (430, 430), "fspick": (433, 433), "init_module": (175, 105), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427), "io_uring_setup": (425, 425), "ioperm": (173, None), "iopl": (172, None),
+    "kcmp": (312, 272), "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219),
+    "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429), "mq_open": (240, 180),
+    "msgget": (68, 186), "open_by_handle_at": (304, 265), "open_tree": (428, 428), "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438), "pivot_root": (155, 41), "process_madvise": (440, 440),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60),
+    "quotactl_fd": (443, 443), "reboot": (169, 142), "request_key": (249, 218), "semget": (64, 190),
+    "setdomainname": (171, 162), "sethostname": (170, 161), "setns": (308, 268), "settimeofday": (164, 170),
+    "shmget": (29, 194), "shmat": (30, 196), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116),
+    "umount2": (166, 39), "userfaultfd": (323, 282), "vhangup": (153, 58),
+}  # fmt: skip
+# Programs take these answers for a file system without extended attributes.
+_UNSUPPORTED: dict[str, _Numbers] = {
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),
+    "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466),
+}  # fmt: skip
+_SOCKET: _Numbers = (41, 198)
+_SOCKETPAIR: _Numbers = (53, 199)
+_CLONE: _Numbers = (56, 220)
+_CLONE3: _Numbers = (435, 435)
+_UNSHARE: _Numbers = (272, 97)
+_IOCTL: _Numbers = (16, 29)
+_MKNOD: _Numbers = (133, None)
+_MKNODAT: _Numbers = (259, 33)
+_INOTIFY: _Numbers = (254, 27)
+_UTIMENSAT: _Numbers = (280, 88)
+# (call, position of its times); with none given, the right to write is enough to touch a file.
+_UTIMES: tuple[tuple[_Numbers, int], ...] = (((132, None), 1), ((235, None), 1), ((261, None), 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    audit: int
+    column: int
+    x32: bool
+
+
+_MACHINES = {
+    "x86_64": _Machine(audit=0xC000_003E, column=0, x32=True),
+    "aarch64": _Machine(audit=0xC000_00B7, column=1, x32=False),
+}
+
+_Instruction = tuple[int, int, int, int]
+
+
+def machine_known(machine: str) -> bool:
+    """Whether there is a filter for a machine as `os.uname()` names it."""
+    return machine in _MACHINES
+
+
+def seccomp_filter(machine: str, *, overrides: bool) -> bytes:
+    """The program for the kernel: `struct sock_filter` after `struct sock_filter`.
+
+    Calls of another machine's kind end the process; what is forbidden answers EPERM (sockets EACCES). There is no
+    socket at all but pairs: a unix socket's path cannot be judged here, and behind one may sit a container engine.
+    `overrides` also takes what a process may do to the names and times of files that it need not own.
+    """
+    known = _MACHINES[machine]
+    column = known.column
+    program: list[_Instruction] = [
+        (_LOAD, 0, 0, _MACHINE),
+        (_JUMP_EQUAL, 1, 0, known.audit),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    if known.x32:
+        program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
+    program += _refuse(_numbers(_FORBIDDEN.values(), column), errno.EPERM)
+    program += _refuse(_numbers(_UNSUPPORTED.values(), column), errno.EOPNOTSUPP)
+    program += _refuse(_numbers([_SOCKET], column), errno.EACCES)
+    # Its flags lie in memory, out of a filter's reach; the C library falls back to `clone`.
+    program += _refuse(_numbers([_CLONE3], column), errno.ENOSYS)
+    for call in (_CLONE, _UNSHARE):
+        program += _when(call, column, [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), _answer(errno.EPERM)])
+    program += _when(_SOCKETPAIR, column, [_argument(0), (_JUMP_EQUAL, 1, 0, _AF_UNIX), _answer(errno.EACCES)])
+    for request in _TERMINAL_REQUESTS:
+        program += _when(_IOCTL, column, [_argument(1), (_JUMP_EQUAL, 0, 1, request), _answer(errno.EPERM)])
+    for call, position in ((_MKNOD, 1), (_MKNODAT, 2)):
+        kind: list[_Instruction] = [_argument(position), (_AND, 0, 0, _TYPE_MASK)]
+        for device in _DEVICE_TYPES:
+            kind += [(_JUMP_EQUAL, 0, 1, device), _answer(errno.EPERM)]
+        program += _when(call, column, kind)
+    if overrides:
+        program += _refuse(_numbers([_INOTIFY], column), errno.EACCES)
+        for call, position in _UTIMES:
+            program += _when(call, column, [*_unless_null(position, 1), _answer(errno.EPERM)])
+        # Without a path the call goes by a descriptor, whose file was opened under the rules.
+        by_path: list[_Instruction] = [
+            *_unless_null(2, 5),
+            _argument(1),
+            (_JUMP_EQUAL, 0, 2, 0),
+            _upper_half(1),
+            (_JUMP_EQUAL, 1, 0, 0),
+            _answer(errno.EPERM),
+        ]
+        program += _when(_UTIMENSAT, column, by_path)
+    program.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _numbers(calls: Iterable[_Numbers], column: int) -> list[int]:
+    return [number for call in calls if (number := call[column]) is not None]
+
+
+def _argument(position: int) -> _Instruction:
+    return (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * position)
+
+
+def _upper_half(position: int) -> _Instruction:
+    return (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * position + 4)
+
+
+def _unless_null(position: int, rest: int) -> list[_Instruction]:
+    """Skip the `rest` instructions that follow unless a pointer is null."""
+    return [_argument(position), (_JUMP_EQUAL, 0, rest + 2, 0), _upper_half(position), (_JUMP_EQUAL, 0, rest, 0)]
+
+
+def _answer(number: int) -> _Instruction:
+    return (_RETURN, 0, 0, _ERRNO | number)
+
+
+def _refuse(numbers: list[int], answer: int) -> list[_Instruction]:
+    program: list[_Instruction] = []
+    for number in numbers:
+        program += [(_JUMP_EQUAL, 0, 1, number), _answer(answer)]
+    return program
+
+
+def _when(call: _Numbers, column: int, body: list[_Instruction]) -> list[_Instruction]:
+    """`body` for one call only; behind it the number is loaded again."""
+    number = call[column]
+    if number is None:
+        return []
+    return [(_JUMP_EQUAL, 0, len(body), number), *body, (_LOAD, 0, 0, _NUMBER)]

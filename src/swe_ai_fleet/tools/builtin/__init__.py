@@ -1,0 +1,28 @@
+"""The tools that are always there: arithmetic, code, files, the web, questions to the user."""
+
+from swe_ai_fleet.tools.builtin.calculator import Calculator
+from swe_ai_fleet.tools.builtin.dialogue import Answerer, AskUser, FinalAnswer, Proposal, ProposeApproach
+from swe_ai_fleet.tools.builtin.fetching import Network
+from swe_ai_fleet.tools.builtin.file_reader import FileReader
+from swe_ai_fleet.tools.builtin.python_executor import PythonExecutor
+from swe_ai_fleet.tools.builtin.settings import BuiltinSettings
+from swe_ai_fleet.tools.builtin.toolkit import BuiltinTools, builtin_tools
+from swe_ai_fleet.tools.builtin.web import ReadWebpage, SearchWikipedia, WebSearch
+
+__all__ = [
+    "Answerer",
+    "AskUser",
+    "BuiltinSettings",
+    "BuiltinTools",
+    "Calculator",
+    "FileReader",
+    "FinalAnswer",
+    "Network",
+    "Proposal",
+    "ProposeApproach",
+    "PythonExecutor",
+    "ReadWebpage",
+    "SearchWikipedia",
+    "WebSearch",
+    "builtin_tools",
+]

@@ -1,0 +1,213 @@
+"""Running Python that a model wrote, in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, choose_rung, default_slots
+from swe_ai_fleet.sandbox.jail import python
+from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.sandbox.workspace import remove_tree
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.plain_text import as_text, presented
+
+MAX_CODE_BYTES = 100_000
+"""The code is handed over as one argument of a process, which may have 128 KiB."""
+_MAX_REPORT_BYTES = 512 * 1024
+_MAX_PROCESSES = 64
+_SPARE_MEMORY_BYTES = 256 * 1024 * 1024
+_MAX_FILE_BYTES = 64 * 1024 * 1024
+_GRACE_SECONDS = 0.5
+_KILLED = 137
+_TIME_IS_UP = "stopped after"
+
+
+class PythonExecutor(BaseTool):
+    """`python_executor(code) -> {result, code, output}`: `result` is the variable that the code sets.
+
+    A failed run has a text under `error` besides. A result that JSON can't hold is given as its repr. Each call starts
+    a Python of its own.
+
+    Args:
+        workspace: An open workspace to run in, with its environment's Python; None: a private directory for each
+            call, which vanishes with it.
+        seconds: Time limit of one call.
+        memory_bytes: Memory of one process.
+        max_chars: Characters of the output and of the result that are kept.
+    """
+
+    name = "python_executor"
+    description = (
+        "Run Python code in a sandbox without network and read what it printed. Set the variable `result` to hand a "
+        "value back. Nothing carries over to the next call but files."
+    )
+    parameters = (ToolParameter("code", "string", "The program; set `result` to what you want back."),)
+    network = False
+    executes = True
+    risk = Risk.HIGH
+
+    def __init__(
+        self,
+        workspace: Workspace | None = None,
+        *,
+        seconds: float = 30.0,
+        memory_bytes: int = 1024**3,
+        max_chars: int = 20_000,
+    ) -> None:
+        self._workspace = workspace
+        self._memory_bytes = memory_bytes
+        self._max_chars = max_chars
+        self._rung: Rung | None = None
+        self.time_limit_seconds = seconds
+
+    async def execute(self, code: str) -> dict[str, object]:
+        """Run the code to its end. Raises ToolFailure for what can't be run, PreconditionFailed without a sandbox."""
+        size = len(code.encode("utf-8", "surrogatepass"))
+        if not code.strip():
+            raise ToolFailure("the code is empty")
+        if "\0" in code or not _well_formed(code):
+            raise ToolFailure("the code holds NUL or half a surrogate pair, which no Python source may")
+        if size > MAX_CODE_BYTES:
+            raise ToolFailure(f"the code has {size} bytes, at most {MAX_CODE_BYTES} are run; read data from a file")
+        async with self._place() as workspace:
+            result = await workspace.run(self._command(workspace, code))
+        report = _Report.of(result, self.time_limit_seconds)
+        found: dict[str, object] = {"result": report.result, "code": code, "output": self._output(result)}
+        return {**found, "error": report.error} if report.error else found
+
+    def present(self, value: object) -> ToolResult:
+        fields = cast("dict[str, object]", value)
+        error = str(fields.get("error", ""))
+        parts = {name: fields[name] for name in ("output", "result") if fields[name] not in (None, "")}
+        if parts or error:
+            text = as_text(parts)
+        else:
+            text = "The code ran, printed nothing and set no `result`; print what you want to know, or set `result`."
+        late = error.startswith(_TIME_IS_UP)
+        return replace(presented(self.name, value), content=text, **({"outcome": Outcome.TIMEOUT} if late else {}))
+
+    def _command(self, workspace: Workspace, code: str) -> Command:
+        # The environment's own Python, where there is one, has the repository's packages.
+        program = "python3" if workspace.environment.path else python()
+        return Command(
+            argv=(
+                program, "-I", "-u", "-X", "utf8", "-c", _runner(),
+                str(self._memory_bytes), str(self._max_chars), code,
+            ),
+            timeout_seconds=self.time_limit_seconds,
+            output_limit=max(_MAX_REPORT_BYTES, 2 * self._max_chars),
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncGenerator[Workspace]:
+        if self._workspace is not None:
+            yield self._workspace
+            return
+        sandbox = await self._own_sandbox()
+        parent, directory = await asyncio.to_thread(_private_directory)
+        try:
+            async with sandbox.workspace(directory) as workspace:
+                yield workspace
+        finally:
+            await uninterrupted(asyncio.to_thread(remove_tree, parent))
+
+    async def _own_sandbox(self) -> Sandbox:
+        """One for this call: it belongs to the event loop that runs now. What the host can hold is found out once."""
+        self._rung = self._rung or await choose_rung("auto")
+        policy = SandboxPolicy(
+            rung=self._rung,
+            max_processes=_MAX_PROCESSES,
+            max_memory_bytes=self._memory_bytes + _SPARE_MEMORY_BYTES,
+            max_file_bytes=_MAX_FILE_BYTES,
+            grace_seconds=_GRACE_SECONDS,
+        )
+        return Sandbox(policy, default_slots())
+
+    def _output(self, result: CommandResult) -> str:
+        text = result.stdout.text().rstrip("\n")
+        if len(text) <= self._max_chars:
+            return text
+        half = self._max_chars // 2
+        return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    """What the runner said of one run, and what its end says."""
+
+    result: object = None
+    error: str = ""
+
+    @classmethod
+    def of(cls, result: CommandResult, seconds: float) -> _Report:
+        if result.timed_out:
+            return cls(error=f"{_TIME_IS_UP} {seconds:g} seconds, its time limit; do less at a time")
+        said = _parsed(result.stderr.tail or result.stderr.head)
+        if said is not None:
+            return said
+        if result.exit_code == _KILLED:
+            return cls(error="killed: it used more memory or processes than the sandbox allows")
+        if result.exit_code:
+            noise = result.stderr.text().strip()[-1000:]
+            return cls(error=f"Python ended with exit code {result.exit_code} {noise}".strip())
+        return cls(error="the code ended its process before its result could be read; leave out os._exit")
+
+
+def _parsed(data: bytes) -> _Report | None:
+    """The report, which the code may have forged or broken; None where it is none."""
+    line = data.rstrip(b"\n").rpartition(b"\n")[2]
+    if len(line) > _MAX_REPORT_BYTES:
+        return None
+    try:
+        said: Any = json.loads(line, parse_constant=_refuse)
+        json.dumps(said)
+    except (ValueError, RecursionError):
+        return None
+    match said:
+        case {"kind": "json" | "repr" | "unset", "result": result, "error": str(error)}:
+            return _Report(result=result, error=_with_hint(error))
+        case _:
+            return None
+
+
+def _with_hint(error: str) -> str:
+    if error.endswith("MemoryError"):
+        return f"{error}\n(the memory of the sandbox is used up; work on less at a time)"
+    return error
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _well_formed(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _private_directory() -> tuple[Path, Path]:
+    """(parent, workspace): the parent stays closed to others, whatever mode the code gives its own directory."""
+    parent = Path(tempfile.mkdtemp(prefix="fleet-code-"))
+    directory = parent / "workspace"
+    directory.mkdir()
+    return parent, directory
+
+
+@cache
+def _runner() -> str:
+    return Path(__file__).with_name("python_runner.py").read_text(encoding="utf-8")

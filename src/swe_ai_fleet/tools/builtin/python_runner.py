@@ -1,0 +1,89 @@
+"""Runs code in the sandbox and reports what became of it; never imported by the fleet, only handed to a Python there.
+
+Its arguments: bytes of memory, characters of the result, the code. What the code prints to either stream goes to
+standard output; the report, one line of JSON, to what was standard error. The code could write such a line itself: it
+says nothing there that it could not say by setting `result`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import linecache
+import os
+import resource
+import sys
+import traceback
+import types
+
+NAME = "<code>"
+ERROR_CHARS = 4000
+
+
+def run(memory: int, limit: int, code: str) -> dict[str, object]:
+    """Execute the code in a module of its own; {kind, result, error}."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    sys.argv = [NAME]
+    linecache.cache[NAME] = (len(code), None, code.splitlines(True), NAME)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    error = ""
+    try:
+        exec(compile(code, NAME, "exec"), module.__dict__)  # noqa: S102 (this is what the sandbox is for)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            error = f"the code ended with sys.exit({end.code!r})"
+    except BaseException as fault:  # noqa: BLE001 (whatever it is, it is reported)
+        error = told(fault)
+    if "result" not in module.__dict__:
+        return {"kind": "unset", "result": None, "error": error}
+    return {**shown(module.__dict__["result"], limit), "error": error}
+
+
+def told(fault: BaseException) -> str:
+    """The traceback from the code on, without our own frames."""
+    trace = fault.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != NAME:
+        trace = trace.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(fault), fault, trace)).strip()
+    except BaseException:  # noqa: BLE001 (its __str__ is the code's own)
+        text = type(fault).__name__
+    return text if len(text) <= ERROR_CHARS else f"{text[:1000]}\n[...]\n{text[-ERROR_CHARS + 1000 :]}"
+
+
+def shown(value: object, limit: int) -> dict[str, object]:
+    """The value as JSON where JSON can hold it, else as its repr."""
+    try:
+        plain = json.loads(json.dumps(value, allow_nan=False))
+        if plain == value and len(json.dumps(value)) <= limit:
+            return {"kind": "json", "result": plain}
+        text = repr(value)
+    except BaseException:  # noqa: BLE001 (whatever the value's own methods raise)
+        try:
+            text = repr(value)
+        except BaseException as fault:  # noqa: BLE001
+            text = f"<{type(value).__name__}, whose repr raises {type(fault).__name__}>"
+    if len(text) > limit:
+        text = f"{text[:limit]}... [{len(text) - limit} more characters]"
+    return {"kind": "repr", "result": text}
+
+
+def main() -> None:
+    """Keep the report's way to ourselves, run, report."""
+    report = os.dup(2)
+    os.dup2(1, 2)
+    found = run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:  # noqa: BLE001, S112 (the code may have closed or replaced it)
+            continue
+    data = b"\n" + json.dumps(found).encode() + b"\n"
+    while data:
+        data = data[os.write(report, data) :]
+
+
+if __name__ == "__main__":
+    main()

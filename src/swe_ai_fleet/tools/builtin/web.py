@@ -1,0 +1,210 @@
+"""Searching the web, reading a page of it, searching Wikipedia."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.builtin.fetching import Endpoint, Network, fetch
+from swe_ai_fleet.tools.builtin.page_text import page_text
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url
+from swe_ai_fleet.tools.plain_text import presented
+
+MAX_RESULTS = 20
+_ARTICLES = 3
+_MAX_QUERY_CHARS = 500
+_TITLE_CHARS = 200
+_SNIPPET_CHARS = 500
+_URL_CHARS = 500
+_EXTRACT_CHARS = 3_000
+_HTML = frozenset({"text/html", "application/xhtml+xml", ""})
+
+
+class WebSearch(BaseTool):
+    """`web_search(query, num_results=5) -> {query, results: [{title, url, content}]}`.
+
+    Args:
+        url: A SearXNG-compatible server that answers in JSON; empty: the tool says that there is none.
+        network: Where connections go.
+    """
+
+    name = "web_search"
+    description = "Search the web; gives titles, addresses and snippets. read_webpage reads what is behind an address."
+    parameters = (
+        ToolParameter("query", "string", "What to search for."),
+        ToolParameter("num_results", "integer", f"How many, at most {MAX_RESULTS}.", required=False, default=5),
+    )
+    read_only = True
+    risk = Risk.MEDIUM
+    locks = frozenset[str]()
+
+    def __init__(self, url: str = "", *, network: Network | None = None) -> None:
+        address = url.rstrip("/")
+        address = address if address.endswith("/search") or not address else f"{address}/search"
+        self._endpoint = Endpoint(address, network or Network()) if address else None
+
+    async def execute(self, query: str, num_results: int = 5) -> dict[str, object]:
+        """What the search server finds. Raises ToolFailure where it does not answer as one does."""
+        if self._endpoint is None:
+            raise ToolFailure(
+                "no search server is configured; set search_url to a SearXNG-compatible one. Until then read_webpage "
+                "and search_wikipedia are there"
+            )
+        if not 1 <= num_results <= MAX_RESULTS:
+            raise ToolFailure(f"num_results is {num_results}; it goes from 1 to {MAX_RESULTS}")
+        try:
+            answer = await self._endpoint.query({"q": _query(query), "format": "json"})
+        except ToolFailure as failure:
+            if "HTTP 403" in failure.message:
+                raise ToolFailure(f"{failure.message}: it may not allow the format json (search.formats)") from None
+            raise
+        found = [
+            {
+                "title": _cut(result.get("title"), _TITLE_CHARS),
+                "url": _cut(result.get("url"), _URL_CHARS),
+                "content": _cut(result.get("content"), _SNIPPET_CHARS),
+            }
+            for result in _objects(answer.get("results"))
+            if isinstance(result.get("url"), str)
+        ]
+        return {"query": query, "results": found[:num_results]}
+
+    def present(self, value: object) -> ToolResult:
+        return _listed(self.name, value, "Nothing was found.")
+
+
+class SearchWikipedia(BaseTool):
+    """`search_wikipedia(query) -> {query, results: [{title, url, content}]}`, `content` being an article's beginning.
+
+    Args:
+        url: The `api.php` of a MediaWiki.
+        network: Where connections go.
+    """
+
+    name = "search_wikipedia"
+    description = "Search Wikipedia; gives the beginnings of the articles that fit best."
+    parameters = (ToolParameter("query", "string", "What to search for."),)
+    read_only = True
+    risk = Risk.MEDIUM
+    locks = frozenset[str]()
+
+    def __init__(self, url: str, *, network: Network | None = None) -> None:
+        self._endpoint = Endpoint(url, network or Network())
+
+    async def execute(self, query: str) -> dict[str, object]:
+        """The articles found. Raises ToolFailure where the server does not answer as a MediaWiki does."""
+        answer = await self._endpoint.query(
+            {
+                "action": "query", "format": "json", "formatversion": 2, "redirects": 1,
+                "generator": "search", "gsrsearch": _query(query), "gsrlimit": _ARTICLES,
+                "prop": "extracts|info", "inprop": "url", "exintro": 1, "explaintext": 1, "exlimit": _ARTICLES,
+            }
+        )  # fmt: skip
+        if isinstance(answer.get("error"), dict):
+            told = cast("dict[str, object]", answer["error"]).get("info")
+            raise ToolFailure(f"the server refuses the search: {_cut(told, _TITLE_CHARS)}")
+        pages = answer.get("query")
+        articles = _objects(cast("dict[str, object]", pages).get("pages")) if isinstance(pages, dict) else []
+        articles.sort(key=_rank)
+        found = [
+            {
+                "title": _cut(article.get("title"), _TITLE_CHARS),
+                "url": _cut(article.get("fullurl"), _URL_CHARS),
+                "content": _cut(article.get("extract"), _EXTRACT_CHARS),
+            }
+            for article in articles[:_ARTICLES]
+        ]
+        return {"query": query, "results": found}
+
+    def present(self, value: object) -> ToolResult:
+        return _listed(self.name, value, "No article was found.")
+
+
+class ReadWebpage(BaseTool):
+    """`read_webpage(url) -> {url, title, content, links: [{text, url}]}`; `truncated` too where the page goes on.
+
+    Args:
+        policy: Which servers it may speak to; without one, any that is public.
+        max_chars: Characters of the text that are kept.
+        network: Where connections go.
+    """
+
+    name = "read_webpage"
+    description = "Read a web page as text: its title, headings, paragraphs and links. Plain text and JSON are shown."
+    parameters = (ToolParameter("url", "string", "Absolute http or https URL."),)
+    read_only = True
+    risk = Risk.MEDIUM
+    locks = frozenset[str]()
+
+    def __init__(
+        self, policy: HttpPolicy | None = None, *, max_chars: int = 20_000, network: Network | None = None
+    ) -> None:
+        self._policy = policy or HttpPolicy()
+        self._max_chars = max_chars
+        self._network = network or Network()
+
+    async def execute(self, url: str) -> dict[str, object]:
+        """What the page says. Raises ToolRefusal for a forbidden address, ToolFailure for what is no text."""
+        found = await fetch(
+            parse_url(url), self._policy, self._network, accept="text/html,application/xhtml+xml,text/*;q=0.9,*/*;q=0.5"
+        )
+        page: dict[str, object] = {"url": found.url}
+        if found.kind in _HTML:
+            read = await asyncio.to_thread(page_text, found.text, url=found.url, max_chars=self._max_chars)
+            cut = read.cut
+            links = [{"text": label, "url": target} for label, target in read.links]
+            page |= {"title": read.title, "content": read.text, "links": links}
+        else:
+            cut = len(found.text) > self._max_chars
+            page |= {"title": "", "content": found.text[: self._max_chars], "links": list[object]()}
+        if cut or found.cut:
+            page["truncated"] = True
+        return page
+
+    def present(self, value: object) -> ToolResult:
+        page = cast("dict[str, object]", value)
+        lines = [f"{page['title']} ({page['url']})" if page["title"] else str(page["url"]), ""]
+        lines.append(str(page["content"]) or "[the page has no text]")
+        links = [f"- {link['text']}: {link['url']}" for link in _objects(page["links"])]
+        if links:
+            lines += ["", "Links:", *links]
+        if page.get("truncated"):
+            lines += ["", "[the page goes on]"]
+        return replace(presented(self.name, value), content="\n".join(lines), truncated=bool(page.get("truncated")))
+
+
+def _query(text: str) -> str:
+    if not text.strip():
+        raise ToolFailure("the query is empty; say what to search for")
+    if len(text) > _MAX_QUERY_CHARS:
+        raise ToolFailure(f"the query has {len(text)} characters; at most {_MAX_QUERY_CHARS} are allowed")
+    return text.strip()
+
+
+def _objects(value: object) -> list[dict[str, object]]:
+    """The objects of a JSON array; of anything else none."""
+    parts = cast("Sequence[object]", value) if isinstance(value, list) else ()
+    return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
+
+
+def _rank(article: Mapping[str, object]) -> int:
+    index = article.get("index")
+    return index if isinstance(index, int) else MAX_RESULTS
+
+
+def _cut(value: object, limit: int) -> str:
+    text = " ".join(value[: 4 * limit].split()) if isinstance(value, str) else ""
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def _listed(operation: str, value: object, nothing: str) -> ToolResult:
+    results = _objects(cast("dict[str, object]", value)["results"])
+    lines: list[str] = []
+    for number, result in enumerate(results, start=1):
+        lines += [f"{number}. {result['title']}", f"   {result['url']}", f"   {result['content']}".rstrip()]
+    return replace(presented(operation, value), content="\n".join(lines) or nothing)

@@ -1,0 +1,144 @@
+"""Building an image from a directory of the workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import posixpath
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.tools.docker import dockerfile
+from swe_ai_fleet.tools.docker.containers import ended
+from swe_ai_fleet.tools.docker.context import IGNORE_FILE, pack
+from swe_ai_fleet.tools.docker.ignore import Ignore
+from swe_ai_fleet.tools.docker.names import Names
+from swe_ai_fleet.tools.docker.output import Printout
+from swe_ai_fleet.tools.docker.owner import Kind
+from swe_ai_fleet.tools.docker.policy import Limits
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
+
+_MIB = 1024 * 1024
+_CPU_PERIOD = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """What is to be built: paths are the caller's, the network and the limits are checked already."""
+
+    tag: str
+    directory: str
+    dockerfile: str
+    arguments: Mapping[str, str]
+    network: str
+    limits: Limits
+    target: str = ""
+    seconds: float
+
+
+async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> ToolResult:
+    """Build, tag and describe an image. Raises ToolFailure, ToolRefusal."""
+    started_at = time.monotonic()
+    tag = names.tag(request.tag)
+    checked = dockerfile.parse(_text(tree, _below(request.directory, request.dockerfile)), request.arguments)
+    checked = checked.until(request.target) if request.target else checked
+    await _room(names, tag)
+    references = {image: await names.image(image, pull=names.policy.pull) for image in sorted(checked.images)}
+    labels = names.owner.labels(Kind.IMAGE)
+    # Without the moment, so that the steps of a stage are taken from the cache.
+    every = {label: value for label, value in labels.items() if not label.endswith(".created-at")}
+    written = checked.text(references, every=every, last=labels)
+    name = f".fleet-{secrets.token_hex(8)}.dockerfile"
+    packed = await asyncio.to_thread(_packed, names, root, tree, request.directory, name, written)
+    printout, late, error = Printout(names.policy.max_output_bytes), False, ""
+    scope = asyncio.timeout(request.seconds)
+    with packed:
+        try:
+            async with scope:
+                params = _params(request, tag, name)
+                error = await names.engine.build(packed, printout, params=params, seconds=request.seconds)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            late = True
+    if late or printout.flooded:
+        return ended("docker_build", printout, code=None, late=late, started_at=started_at)
+    if error:
+        return ToolResult(
+            success=False,
+            operation="docker_build",
+            content=printout.text(),
+            error=f"the build failed: {error}",
+            outcome=Outcome.ERROR,
+            truncated=printout.output.elided > 0,
+        )
+    made = await names.engine.image(tag)
+    short = tag.removeprefix(f"{names.owner.namespace}/")
+    size = round(made["Size"] / _MIB, 1)
+    return ToolResult(
+        success=True,
+        operation="docker_build",
+        content=f"{printout.text()}\nBuilt {short}, {size} MiB. Run it by that name.",
+        metadata={"image": short, "id": made["Id"], "size_mib": size},
+        truncated=printout.output.elided > 0,
+    )
+
+
+async def _room(names: Names, tag: str) -> None:
+    images = {entry.name for entry in await names.images()}
+    if tag.removeprefix(f"{names.owner.namespace}/") not in images and len(images) >= names.policy.max_images:
+        raise ToolFailure(f"this run has {len(images)} images, its most; remove one with docker_rm")
+
+
+def _text(tree: Tree, path: str) -> str:
+    data = tree.read(path, limit=dockerfile.MAX_BYTES).data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ToolFailure(f"{shown(path)} is not UTF-8 text") from None
+
+
+def _packed(names: Names, root: Path, tree: Tree, directory: str, name: str, written: str) -> IO[bytes]:
+    try:
+        ignored = _text(tree, _below(directory, IGNORE_FILE))
+    except MissingPath:
+        ignored = ""
+    kind, _, _ = tree.info(real := tree.find(directory))
+    if kind != "directory":
+        raise ToolFailure(f"{shown(directory)} is a {kind}; the context of a build is a directory")
+    # What the engine reads from this file it leaves out of `COPY . .`: the two that are ours.
+    left_out = f"{name}\n{IGNORE_FILE}\n"
+    return pack(
+        root,
+        real,
+        ignore=Ignore(ignored),
+        extra={name: written.encode(), IGNORE_FILE: left_out.encode()},
+        max_bytes=names.policy.max_context_bytes,
+        max_files=names.policy.max_context_files,
+    )
+
+
+def _params(request: BuildRequest, tag: str, name: str) -> dict[str, str]:
+    memory = str(request.limits.memory_mb * _MIB)
+    return {
+        "t": tag,
+        "dockerfile": name,
+        "buildargs": json.dumps(dict(request.arguments)),
+        "networkmode": request.network,
+        "memory": memory,
+        "memswap": memory,
+        "cpuperiod": str(_CPU_PERIOD),
+        "cpuquota": str(round(request.limits.cpus * _CPU_PERIOD)),
+        "rm": "1",
+        "forcerm": "1",
+    }
+
+
+def _below(directory: str, path: str) -> str:
+    return path if path.startswith("/") else posixpath.join(directory, path)

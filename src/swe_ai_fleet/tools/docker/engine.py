@@ -1,0 +1,370 @@
+"""The engine behind its socket: the only place that knows the Docker SDK. Calls run in threads, for a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import IO, Any, ParamSpec, TypeVar
+
+from swe_ai_fleet.tools.docker.output import Printout
+from swe_ai_fleet.tools.failure import ToolFailure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CONTROL_THREADS = 2
+_STREAM_THREADS = 8
+_SPARE_SECONDS = 5.0
+_NO_CONFIGURATION = os.devnull
+_MAX_MESSAGE_CHARS = 1_000
+_MAX_LINE_BYTES = 1024 * 1024
+_PIECE_BYTES = 64 * 1024
+
+
+class MissingOnEngine(ToolFailure):
+    """The engine has no such container or image."""
+
+
+class Stream:
+    """An answer of the engine that is read piece by piece in a thread; `stop` ends the reading from outside."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def read(self, amount: int) -> bytes:
+        return self._response.raw.read(amount)
+
+    def pieces(self) -> Generator[bytes]:
+        """The answer's bytes as they come."""
+        yield from self._response.iter_content(_PIECE_BYTES)
+
+    def stop(self) -> None:
+        """Wake a reader that waits; what it reads from now on is the end."""
+        with self._lock:
+            if not self._closed:
+                with suppress(OSError, ValueError):
+                    self._response.raw.shutdown()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._response.close()
+
+
+class Engine:
+    """A docker or podman engine.
+
+    Args:
+        host: `unix:///path` or `tcp://host:port`.
+        call_seconds: How long a single request may take that only asks or commands; streams have their own limits.
+
+    Every method raises ToolFailure where the engine is absent, does not answer or says no.
+    """
+
+    def __init__(self, host: str, *, call_seconds: float = 30.0) -> None:
+        self._host = host
+        self._call_seconds = call_seconds
+        self._connecting = threading.Lock()
+        self._client: Any = None
+        self._closed = False
+        self._control = ThreadPoolExecutor(_CONTROL_THREADS, "docker-control")
+        self._streams = ThreadPoolExecutor(_STREAM_THREADS, "docker-stream")
+
+    @property
+    def connected(self) -> bool:
+        """Whether the engine was reached at all."""
+        return self._client is not None
+
+    async def containers(self, label: str) -> list[Mapping[str, Any]]:
+        """Every container with a label, running or not."""
+        return await self._call(lambda client: client.containers(all=True, filters={"label": label}))
+
+    async def container(self, reference: str) -> Mapping[str, Any]:
+        """Everything about a container. Raises MissingOnEngine."""
+        return await self._call(lambda client: client.inspect_container(reference))
+
+    async def create(self, config: Mapping[str, object], name: str) -> str:
+        """A new container's id; a cancelled caller leaves none behind."""
+        asked = self._threads(
+            self._control, self._asked, lambda client: client.create_container_from_config(config, name)
+        )
+        try:
+            return (await _seen_through(asked, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
+        except asyncio.CancelledError:
+            if asked.done() and asked.exception() is None:
+                await surely(self.remove(asked.result()["Id"]))
+            raise
+
+    async def start(self, reference: str) -> None:
+        await self._call(lambda client: client.start(reference))
+
+    async def stop(self, reference: str, seconds: int) -> None:
+        """End a container's process: asked first, killed after some seconds."""
+        await self._call(lambda client: client.stop(reference, timeout=seconds), seconds + self._call_seconds)
+
+    async def kill(self, reference: str) -> None:
+        """End a container's process at once; one that has ended already is no error."""
+        with suppress(ToolFailure):
+            await self._call(lambda client: client.kill(reference))
+
+    async def restart(self, reference: str) -> None:
+        """End everything that runs in a container and start its own process afresh."""
+        await self._call(lambda client: client.restart(reference, timeout=0))
+
+    async def wait(self, reference: str, seconds: float) -> None:
+        """Return when a container's process has ended."""
+        asked = self._threads(self._streams, self._asked, lambda client: client.wait(reference, timeout=seconds))
+        # A caller who loses patience does not wait for this thread: it ends with the container.
+        await asyncio.shield(asked)
+
+    async def remove(self, reference: str) -> None:
+        """Remove a container with its anonymous volumes, running or not; one that is gone already is no error."""
+        with suppress(MissingOnEngine):
+            await self._call(lambda client: client.remove_container(reference, force=True, v=True))
+
+    async def images(self, label: str) -> list[Mapping[str, Any]]:
+        """Every image with a label, unnamed ones too."""
+        return await self._call(lambda client: client.images(filters={"label": label}))
+
+    async def image(self, reference: str) -> Mapping[str, Any]:
+        """Everything about an image. Raises MissingOnEngine."""
+        return await self._call(lambda client: client.inspect_image(reference))
+
+    async def remove_image(self, reference: str) -> None:
+        """Remove an image with the unnamed ones beneath it; one that is gone already is no error."""
+        with suppress(MissingOnEngine):
+            await self._call(lambda client: client.remove_image(reference, force=True))
+
+    async def attached(
+        self, reference: str, printout: Printout, *, start: Callable[[], Awaitable[None]], seconds: float
+    ) -> None:
+        """Take what a container prints, from its very start to its end. `start` is called when all will be heard."""
+        query = {"stream": "1", "stdout": "1", "stderr": "1"}
+        stream = await self._open(f"/containers/{reference}/attach", params=query, seconds=seconds)
+        try:
+            await start()
+        except BaseException:
+            stream.close()
+            raise
+        await self._read(stream, lambda: printout.collect(stream))
+
+    async def logs(self, reference: str, printout: Printout, *, lines: int) -> None:
+        """Take the last lines that a container printed."""
+        query = {"stdout": "1", "stderr": "1", "tail": str(lines)}
+        path = f"/containers/{reference}/logs"
+        stream = await self._open(path, method="GET", params=query, seconds=self._call_seconds)
+        await self._read(stream, lambda: printout.collect(stream))
+
+    async def execute(
+        self, reference: str, command: Sequence[str], printout: Printout, *, directory: str, seconds: float
+    ) -> int | None:
+        """The exit code of another command in a running container; None where it still runs."""
+        made = await self._call(
+            lambda client: client.exec_create(reference, list(command), stdin=False, workdir=directory or None)
+        )
+        stream = await self._open(f"/exec/{made['Id']}/start", body={"Detach": False, "Tty": False}, seconds=seconds)
+        await self._read(stream, lambda: printout.collect(stream))
+        state = await self._call(lambda client: client.exec_inspect(made["Id"]))
+        return None if state["Running"] else state["ExitCode"]
+
+    async def build(self, context: IO[bytes], printout: Printout, *, params: Mapping[str, str], seconds: float) -> str:
+        """The error of a build; empty where it succeeded. Leaving it early ends the build."""
+        stream = await self._open("/build", params=params, upload=context, seconds=seconds)
+        return await self._read(stream, lambda: _told(stream, printout))
+
+    async def close(self) -> None:
+        """Let go of the engine. Threads that wait for it end by their own limits."""
+        self._closed = True
+        self._control.shutdown(wait=False)
+        self._streams.shutdown(wait=False)
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def _call(self, ask: Callable[[Any], T], seconds: float | None = None) -> T:
+        """Ask in a thread. A cancelled caller waits until the engine has answered: what was begun is then known."""
+        limit = (self._call_seconds if seconds is None else seconds) + _SPARE_SECONDS
+        asked = self._threads(self._control, self._asked, ask)
+        return await _seen_through(asked, limit, self._host)
+
+    async def _open(
+        self,
+        path: str,
+        *,
+        method: str = "POST",
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
+        upload: IO[bytes] | None = None,
+        seconds: float,
+    ) -> Stream:
+        def opened(client: Any) -> Stream:
+            headers = {"Content-Type": "application/x-tar"} if upload is not None else {}
+            response = client.request(
+                method,
+                f"{client.base_url}/v{client.api_version}{path}",
+                params=params,
+                json=body,
+                data=upload,
+                headers=headers,
+                stream=True,
+                # Silence is no fault of a stream; whoever reads it counts the time.
+                timeout=(self._call_seconds, seconds + _SPARE_SECONDS),
+            )
+            if response.status_code >= 400:
+                message = response.raw.read(_MAX_LINE_BYTES, decode_content=True)
+                response.close()
+                raise _said(response.status_code, message)
+            return Stream(response)
+
+        asked = self._threads(self._streams, self._asked, opened)
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(_close_unheard)
+            raise
+
+    async def _read(self, stream: Stream, read: Callable[[], T]) -> T:
+        """Read in a thread; a cancelled reader is woken and waited for."""
+        reading = self._threads(self._streams, self._guarded, read)
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            stream.stop()
+            await asyncio.wait([reading], timeout=_SPARE_SECONDS)
+            raise
+        finally:
+            if reading.done():
+                stream.close()
+            else:
+                reading.add_done_callback(lambda _: stream.close())
+
+    def _threads(
+        self, threads: ThreadPoolExecutor, work: Callable[[Callable[P, T]], T], argument: Callable[P, T]
+    ) -> asyncio.Future[T]:
+        if self._closed:
+            raise ToolFailure("this tool is closed; make another")
+        return asyncio.get_running_loop().run_in_executor(threads, work, argument)
+
+    def _asked(self, ask: Callable[[Any], T]) -> T:
+        return self._guarded(lambda: ask(self._connected()))
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Errors of the SDK and of what lies beneath it, as failures of the tool."""
+        with sdk_required():
+            import docker.errors
+            import requests
+            import urllib3
+
+        try:
+            return work()
+        except docker.errors.APIError as error:
+            raise _said(error.status_code or 500, str(error.explanation or error).encode()) from None
+        except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise self._absent(error) from None
+
+    def _connected(self) -> Any:
+        with self._connecting:
+            if self._client is None:
+                self._client = self._connect()
+            return self._client
+
+    def _connect(self) -> Any:
+        with sdk_required():
+            import docker
+
+        make: Any = docker.APIClient  # it is annotated to take whole seconds only
+        client = make(base_url=self._host, version="auto", timeout=self._call_seconds)
+        # Neither proxies of this process nor the credentials of whoever runs it are an agent's to use.
+        client.trust_env = False
+        client.reload_config(_NO_CONFIGURATION)
+        return client
+
+    def _absent(self, error: Exception) -> ToolFailure:
+        return ToolFailure(
+            f"no container engine answers at {self._host}: {str(error)[:_MAX_MESSAGE_CHARS]}. "
+            "Go on without containers, or have somebody start docker or podman there"
+        )
+
+
+async def surely(work: Coroutine[Any, Any, T]) -> T:
+    """Carry something out to its end though the caller be cancelled meanwhile; the cancellation then goes on."""
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # nobody is left to hear it
+        raise
+
+
+@contextmanager
+def sdk_required() -> Generator[None]:
+    """Name the extra where the Docker SDK is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise ToolFailure(
+            f"the docker tool needs the Docker SDK ({error.name or error}): install swe-ai-fleet[docker]"
+        ) from None
+
+
+async def _seen_through(asked: asyncio.Future[T], limit: float, host: str) -> T:
+    done, _ = await _waited(asked, limit)
+    if not done:
+        raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
+    return asked.result()
+
+
+async def _waited(asked: asyncio.Future[T], limit: float) -> tuple[set[asyncio.Future[T]], set[asyncio.Future[T]]]:
+    try:
+        return await asyncio.wait([asked], timeout=limit)
+    except asyncio.CancelledError:
+        await asyncio.wait([asked], timeout=limit)
+        if asked.done() and not asked.cancelled():
+            asked.exception()  # nobody is left to hear it
+        raise
+
+
+def _close_unheard(asked: asyncio.Future[Stream]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        asked.result().close()
+
+
+def _said(status: int, body: bytes) -> ToolFailure:
+    text = body.decode("utf-8", "replace").strip()
+    with suppress(ValueError, TypeError, KeyError):
+        text = str(json.loads(text)["message"])
+    text = text[:_MAX_MESSAGE_CHARS]
+    kind = MissingOnEngine if status == 404 else ToolFailure
+    return kind(f"the container engine said no ({status}): {text}")
+
+
+def _told(stream: Stream, printout: Printout) -> str:
+    """The error out of the JSON objects, one a line, that tell of a build; what it prints goes to the printout."""
+    error, pending = "", b""
+    for piece in stream.pieces():
+        *lines, pending = (pending + piece).split(b"\n")
+        if len(pending) > _MAX_LINE_BYTES:
+            pending = b""
+        for line in lines:
+            text, failed = _line(line)
+            error = failed or error
+            if not printout.add(text.encode("utf-8", "replace")):
+                return error
+    return error
+
+
+def _line(line: bytes) -> tuple[str, str]:
+    try:
+        told = json.loads(line)
+        return str(told.get("stream") or ""), str(told.get("error") or "")
+    except (ValueError, AttributeError):
+        return "", ""

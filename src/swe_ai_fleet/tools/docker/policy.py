@@ -1,0 +1,160 @@
+"""What containers of a run may have: images, networks, limits; and what no container ever gets."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.tools.failure import ToolRefusal
+
+NO_NETWORK = "none"
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+
+_MIN_MEMORY_MB = 8
+_MIN_CPUS = 0.01
+_MIN_PIDS = 4
+_SCHEMES = ("unix://", "tcp://")
+_NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}")
+_NOT_GRANTABLE = frozenset({"host", "container", "ns", "default"})
+_IMAGE = re.compile(r"(?!.*//)[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,254}(@sha256:[0-9a-f]{64})?")
+_HUB = ("docker.io/library/", "docker.io/", "index.docker.io/library/")
+_LIMITS = "every container has limits; leave memory_mb, cpus and pids out for the defaults"
+_MOUNTS = "the workspace is what a container gets, at /workspace: say workspace='ro', 'rw' or 'none'"
+_NAMESPACES = "containers keep their own namespaces, never the host's or another container's"
+_CAPABILITIES = "containers run without capabilities and can't gain privileges; do what needs them in a build step"
+
+NEVER: Mapping[str, str] = {
+    **dict.fromkeys(("privileged", "cap_add", "capabilities", "security_opt", "sysctls", "group_add"), _CAPABILITIES),
+    **dict.fromkeys(("pid", "pid_mode", "ipc", "ipc_mode", "uts", "uts_mode", "userns", "userns_mode"), _NAMESPACES),
+    **dict.fromkeys(("cgroupns", "cgroupns_mode", "cgroup_parent", "network_mode", "net"), _NAMESPACES),
+    **dict.fromkeys(("device", "devices", "device_cgroup_rules", "gpus", "runtime"), "containers get no devices"),
+    **dict.fromkeys(("volume", "volumes", "volumes_from", "bind", "binds", "mount", "mounts", "v"), _MOUNTS),
+    **dict.fromkeys(("memory", "mem_limit", "memory_swap", "memswap_limit", "oom_kill_disable", "ulimits"), _LIMITS),
+    **dict.fromkeys(("cpu_quota", "cpu_period", "nano_cpus", "pids_limit", "oom_score_adj", "shm_size"), _LIMITS),
+    **dict.fromkeys(("publish", "ports", "publish_all"), "ports are not published: reach the container by docker_exec"),
+    "user": "containers run as the owner of the workspace, never as root",
+}
+"""Options of the engine that a caller may ask for by name and never gets, each with what to do instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Memory in MiB (swap included), CPUs and processes of one container. All of them are always set."""
+
+    memory_mb: int = 512
+    cpus: float = 1.0
+    pids: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerPolicy:
+    """What the containers of a run may be and have.
+
+    Args:
+        host: The engine, `unix:///path` or `tcp://host:port`; of docker or of podman.
+        images: Globs of images that may be run and built upon (`python:3.*`), as `name:tag`. Whatever they name, the
+            images built in the same run are allowed too, and with no globs only those.
+        networks: Names of the engine's networks that may be asked for. They are as open as the engine made them: give
+            an internal one, not `bridge`, where containers must not reach this host. `none` is always allowed; `host`
+            and other containers' never.
+        pull: Whether a build may fetch an allowed image that the engine does not have. Without it, it must be there.
+        defaults: The limits where the caller names none.
+        ceiling: The highest limits a caller gets; those of build steps too (processes excepted, for which builds have
+            no setting).
+        user: `uid:gid` in containers; None is the owner of the workspace, or 65534 where that is root.
+        read_only_root: Whether each container's own files are read-only, rather than those whose caller asks for it.
+        max_containers: Containers of a run at the same time.
+        max_images: Images of a run at the same time.
+        max_output_bytes: Output of one command after which it is stopped.
+        max_context_bytes: Size of a build's context.
+        max_context_files: Entries of a build's context.
+        max_build_seconds: Time limit of one build.
+        call_seconds: How long the engine may take over a single request.
+
+    Raises:
+        InvalidRequest: `host` is no address of an engine, or `networks` names what is never granted.
+    """
+
+    host: str = DEFAULT_HOST
+    images: tuple[str, ...] = ()
+    networks: frozenset[str] = frozenset()
+    pull: bool = False
+    defaults: Limits = field(default_factory=Limits)
+    ceiling: Limits = field(default_factory=lambda: Limits(memory_mb=4096, cpus=4.0, pids=1024))
+    user: str | None = None
+    read_only_root: bool = False
+    max_containers: int = 8
+    max_images: int = 16
+    max_output_bytes: int = 32 * 1024 * 1024
+    max_context_bytes: int = 256 * 1024 * 1024
+    max_context_files: int = 50_000
+    max_build_seconds: float = 900.0
+    call_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.host.startswith(_SCHEMES):
+            raise InvalidRequest("give the engine as unix:///path or tcp://host:port", field="host")
+        for name in self.networks:
+            if name in _NOT_GRANTABLE or not _NETWORK.fullmatch(name):
+                raise InvalidRequest(f"the network {name!r} can't be granted to containers", field="networks")
+
+    @property
+    def local(self) -> bool:
+        """Whether the engine sees the same files as this process."""
+        return self.host.startswith("unix://")
+
+    def allows_image(self, image: str) -> bool:
+        """Whether a canonical image name is matched by one of the globs."""
+        return any(fnmatchcase(image, glob) or fnmatchcase(image, canonical(glob)) for glob in self.images)
+
+    def network(self, name: str) -> str:
+        """The network as the engine is told it. Raises ToolRefusal."""
+        if name in (NO_NETWORK, *self.networks):
+            return name
+        granted = ", ".join((NO_NETWORK, *sorted(self.networks)))
+        raise ToolRefusal(f"the network {name[:80]!r} is not granted; networks: {granted}")
+
+    def limits(self, memory_mb: int | None, cpus: float | None, pids: int | None) -> Limits:
+        """The limits of one container. Raises ToolRefusal for none at all and for more than the ceiling."""
+        limits = Limits(
+            memory_mb=self.defaults.memory_mb if memory_mb is None else memory_mb,
+            cpus=self.defaults.cpus if cpus is None else cpus,
+            pids=self.defaults.pids if pids is None else pids,
+        )
+        _within("memory_mb", limits.memory_mb, _MIN_MEMORY_MB, self.ceiling.memory_mb)
+        _within("cpus", limits.cpus, _MIN_CPUS, self.ceiling.cpus)
+        _within("pids", limits.pids, _MIN_PIDS, self.ceiling.pids)
+        return limits
+
+
+def canonical(image: str) -> str:
+    """An image name with its tag spelled out and without the default registry's prefix."""
+    for prefix in _HUB:
+        image = image.removeprefix(prefix)
+    if "@" in image or ":" in image.rpartition("/")[2]:
+        return image
+    return f"{image}:latest"
+
+
+def checked_image(image: str) -> str:
+    """The canonical name. Raises ToolRefusal for what is no name of an image."""
+    if not _IMAGE.fullmatch(image):
+        raise ToolRefusal(f"{image[:100]!r} is no image name; it looks like app or python:3.12-slim")
+    return canonical(image)
+
+
+def refuse_never(arguments: Mapping[str, object]) -> None:
+    """Raise ToolRefusal where an argument asks for what no container gets."""
+    for name in arguments:
+        reason = NEVER.get(str(name).strip("-").replace("-", "_").lower())
+        if reason is not None:
+            raise ToolRefusal(f"{str(name)[:40]!r} is never granted: {reason}")
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ToolRefusal(f"{name} is always limited: give a number from {low:g} to {high:g}, not {value:g}")

@@ -1,0 +1,166 @@
+"""A session with one MCP server, from its start to its end. Imports the MCP SDK, which takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    CONNECTION_CLOSED,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    ClientRequest,
+    EmptyResult,
+    Implementation,
+    ListToolsRequest,
+    ListToolsResult,
+    PaginatedRequestParams,
+    PingRequest,
+)
+from pydantic import BaseModel, ValidationError
+
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.mcp.content import Answer, answer
+from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, ServerTool
+from swe_ai_fleet.tools.mcp.remote import HttpWire
+from swe_ai_fleet.tools.mcp.schemas import plain
+from swe_ai_fleet.tools.mcp.server import McpServer
+from swe_ai_fleet.tools.mcp.stdio import StdioWire
+from swe_ai_fleet.tools.mcp.wire import REFUSED, Outbox, Wire
+
+_MAX_PAGES = 32
+_ERROR_CHARS = 1_000
+_IDENTITY = Implementation(name="swe-ai-fleet", version="0.1.0")
+
+Result = TypeVar("Result", bound=BaseModel)
+
+
+class LostServer(ToolFailure):
+    """The server is gone; a new one has to be started."""
+
+
+class Connection:
+    """A running session. No capability is announced: a server's wishes (sampling, roots, elicitation) are refused."""
+
+    def __init__(self, server: McpServer, wire: Wire) -> None:
+        self._name = server.name
+        self._wire = wire
+        self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        # One task enters and leaves the session: its cancel scopes belong to the task that made them.
+        self._task = asyncio.create_task(self._serve())
+
+    @classmethod
+    async def open(cls, server: McpServer, root: Path, policy: SandboxPolicy) -> Connection:
+        """Reach a server and shake hands. Raises ToolFailure, PreconditionFailed, Unavailable."""
+        wire = HttpWire.open(server) if server.url else await StdioWire.open(server, root, policy)
+        connection = cls(server, wire)
+        try:
+            await asyncio.wait({connection._ready}, timeout=server.start_seconds)
+            if not connection._ready.done():
+                raise ToolFailure(f"it did not answer within {server.start_seconds:g} seconds")
+            connection._ready.result()
+        except BaseException:
+            await uninterrupted(connection.close(grace_seconds=0))
+            raise
+        return connection
+
+    async def _serve(self) -> None:
+        async with ClientSession(self._wire.inbox, Outbox(self._wire), client_info=_IDENTITY) as session:
+            try:
+                await session.initialize()
+            except MCPError as error:
+                self._ready.set_exception(self._failure(error))
+            except (RuntimeError, ValidationError) as error:
+                self._ready.set_exception(ToolFailure(f"it does not speak MCP as we know it: {_brief(error)}"))
+            else:
+                self._ready.set_result(session)
+                await self._leave.wait()
+
+    @property
+    def ended(self) -> str:
+        """Why nothing more can be asked; empty while it can."""
+        return self._wire.inbox.ended or ("its session broke" if self._task.done() else "")
+
+    def tools_changed(self) -> bool:
+        """Whether the server has said so since this was last asked."""
+        changed, self._wire.inbox.tools_changed = self._wire.inbox.tools_changed, False
+        return changed
+
+    async def tools(self) -> list[ServerTool]:
+        """What the server lists, a bounded part of it. Raises ToolFailure."""
+        found: list[ServerTool] = []
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(_MAX_PAGES):
+            params = PaginatedRequestParams(cursor=cursor) if cursor else None
+            page = await self._ask(ListToolsRequest(params=params), ListToolsResult)
+            found += [
+                ServerTool(name=tool.name, description=tool.description or "", schema=tool.input_schema)
+                for tool in page.tools
+            ]
+            cursor = page.next_cursor
+            if not cursor or cursor in seen or len(found) > 16 * MAX_TOOLS:
+                break
+            seen.add(cursor)
+        return found
+
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer:
+        """Call a tool. Raises ToolFailure, LostServer."""
+        params = CallToolRequestParams(name=tool, arguments=dict(arguments))
+        return answer(await self._ask(CallToolRequest(params=params), CallToolResult))
+
+    async def responds(self, *, within_seconds: float) -> bool:
+        """Whether the server still answers at all."""
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._ask(PingRequest(), EmptyResult)
+        except (TimeoutError, LostServer):
+            return False
+        except ToolFailure:
+            # It answered; that is all that was asked.
+            return True
+        return True
+
+    async def close(self, *, grace_seconds: float) -> None:
+        """Leave the session and let go of the server."""
+        self._leave.set()
+        await self._wire.close(grace_seconds=grace_seconds)
+        if not self._ready.done():
+            self._task.cancel()
+        await asyncio.wait({self._task})
+        for done in (self._task, self._ready):
+            if done.done() and not done.cancelled():
+                done.exception()
+
+    async def _ask(self, request: ClientRequest, kind: type[Result]) -> Result:
+        try:
+            return await self._ready.result().send_request(request, kind)
+        except MCPError as error:
+            raise self._failure(error) from None
+        except (ValidationError, RecursionError) as error:
+            raise ToolFailure(f"the MCP server {self._name} answered what is not MCP: {_brief(error)}") from None
+
+    def _failure(self, error: MCPError) -> ToolFailure:
+        if error.code == CONNECTION_CLOSED and self.ended:
+            return LostServer(f"the MCP server {self._name} is gone: {self.ended}")
+        said = plain(error.message, _ERROR_CHARS)
+        if error.code == REFUSED:
+            return ToolRefusal(said)
+        return ToolFailure(f"the MCP server {self._name}: {said}")
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"{plain('.'.join(map(str, detail['loc'])), 80)}: {plain(detail['msg'], 120)}"
+            for detail in error.errors()[:2]
+        )
+    return plain(str(error), 200)

@@ -1,0 +1,200 @@
+"""The source files of a tree, each with a digest of its content, and how they are read.
+
+Git says which files there are and which of them are as they were when it last hashed them; where there is no
+repository the directory is walked. A digest is that of git's blob objects, so both give the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from .languages import language_of
+
+MAX_FILES = 20_000
+MAX_FILE_BYTES = 512 * 1024
+_MAX_DEPTH = 40
+_GIT_SECONDS = 60
+_GIT = (
+    "git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false",
+    "-c", "safe.directory=*", "ls-files", "-z",
+)  # fmt: skip
+_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C.UTF-8"}
+# Where there is no .gitignore to say so: what is installed or built, not written.
+_SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv", "vendor"})
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file in one of our languages. `digest` is empty as long as nobody has read it."""
+
+    path: str
+    language: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Files in the order of their paths, and how many were left out: over the limits, or not to be read."""
+
+    files: tuple[SourceFile, ...]
+    left_out: int
+
+
+class Reader:
+    """Reads regular files beneath a directory; no link is followed, neither at the end of a path nor on the way.
+
+    A context manager: it keeps the directory open that it read from last.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._handles = [os.open(root, _DIRECTORY & ~os.O_NOFOLLOW)]
+        self._names: list[str] = []
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._handles:
+            os.close(self._handles.pop())
+
+    def read(self, path: str) -> bytes | None:
+        """The content; None for what is no regular file of at most MAX_FILE_BYTES, or not there."""
+        *parents, name = path.split("/")
+        if not name or any(part in ("", ".", "..") for part in (*parents, name)):
+            return None
+        try:
+            self._enter(parents)
+            handle = os.open(name, _FILE, dir_fd=self._handles[-1])
+        except (OSError, ValueError):
+            return None
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+                return None
+            data = b""
+            while chunk := os.read(handle, MAX_FILE_BYTES + 1 - len(data)):
+                data += chunk
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
+        return data if len(data) <= MAX_FILE_BYTES else None
+
+    def _enter(self, names: list[str]) -> None:
+        same = 0
+        while same < min(len(names), len(self._names)) and names[same] == self._names[same]:
+            same += 1
+        while len(self._names) > same:
+            os.close(self._handles.pop())
+            self._names.pop()
+        for name in names[same:]:
+            self._handles.append(os.open(name, _DIRECTORY, dir_fd=self._handles[-1]))
+            self._names.append(name)
+
+
+def list_sources(root: str, scope: str) -> Listing:
+    """The source files below `scope`, a path relative to `root` ('.' for all)."""
+    tracked = _git(root, scope, "--stage")
+    if tracked is None:
+        paths = dict.fromkeys(_walk(root, scope), "")
+    else:
+        paths = dict(_entries(tracked))
+        changed = _git(root, scope, "--modified", "--others", "--exclude-standard") or b""
+        paths |= dict.fromkeys(_decoded(changed), "")
+    files = [SourceFile(path=path, language=language_of(path), digest=digest) for path, digest in paths.items()]
+    files = sorted((file for file in files if file.language), key=lambda file: file.path)
+    listing = Listing(files=tuple(files[:MAX_FILES]), left_out=max(0, len(files) - MAX_FILES))
+    return _with_digests(root, listing)
+
+
+def blob_digest(data: bytes, like: str = "") -> str:
+    """The name of git's object for a file's content, by the hash that `like` was made with (else SHA-1)."""
+    # Git's names, not a safeguard: whoever forges a collision misleads the maps of his own workspace.
+    digest = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
+    digest.update(b"blob %d\0" % len(data))
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def _with_digests(root: str, listing: Listing) -> Listing:
+    """The listing with the content hashed where nobody else did; what can't be read is dropped."""
+    files, left_out = list[SourceFile](), listing.left_out
+    with Reader(root) as reader:
+        for file in listing.files:
+            if not file.digest:
+                data = reader.read(file.path)
+                if data is None:
+                    left_out += os.path.lexists(os.path.join(root, file.path))  # noqa: PTH118
+                    continue
+                file = replace(file, digest=blob_digest(data))
+            files.append(file)
+    return Listing(files=tuple(files), left_out=left_out)
+
+
+def _git(root: str, scope: str, *options: str) -> bytes | None:
+    """What git lists; None where there is no repository, no git, or no answer."""
+    try:
+        done = subprocess.run(
+            [*_GIT, *options, "--", scope],
+            cwd=root,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _environment() -> Mapping[str, str]:
+    return {**os.environ, **_VARIABLES}
+
+
+def _entries(staged: bytes) -> Iterator[tuple[str, str]]:
+    """(path, digest) of the regular files of the index: `mode digest stage<TAB>path`."""
+    for record in staged.split(b"\0"):
+        head, tab, name = record.partition(b"\t")
+        fields = head.split(b" ")
+        if tab and len(fields) == 3 and fields[0].startswith(b"100"):
+            for path in _decoded(name):
+                yield path, fields[1].decode("ascii", "replace") if fields[2] == b"0" else ""
+
+
+def _decoded(names: bytes) -> Iterator[str]:
+    for name in names.split(b"\0"):
+        # A name that is no text can't be asked for either.
+        with suppress(UnicodeDecodeError):
+            if name:
+                yield name.decode()
+
+
+def _walk(root: str, scope: str) -> Iterator[str]:
+    start = os.path.normpath(os.path.join(root, scope))  # noqa: PTH118
+    if os.path.isfile(start):  # noqa: PTH113
+        yield scope
+        return
+    found = 0
+    for directory, names, files in os.walk(start):
+        below = os.path.relpath(directory, root)
+        depth = below.count("/")
+        names[:] = sorted(
+            name for name in names if name not in _SKIPPED and not name.startswith(".") and depth < _MAX_DEPTH
+        )
+        for name in sorted(files):
+            path = name if below == "." else f"{below}/{name}"
+            if language_of(path):
+                found += 1
+                if found > MAX_FILES + 1:
+                    return
+                yield path

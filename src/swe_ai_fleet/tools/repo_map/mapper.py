@@ -1,0 +1,140 @@
+"""The fleet's side of the map: asks the program in the sandbox, believes nothing it says, keeps the last answers."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import jail, programs
+from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
+
+TIMEOUT_SECONDS = 150.0
+PARSE_SECONDS = 60.0
+"""What is not parsed by then is left to the next call, which finds the rest in the cache."""
+
+MAX_FOCUS_CHARS = 20_000
+_KEPT_MAPS = 16
+_OUTPUT_LIMIT = 256 * 1024
+_START = """\
+import json, os, sys
+from importlib.util import module_from_spec, spec_from_file_location
+code, packages, request = json.loads(sys.argv[1])
+code = next(filter(os.path.isdir, code))
+sys.path += filter(os.path.isdir, packages)
+spec = spec_from_file_location("repo_map", code + "/__init__.py", submodule_search_locations=[code])
+sys.modules["repo_map"] = module_from_spec(spec)
+from repo_map.program import main
+main(json.dumps(request))
+"""
+
+
+class RepoMap(BaseModel):
+    """A map as text, and what is in it: shown and all definitions and files.
+
+    `left_out` files are too many, too large or unreadable; for `unread` ones there was no time yet.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    key: str = Field(max_length=64)
+    text: str
+    shown_definitions: int
+    shown_files: int
+    definitions: int
+    files: int
+    left_out: int
+    unread: int
+
+
+class _Known(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    key: str
+
+
+_Answer: TypeAdapter[RepoMap | _Known] = TypeAdapter(RepoMap | _Known)
+
+
+class RepoMapper:
+    """Draws maps of one workspace.
+
+    The maps drawn last are kept by the contents they were drawn from, for this workspace alone: the keys come from a
+    place where strangers' code runs.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._kept: OrderedDict[str, RepoMap] = OrderedDict()
+
+    async def draw(self, scope: str, focus: list[str], *, max_tokens: int) -> RepoMap:
+        """A map of at most `max_tokens` tokens of the files below `scope`, a real path beneath the root.
+
+        Raises ToolFailure where it takes too long or the program fails.
+        """
+        request = {
+            "scope": scope,
+            "focus": focus,
+            "max_tokens": max_tokens,
+            "seconds": PARSE_SECONDS,
+            "known": list(self._kept),
+        }
+        code = [f"{programs.code().inside}/tools/repo_map", str(Path(__file__).parent)]
+        packages = [programs.packages().inside, programs.packages().outside]
+        result = await self._workspace.run(
+            Command(
+                # Isolated and without site: what can be imported is the standard library and what is named here.
+                argv=(jail.python(), "-I", "-S", "-B", "-c", _START, json.dumps([code, packages, request])),
+                timeout_seconds=TIMEOUT_SECONDS,
+                output_limit=_OUTPUT_LIMIT,
+            )
+        )
+        return self._answer(result, max_tokens)
+
+    def _answer(self, result: CommandResult, max_tokens: int) -> RepoMap:
+        if result.timed_out:
+            raise ToolTimeout(f"the map was not drawn within {TIMEOUT_SECONDS:g} seconds; give a narrower path")
+        if not result.ok:
+            said = result.stderr.text().strip().rpartition("\n")[2][:300]
+            raise ToolFailure(f"the map could not be drawn: {said or f'exit code {result.exit_code}'}")
+        answer = result.stdout.head + result.stdout.tail
+        try:
+            drawn = _Answer.validate_json(answer)
+        except ValidationError:
+            drawn = None
+        if isinstance(drawn, _Known):
+            if drawn.key in self._kept:
+                self._kept.move_to_end(drawn.key)
+            drawn = self._kept.get(drawn.key)
+        if drawn is None:
+            raise ToolFailure("the map could not be drawn: the program in the sandbox gave no proper answer")
+        drawn = drawn.model_copy(update={"text": drawn.text[: max_tokens * CHARS_PER_TOKEN]})
+        if drawn.key:
+            self._kept[drawn.key] = drawn
+            while len(self._kept) > _KEPT_MAPS:
+                self._kept.popitem(last=False)
+        return drawn
+
+
+def described(drawn: RepoMap, path: str) -> str:
+    """The map with a last line that says what is not in it and how to see that."""
+    notes: list[str] = []
+    if not drawn.files and not drawn.unread:
+        notes.append(f"there is no source file in a language that is parsed below {path!r}")
+    elif drawn.shown_definitions == drawn.definitions:
+        notes.append(f"all {drawn.definitions} definitions of {drawn.files} files")
+    else:
+        notes.append(
+            f"{drawn.shown_definitions} of {drawn.definitions} definitions, in {drawn.shown_files} of {drawn.files} "
+            "files; a narrower path, other focus words or more max_tokens show others"
+        )
+    if drawn.unread:
+        notes.append(f"{drawn.unread} files were not parsed for lack of time: call again to go on")
+    if drawn.left_out:
+        notes.append(f"{drawn.left_out} files left out: too many, too large or unreadable")
+    return "\n".join(filter(None, (drawn.text, f"[{'. '.join(notes)}]")))

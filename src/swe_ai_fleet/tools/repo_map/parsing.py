@@ -1,0 +1,113 @@
+"""Parsing in a child process: a file that crashes its parser, or never ends, costs only itself."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from .listing import Reader, SourceFile, blob_digest
+from .tags import NOTHING, FileTags, dump, extract, load
+
+FILE_SECONDS = 10.0
+_MAX_MEMORY = 2 * 1024**3
+_MAX_ANSWER = 4 * 1024 * 1024
+_CHUNK = 1 << 16
+
+Extract = Callable[[str, bytes], FileTags]
+
+
+def parse_files(
+    root: str, files: Sequence[SourceFile], *, seconds: float, file_seconds: float = FILE_SECONDS, by: Extract = extract
+) -> Iterator[tuple[SourceFile, FileTags | None, bool]]:
+    """(file, its tags, whether they are those of its digest), one after the other until `seconds` are over.
+
+    A file whose parser crashes or takes longer than `file_seconds` defines nothing; one that cannot be read has None.
+    What is other than its digest says must not be remembered under it. Raises RuntimeError where parsing fails for a
+    reason that is not the file's.
+    """
+    ends, at = time.monotonic() + seconds, 0
+    while at < len(files) and time.monotonic() < ends:
+        with _Child(root, files[at:], by) as child:
+            while at < len(files):
+                left = ends - time.monotonic()
+                answer = child.next(min(left, file_seconds)) if left > 0 else None
+                if answer is None and ends - time.monotonic() <= 0:
+                    return
+                file, at = files[at], at + 1
+                if answer is None:
+                    yield file, NOTHING, True
+                    break  # the next file needs a new child
+                if answer[:1] == b"?":
+                    raise RuntimeError(answer[1:].decode("utf-8", "replace")[:500])
+                same, text = answer[:1] == b"=", answer[1:].decode("utf-8", "replace")
+                yield file, load(text), same
+
+
+class _Child:
+    """A process that answers each file with a line.
+
+    `=tags`, `!tags` where the content is another than expected, `-` where there is none, `?error` where it is our own.
+    """
+
+    def __init__(self, root: str, files: Sequence[SourceFile], by: Extract) -> None:
+        self._output, write = os.pipe()
+        self._pending = b""
+        self._process = os.fork()
+        if self._process == 0:
+            # Whatever happens in here, nothing of the parent's code may go on in the child.
+            try:
+                os.close(self._output)
+                _serve(root, files, write, by)
+            finally:
+                os._exit(0)
+        os.close(write)
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._output)
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+    def next(self, seconds: float) -> bytes | None:
+        """The next answer; None where the child is dead, silent for too long, or says too much."""
+        ends = time.monotonic() + seconds
+        while (at := self._pending.find(b"\n")) < 0:
+            if len(self._pending) > _MAX_ANSWER:
+                return None
+            ready, _, _ = select.select([self._output], [], [], max(0.0, ends - time.monotonic()))
+            chunk = os.read(self._output, _CHUNK) if ready else b""
+            if not chunk:
+                return None
+            self._pending += chunk
+        line, self._pending = self._pending[:at], self._pending[at + 1 :]
+        return line
+
+
+def _serve(root: str, files: Sequence[SourceFile], write: int, by: Extract) -> None:
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+    with Reader(root) as reader, open(write, "wb", buffering=0) as output:
+        for file in files:
+            data = reader.read(file.path)
+            answer = b"-" if data is None else _answer(file, data, by)
+            rest = memoryview(answer + b"\n")
+            while rest:
+                rest = rest[output.write(rest) or 0 :]
+
+
+def _answer(file: SourceFile, data: bytes, by: Extract) -> bytes:
+    try:
+        tags = by(file.language, data)
+    except (MemoryError, RecursionError):
+        tags = NOTHING
+    except Exception as error:  # noqa: BLE001  (the edge of the process: the parent raises it)
+        return f"?{type(error).__name__}: {error}".replace("\n", " ").encode("utf-8", "replace")
+    mark = b"=" if blob_digest(data, like=file.digest) == file.digest else b"!"
+    return mark + dump(tags).encode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Test runners and linters: how each is started on a selection, and what its reports say."""

@@ -1,0 +1,225 @@
+"""`fleet tools` as its users run it: processes of its own over a directory, without a running fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.tools.catalogue import TOOLKITS
+
+SECRET = "sk-of-the-model-server-1234"
+SECONDS = 120.0
+NAMES = [definition.spec.name for kit in TOOLKITS for definition in kit.definitions.values()]
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        assert self.out.count("\n") == 1 and self.out.endswith("\n"), self.out + self.err
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Runs `fleet` with one home over one directory."""
+
+    home: Path
+    root: Path
+
+    @property
+    def audit(self) -> Path:
+        return self.home / "audit" / "tools.jsonl"
+
+    @property
+    def entries(self) -> list[AuditEntry]:
+        return [from_json(AuditEntry, line) for line in self.audit.read_bytes().splitlines()]
+
+    async def fleet(self, *arguments: str) -> Ran:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "swe_ai_fleet.cli.main", *arguments),
+            env={**kept, "FLEET_HOME": str(self.home), "FLEET_MODEL_API_KEY": SECRET},
+            cwd=self.root,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                out, err = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert process.returncode is not None
+        return Ran(code=process.returncode, out=out.decode(), err=err.decode())
+
+    async def run(self, operation: str, *arguments: str) -> Ran:
+        return await self.fleet("tools", "run", operation, *arguments)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "app.py").write_text(f"x = 1\nkey = '{SECRET}'\n")
+    return Shell(home=tmp_path / "home", root=root)
+
+
+class TestList:
+    async def test_the_catalogue_with_its_traits(self, shell: Shell) -> None:
+        listed = await shell.fleet("tools", "list")
+        assert (listed.code, listed.err) == (0, "")
+        lines = listed.out.splitlines()
+        assert [name for line in lines for name in line.split()[:1] if name in NAMES] == NAMES
+        (row,) = (line for line in lines if line.strip().startswith("shell_run_command"))
+        assert row.split()[1:5] == ["-", "high", "-", "yes"]
+
+    async def test_for_programs(self, shell: Shell) -> None:
+        tools = (await shell.fleet("tools", "list", "--json")).document["tools"]
+        assert [tool["name"] for tool in tools] == NAMES
+        (read,) = (tool for tool in tools if tool["name"] == "files_read_file")
+        assert read["read_only"] is True and read["risk"] == "low" and read["locks"] == ["workspace"]
+        assert read["roles"] == [role.value for role in Role]
+        assert read["parameters"]["required"] == ["path"]
+
+    async def test_of_a_role_and_without_changes(self, shell: Shell) -> None:
+        tools = (await shell.fleet("tools", "list", "--role", "qa", "--read-only", "--json")).document["tools"]
+        assert {"files_read_file", "git_diff"} <= {tool["name"] for tool in tools} < set(NAMES)
+        assert all(tool["read_only"] and not tool["network"] for tool in tools)
+        assert (await shell.fleet("tools", "list", "--role", "pilot")).code == 2
+
+
+class TestRun:
+    async def test_an_operation_and_its_audit(self, shell: Shell) -> None:
+        ran = await shell.run("files_read_file", "path=app.py", "start_line=2")
+        assert ran.code == 0
+        assert "key = '[masked]'" in ran.out and "x = 1" not in ran.out
+        (entry,) = shell.entries
+        assert (entry.tool, entry.operation, entry.outcome) == ("files", "read_file", Outcome.SUCCESS)
+        assert entry.arguments == {"path": "app.py", "start_line": 2}
+        assert str(shell.audit) in ran.err and entry.hash in ran.err
+        assert shell.audit.stat().st_mode & 0o077 == 0
+
+    async def test_arguments_as_json_and_another_directory(self, shell: Shell, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        other.mkdir()
+        edits = json.dumps({"path": "a.txt", "content": "from JSON"})
+        ran = await shell.run("files_write_file", "content=123", "--args", edits, "--workspace", str(other), "--json")
+        assert ran.code == 0
+        assert (other / "a.txt").read_text() == "123"
+        document = ran.document
+        assert (document["success"], document["outcome"], document["exit_code"]) == (True, "success", 0)
+        assert document["audit"] == {"file": str(shell.audit), "entries": [1, 2], "head": shell.entries[-1].hash}
+        assert [entry.outcome for entry in shell.entries] == [Outcome.STARTED, Outcome.SUCCESS]
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said", "outcome"),
+        [
+            (("files_read_file", "path=absent.py"), 1, "absent.py", Outcome.ERROR),
+            (("files_read_file", "path=../home"), 1, "outside", Outcome.REFUSED),
+            (("files_write_file", "--read-only", "path=a", "content=b"), 1, "may only read", Outcome.REFUSED),
+            (("files_read_file", "pth=a"), 2, "Signature: files_read_file(", Outcome.INVALID),
+            (("files_read_file", "path=a", "start_line=two"), 2, "start_line", Outcome.INVALID),
+        ],
+    )
+    async def test_what_does_not_work_is_said_and_audited(
+        self, shell: Shell, arguments: tuple[str, ...], code: int, said: str, outcome: Outcome
+    ) -> None:
+        ran = await shell.run(*arguments)
+        assert ran.code == code
+        assert ran.out.startswith("Error: ") and said in ran.out
+        assert shell.entries[-1].outcome is outcome
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("files_raed_file",), "did you mean files_read_file?"),
+            (("files_read_file", "app.py"), "key=value"),
+            (("files_read_file", "--args", "[1]"), "object"),
+            (("files_read_file", "--args", "{"), "JSON"),
+            (("files_read_file", "path=a", "--workspace", "absent"), "not a directory"),
+            (("files_read_file", "path=a", "--role", "pilot"), "pilot"),
+        ],
+    )
+    async def test_bad_usage(self, shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+        ran = await shell.run(*arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in ran.err
+        assert not shell.audit.exists()
+
+    @needs_sandbox
+    async def test_commands_run_in_the_sandbox(self, shell: Shell) -> None:
+        command = f"pwd; cat {shell.home}/audit/tools.jsonl; exit 3"
+        ran = await shell.run("shell_run_command", f"command={command}")
+        assert ran.code == 1
+        assert "Error: exit code 3" in ran.out and "/workspace" in ran.out
+        assert "No such file" in ran.out
+        slow = await shell.run("shell_run_command", "command=sleep 600", "timeout_seconds=0.3", "--json")
+        assert (slow.code, slow.document["outcome"]) == (4, "timeout")
+        assert [entry.outcome for entry in shell.entries] == ["started", "error", "started", "timeout"]
+
+
+class TestVerify:
+    async def test_many_at_once_make_one_chain(self, shell: Shell) -> None:
+        await asyncio.gather(*(shell.run("files_write_file", f"path={n}", "content=x") for n in range(4)))
+        entries = shell.entries
+        assert len(entries) == 8
+        assert verify(entries) is None
+        assert len({entry.execution_id for entry in entries}) == 4
+        ran = await shell.fleet("audit", "verify", str(shell.audit), "--head", entries[-1].hash, "--json")
+        assert ran.code == 0
+        document = ran.document
+        assert document["intact"] is True
+        assert document["agents"][0]["entries"] == 8
+
+    async def test_what_was_tampered_with_is_found(self, shell: Shell) -> None:
+        for number in range(2):
+            await shell.run("files_write_file", f"path={number}", "content=x")
+        whole = shell.audit.read_bytes()
+        head = shell.entries[-1].hash
+        lines = whole.splitlines(keepends=True)
+        for tampered, fault in (
+            (whole.replace(b'"path":"0"', b'"path":"9"'), 1),
+            (b"".join([lines[0], *lines[2:]]), 3),
+            (b"".join([*lines[:2], b"{}\n", *lines[3:]]), 3),
+            (b"".join(lines[:3]), 3),
+            (whole[:-10], 4),
+        ):
+            shell.audit.write_bytes(tampered)
+            ran = await shell.fleet("audit", "verify", str(shell.audit), "--head", head, "--json")
+            assert ran.code == 1
+            assert ran.document["agents"][0]["first_fault"]["seq"] == fault
+
+    async def test_nothing_is_written_behind_a_damaged_entry(self, shell: Shell) -> None:
+        await shell.run("files_read_file", "path=app.py")
+        damaged = shell.audit.read_bytes()[:-10]
+        shell.audit.write_bytes(damaged)
+        ran = await shell.run("files_write_file", "path=new", "content=x")
+        assert ran.code == 2
+        assert "no audit entry" in ran.err
+        assert not (shell.root / "new").exists()
+        assert shell.audit.read_bytes() == damaged
+
+    async def test_a_file_that_is_not_there(self, shell: Shell) -> None:
+        ran = await shell.fleet("audit", "verify", "absent.jsonl")
+        assert ran.code == 2 and "absent.jsonl" in ran.err

@@ -1,0 +1,428 @@
+"""DockerTool against a real engine: what it makes, what it holds back, what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
+from tests.docker_engine import BUSYBOX, NoEngine, TestEngine, docker_engine
+
+pytestmark = pytest.mark.slow
+docker = pytest.importorskip("docker")
+
+UID = 12_345
+DOCKERFILE = """\
+FROM scratch AS tools
+COPY busybox /bin/busybox
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[TestEngine]:
+    try:
+        with docker_engine() as running:
+            yield running
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def base(engine: TestEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An image of somebody else's, which policies here allow."""
+    directory = tmp_path_factory.mktemp("base")
+    shutil.copy(BUSYBOX, directory / "busybox")
+    (directory / "Dockerfile").write_text(DOCKERFILE)
+    client = docker.DockerClient(base_url=engine.host)
+    client.images.build(path=str(directory), tag="base:1", network_mode="none", rm=True)
+    yield "base:1"
+    client.close()
+
+
+@pytest.fixture
+def client(engine: TestEngine) -> Iterator[Any]:
+    """The engine as its operator sees it."""
+    client = docker.DockerClient(base_url=engine.host)
+    yield client
+    client.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(engine: TestEngine) -> Iterator[None]:
+    """Whatever a test does, its tools leave nothing of theirs behind."""
+    yield
+    with contextlib.closing(docker.DockerClient(base_url=engine.host)) as client:
+        for kind, things in (("container", client.containers), ("image", client.images)):
+            assert not things.list(all=True, filters={"label": f"swe-ai-fleet.{kind}.owner"})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    directory = tmp_path / "workspace"
+    directory.mkdir()
+    (directory / "hello.txt").write_text("hello\n")
+    os.chown(directory, UID, UID)
+    for parent in (tmp_path, *tmp_path.parents):  # pytest's directories are closed to the container's user
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    return directory
+
+
+@pytest.fixture
+def policy(engine: TestEngine, base: str) -> DockerPolicy:
+    return DockerPolicy(host=engine.host, images=("base:*", "absent:*"), max_output_bytes=1024 * 1024)
+
+
+@pytest.fixture
+async def kit(root: Path, policy: DockerPolicy) -> AsyncIterator[DockerTool]:
+    async with DockerTool(root, policy=policy) as tool:
+        yield tool
+
+
+async def run(kit: DockerTool, script: str, **arguments: object) -> ToolResult:
+    return await kit.call("run", {"image": "base:1", "command": ["sh", "-c", script], **arguments})
+
+
+async def test_each_operation_once(kit: DockerTool, root: Path, client: Any) -> None:
+    (root / "image").mkdir()
+    (root / "image/Dockerfile").write_text("FROM base:1\nARG WHO\nCOPY . /srv/\nRUN ls -A /srv; echo $WHO > /who\n")
+    (root / "image/.dockerignore").write_text("*.log\n")
+    (root / "image/kept.txt").write_text("kept")
+    (root / "image/left.log").write_text("left")
+    built = await kit.build("app", path="image", build_args={"WHO": "world"})
+    assert built.success, built.observation()
+    assert "kept.txt" in built.content
+    assert "left.log" not in built.content
+    assert ".fleet-" not in built.content.split("Running in", 1)[1].split("Removing")[0]
+    assert built.metadata["image"] == "app:latest"
+
+    result = await kit.run("app", ["cat", "/who", "hello.txt"])
+    assert (result.content, result.exit_code) == ("world\nhello", 0)
+    assert not client.containers.list(all=True)  # it is removed at its end
+
+    started = await kit.run("app", ["sh", "-c", "echo up; exec sleep 600"], name="svc", detach=True)
+    assert started.success, started.observation()
+    assert "svc" in (await kit.ps()).content
+    failed = await kit.exec("svc", ["sh", "-c", "echo inside; exit 7"])
+    assert (failed.content, failed.exit_code, failed.outcome) == ("inside", 7, Outcome.ERROR)
+    assert (await kit.logs("svc")).content == "up"
+    facts = (await kit.inspect("svc")).metadata
+    assert (facts["status"], facts["image"], facts["network"]) == ("running", "app:latest", "none")
+    assert "still runs" in (await kit.rm("svc")).error
+    assert (await kit.stop("svc", grace_seconds=0)).metadata["container_exit_code"] == 137
+    assert (await kit.rm("svc")).success
+    assert (await kit.ps()).content == "This run has no containers."
+    assert [row["name"] for row in (await kit.images()).metadata["images"]] == ["app:latest"]  # type: ignore[attr-defined]
+    assert "size_mib" in (await kit.inspect("app")).content
+    assert (await kit.rm("app")).success
+    assert not client.images.list(name=f"{kit.owner.namespace}/app")
+
+
+async def test_what_a_container_is_on_the_engine(kit: DockerTool, client: Any, root: Path) -> None:
+    assert (await run(kit, "sleep 600", name="svc", detach=True, memory_mb=64, cpus=0.5, pids=20)).success
+    [container] = client.containers.list()
+    host = container.attrs["HostConfig"]
+    assert (host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"]) == (
+        64 << 20,
+        64 << 20,
+        500_000_000,
+        20,
+    )
+    assert (host["CapDrop"], host["Privileged"], host["NetworkMode"]) == (["ALL"], False, "none")
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert (host["PidMode"], host["IpcMode"], host["UTSMode"]) == ("", "private", "")
+    assert [(mount["Source"], mount["Destination"], mount["RW"]) for mount in container.attrs["Mounts"]] == [
+        (str(root), "/workspace", False)
+    ]
+    assert container.labels["swe-ai-fleet.container.owner"] == kit.owner.key
+    assert container.labels["swe-ai-fleet.container.created-at"]
+
+
+async def test_what_a_process_in_it_can_do(kit: DockerTool) -> None:
+    result = await run(kit, "id -u; grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status; ls /sys/class/net; ls /dev")
+    assert result.content.splitlines()[0] == str(UID)
+    assert "CapEff:\t0000000000000000" in result.content
+    assert "CapBnd:\t0000000000000000" in result.content
+    assert "NoNewPrivs:\t1" in result.content
+    assert "eth0" not in result.content
+    assert "kmsg" not in result.content
+    assert (await run(kit, "mount -t tmpfs x /mnt || mount -o remount,rw /workspace")).exit_code != 0
+    assert (await run(kit, "touch /workspace/x")).exit_code == 1
+
+
+async def test_commands_beside_it_have_no_more(kit: DockerTool) -> None:
+    await run(kit, "sleep 600", name="svc", detach=True)
+    result = await kit.exec("svc", ["sh", "-c", "id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status"])
+    assert result.content.split() == [str(UID), "CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
+
+
+async def test_a_writable_workspace_hides_its_git_directory(kit: DockerTool, root: Path) -> None:
+    (root / ".git/hooks").mkdir(parents=True)
+    for directory in (root / ".git", root / ".git/hooks"):
+        os.chown(directory, UID, UID)
+    script = "touch made; mkdir -p .git/hooks; touch .git/hooks/pre-commit; mv .git git; ls -A .git"
+    result = await run(kit, script, workspace="rw")
+    assert (root / "made").stat().st_uid == UID
+    assert sorted(os.listdir(root / ".git")) == ["hooks"]
+    assert os.listdir(root / ".git/hooks") == [], result.observation()
+
+
+async def test_a_read_only_root_and_no_workspace(kit: DockerTool) -> None:
+    result = await run(
+        kit, "touch /tmp/ok && echo ok; touch /bin/x; ls /workspace", workspace="none", read_only_root=True
+    )
+    assert "ok" in result.content.splitlines()
+    assert "Read-only file system" in result.content
+    assert "/workspace: No such file" in result.content
+
+
+async def test_a_swapped_mount_source_is_never_asked_for(kit: DockerTool, root: Path) -> None:
+    """A link in the workspace leads into the container's own files, not to the host's."""
+    (root / "etc").symlink_to("/etc")
+    result = await run(kit, "cat /workspace/etc/shadow")
+    assert result.exit_code == 1
+    assert "No such file" in result.content
+
+
+async def test_memory_and_processes_are_bounded(kit: DockerTool) -> None:
+    hungry = await run(kit, "x=$(yes | head -c 100000000); echo ${#x}", memory_mb=16)
+    assert hungry.exit_code == 137 or "memory" in hungry.observation().lower(), hungry.observation()
+    many = await run(kit, "for i in $(seq 30); do sleep 5 & done; wait", pids=10)
+    assert many.exit_code != 0
+    assert "fork" in many.content
+
+
+async def test_a_flood_is_cut_off(kit: DockerTool, client: Any) -> None:
+    result = await run(kit, "yes")
+    assert (result.outcome, result.metadata["flooded"], result.truncated) == (Outcome.ERROR, True, True)
+    assert len(result.content) < 40_000
+    assert not client.containers.list(all=True)
+
+
+async def test_a_command_out_of_time_is_killed_and_what_it_said_is_kept(kit: DockerTool, client: Any) -> None:
+    result = await run(kit, "echo started; sleep 600", timeout_seconds=1)
+    assert (result.outcome, result.content) == (Outcome.TIMEOUT, "started")
+    assert not client.containers.list(all=True)
+    silent = await run(kit, "exec >/dev/null 2>&1; sleep 600", timeout_seconds=1)
+    assert silent.outcome is Outcome.TIMEOUT
+    assert not client.containers.list(all=True)
+
+
+async def test_a_command_beside_it_out_of_time_ends_with_its_container(kit: DockerTool, client: Any) -> None:
+    await run(kit, "sleep 600", name="svc", detach=True)
+    result = await kit.exec("svc", ["sh", "-c", "echo started; sleep 601"], timeout_seconds=1)
+    assert (result.outcome, result.content) == (Outcome.TIMEOUT, "started")
+    assert "started anew" in result.error
+    [container] = client.containers.list()
+    assert [process[-1] for process in container.top()["Processes"]] == ["sleep 600"]
+    assert (await kit.exec("svc", ["yes"])).metadata["flooded"] is True
+
+
+async def test_a_cancelled_run_leaves_nothing(kit: DockerTool, client: Any) -> None:
+    running = asyncio.create_task(run(kit, "echo up; sleep 600"))
+    while not client.containers.list():
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not client.containers.list(all=True)
+    assert kit.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+
+
+async def test_a_cancelled_command_beside_it_stops_the_container(kit: DockerTool, client: Any) -> None:
+    await run(kit, "sleep 600", name="svc", detach=True)
+    [container] = client.containers.list()
+    running = asyncio.create_task(kit.exec("svc", ["sleep", "601"]))
+    while "sleep 601" not in str(container.top()["Processes"]):
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not client.containers.list()
+    assert (await kit.inspect("svc")).metadata["status"] == "exited"
+    assert "does not run" in (await kit.exec("svc", ["true"])).error
+
+
+async def test_a_cancelled_build_ends_on_the_engine(kit: DockerTool, root: Path, client: Any) -> None:
+    (root / "Dockerfile").write_text("FROM base:1\nRUN sleep 600\n")
+    building = asyncio.create_task(kit.build("slow"))
+    while not client.containers.list():
+        await asyncio.sleep(0.02)
+    building.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await building
+    async with asyncio.timeout(20):
+        while client.containers.list(all=True):
+            await asyncio.sleep(0.05)
+    assert building.cancelled()
+
+
+async def test_a_build_out_of_time(kit: DockerTool, root: Path, client: Any) -> None:
+    (root / "Dockerfile").write_text("FROM base:1\nRUN echo begun; sleep 600\n")
+    result = await kit.build("slow", timeout_seconds=2)
+    assert result.outcome is Outcome.TIMEOUT
+    assert "begun" in result.content
+    async with asyncio.timeout(20):
+        while client.containers.list(all=True):
+            await asyncio.sleep(0.05)
+
+
+async def test_builds_have_no_network_and_fail_with_their_output(kit: DockerTool, root: Path) -> None:
+    (root / "Dockerfile").write_text("FROM base:1\nRUN ls /sys/class/net; exit 3\n")
+    result = await kit.build("app")
+    assert result.outcome is Outcome.ERROR
+    assert "returned a non-zero code: 3" in result.error
+    assert "eth0" not in result.content
+    assert "lo" in result.content
+    (root / "Dockerfile").write_text("FROM base:1\nRUN yes\n")
+    assert (await kit.build("app")).error.startswith("stopped: it printed")
+
+
+async def test_a_build_cannot_take_the_labels_away(kit: DockerTool, root: Path, client: Any) -> None:
+    (root / "Dockerfile").write_text("FROM base:1\nENV A=swe-ai-fleet.\nLABEL ${A}image.owner=other\n")
+    assert (await kit.build("app")).success
+    image = client.images.get(f"{kit.owner.namespace}/app:latest")
+    assert image.labels["swe-ai-fleet.image.owner"] == kit.owner.key
+
+
+async def test_images_that_may_not_be_used(kit: DockerTool, root: Path, client: Any) -> None:
+    client.images.get("base:1").tag("other", "1")
+    for image in ("other:1", "sha256:" + "a" * 64, client.images.get("base:1").id, "--privileged"):
+        result = await kit.call("run", {"image": image})
+        assert (result.outcome, kit.pipeline.trail.entries[-1].decision) == (Outcome.REFUSED, Decision.REFUSED), image
+    (root / "Dockerfile").write_text("FROM scratch\nCOPY --from=other:1 / /\n")
+    assert (await kit.build("app")).outcome is Outcome.REFUSED
+    missing = await kit.call("run", {"image": "absent:1"})
+    assert "not fetched" in missing.error
+    (root / "Dockerfile").write_text("FROM absent:1\n")
+    assert "not fetched" in (await kit.build("app")).error
+    client.images.remove("other:1")
+
+
+async def test_a_program_that_is_not_there(kit: DockerTool, client: Any) -> None:
+    result = await kit.run("base:1", ["nope"])
+    assert result.outcome is Outcome.ERROR
+    assert "nope" in result.error
+    assert "nope" in (await kit.run("base:1", ["nope"], detach=True)).error
+    assert not client.containers.list(all=True)
+
+
+async def test_names_and_numbers_are_bounded(root: Path, policy: DockerPolicy, base: str) -> None:
+    few = DockerPolicy(host=policy.host, images=policy.images, max_containers=1, max_images=1)
+    async with DockerTool(root, policy=few) as kit:
+        assert (await run(kit, "sleep 600", name="svc", detach=True)).success
+        assert "docker_rm" in (await run(kit, "true")).error
+        (root / "Dockerfile").write_text("FROM base:1\n")
+        assert (await kit.build("one")).success
+        assert (await kit.build("one")).success
+        assert "docker_rm" in (await kit.build("two")).error
+        assert "already" in (await DockerTool(root, policy=policy, owner=kit.owner).run("base:1", name="svc")).error
+        assert (await kit.rm("svc", force=True)).success
+        for name in ("../x", "A", "-x", "a" * 60):
+            assert (await run(kit, "true", name=name)).outcome is Outcome.ERROR
+
+
+async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: DockerPolicy) -> None:
+    (root / "Dockerfile").write_text("FROM base:1\n")
+    async with DockerTool(root, policy=policy, owner=Owner(tenant="other")) as other:
+        assert (await other.build("theirs")).success
+        started = await run(other, "sleep 600", name="svc", detach=True)
+        assert "no containers" in (await kit.ps()).content
+        assert "theirs" not in (await kit.images()).content
+        for reference in ("svc", f"{other.owner.namespace}-svc", str(started.metadata["id"])):
+            for operation, arguments in (
+                ("exec", {"container": reference, "command": ["id"]}),
+                ("logs", {"container": reference}),
+                ("stop", {"container": reference}),
+                ("rm", {"name": reference, "force": True}),
+                ("inspect", {"name": reference}),
+            ):
+                result = await kit.call(operation, arguments)
+                assert f"this run has no container {reference!r}" in result.error
+        for image in ("theirs", f"{other.owner.namespace}/theirs:latest"):
+            assert (await kit.call("run", {"image": image})).outcome is Outcome.REFUSED
+        assert "svc" in (await other.ps()).content
+
+
+async def test_containers_of_others_through_testcontainers(
+    kit: DockerTool, root: Path, engine: TestEngine, base: str, monkeypatch: pytest.MonkeyPatch, client: Any
+) -> None:
+    """Somebody else's container, made from an image of ours even, is none of ours."""
+    monkeypatch.setenv("DOCKER_HOST", engine.host)
+    monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+    from testcontainers.core.config import testcontainers_config
+    from testcontainers.core.container import DockerContainer
+
+    monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
+    (root / "Dockerfile").write_text("FROM base:1\n")
+    assert (await kit.build("app")).success
+    theirs = DockerContainer(f"{kit.owner.namespace}/app:latest")
+    with theirs.with_kwargs(network_mode="none").with_command("sleep 600") as running:
+        wrapped = running.get_wrapped_container()
+        assert "swe-ai-fleet.image.owner" in wrapped.labels  # inherited, and still not ours
+        assert (await kit.ps()).content == "This run has no containers."
+        for reference in (wrapped.name, wrapped.id, wrapped.short_id):
+            for operation, arguments in (
+                ("exec", {"container": reference, "command": ["id"]}),
+                ("rm", {"name": reference, "force": True}),
+                ("inspect", {"name": reference}),
+            ):
+                assert "has no container" in (await kit.call(operation, arguments)).error
+        await reap(kit.policy, older_than_seconds=0)
+        assert client.containers.get(wrapped.id).status == "running"
+
+
+async def test_closing_removes_what_the_run_made(root: Path, policy: DockerPolicy, client: Any) -> None:
+    (root / "Dockerfile").write_text("FROM base:1 AS one\nRUN touch /x\nFROM one\nRUN touch /y\n")
+    before = {image.id for image in client.images.list(all=True)}
+    async with DockerTool(root, policy=policy) as kit:
+        assert (await kit.build("app")).success
+        (root / "Dockerfile").write_text("FROM app\nRUN touch /z\n")
+        assert (await kit.build("upon")).success
+        (root / "Dockerfile").write_text("FROM app\nRUN touch /w\nRUN exit 1\n")
+        assert not (await kit.build("broken")).success
+        assert (await kit.run("upon", ["sleep", "600"], detach=True)).success
+    assert not client.containers.list(all=True)
+    assert {image.id for image in client.images.list(all=True)} == before
+
+
+async def test_the_reaper_takes_what_ended_executions_left(root: Path, policy: DockerPolicy, client: Any) -> None:
+    (root / "Dockerfile").write_text("FROM base:1\n")
+    kits = [DockerTool(root, policy=policy, owner=Owner(tenant="t", execution_id=name)) for name in ("dead", "alive")]
+    for kit in kits:
+        assert (await kit.build("app")).success
+        assert (await kit.run("app", ["sleep", "600"], name="svc", detach=True)).success
+    bystander = client.containers.run("base:1", ["sleep", "600"], detach=True, network_mode="none")
+    try:
+        assert (await reap(policy, older_than_seconds=3600)).containers == 0
+        first = await reap(policy, executions={"dead"})
+        assert (first.containers, first.images, first.failures) == (1, 1, ())
+        assert "svc" in (await kits[1].ps()).content
+        assert "no containers" in (await kits[0].ps()).content
+        second = await reap(policy, older_than_seconds=0)
+        assert (second.containers, second.images) == (1, 1)
+        assert client.containers.get(bystander.id).status == "running"
+        assert client.images.get("base:1")
+    finally:
+        bystander.remove(force=True)
+        for kit in kits:
+            await kit.close()
+
+
+async def test_an_engine_that_goes_away(root: Path) -> None:
+    try:
+        with docker_engine() as gone:
+            kit = DockerTool(root, policy=DockerPolicy(host=gone.host))
+            assert (await kit.ps()).success
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+    assert "no container engine answers" in (await kit.ps()).error

@@ -1,0 +1,737 @@
+"""git_clone, git_fetch, git_pull and git_push against a real server over HTTP with a password, and attacks on them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from swe_ai_fleet.tools.git import GitTool
+from swe_ai_fleet.tools.git_gateway import Gateway, RefUpdate
+from swe_ai_fleet.tools.git_grants import RemoteGrant
+from swe_ai_fleet.tools.git_remotes import GitRemotes
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy
+from swe_ai_fleet.tools.shell import ShellTool
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+
+SECRET = "correct horse battery"
+ENCODED = base64.b64encode(f"robot:{SECRET}".encode()).decode()
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Server:
+    """`git http-backend` behind aiohttp. Without the right password everything is 401."""
+
+    root: Path
+    url: str = ""
+    seen: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    instead: Answer | None = None
+
+    @property
+    def project(self) -> Path:
+        return self.root / "team/project.git"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append((request.method, request.path_qs))
+        if self.instead is not None:
+            return await self.instead(request)
+        if request.headers.get("Authorization") != f"Basic {ENCODED}":
+            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
+        body = await request.read()
+        variables = {
+            "PATH": os.environ["PATH"], "GIT_PROJECT_ROOT": str(self.root), "GIT_HTTP_EXPORT_ALL": "1",
+            "REQUEST_METHOD": request.method, "PATH_INFO": request.path, "QUERY_STRING": request.query_string,
+            "CONTENT_TYPE": request.headers.get("Content-Type", ""), "REMOTE_USER": "robot",
+            "CONTENT_LENGTH": str(len(body)), "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""),
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }  # fmt: skip
+        process = await asyncio.create_subprocess_exec(
+            "git", "http-backend", env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        answer, _ = await process.communicate(body)
+        head, _, content = answer.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if line)
+        status = int(headers.pop("Status", "200").split()[0])
+        return web.Response(status=status, headers=headers, body=content)
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A person's repository, and what the server serves of it."""
+    path = tmp_path_factory.mktemp("template")
+    source = make_repository(path / "source", {"app.py": "a = 1\n"})
+    git(source, "tag", "-a", "v1", "-m", "one")
+    git(source, "branch", "side")
+    commit_files(source, {"later.py": "later\n"})
+    project = path / "served/team/project.git"
+    project.parent.mkdir(parents=True)
+    git(path, "clone", "-q", "--bare", str(source), str(project))
+    git(project, "config", "http.receivepack", "true")
+    git(path, "init", "-q", "--bare", "-b", "main", "served/team/empty.git")
+    return path
+
+
+@pytest.fixture
+async def server(tmp_path: Path, template: Path) -> AsyncIterator[Server]:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    running = Server(root=tmp_path / "served")
+    application = web.Application(client_max_size=2**26)
+    application.router.add_route("*", "/{path:.*}", running.handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    running.url = f"http://{host}:{port}"
+    yield running
+    await runner.cleanup()
+
+
+def grant(server: Server, **changed: object) -> RemoteGrant:
+    options: dict[str, object] = {
+        "name": "origin", "url": f"{server.url}/team/project.git", "push": ("fix/*",), "username": "robot",
+        "secret": SECRET, "private": True, "insecure": True,
+    }  # fmt: skip
+    return RemoteGrant(**(options | changed))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def workspace(tmp_path: Path) -> AsyncIterator[LocalWorkspace]:
+    (tmp_path / "clone").mkdir()
+    async with Sandbox(SandboxPolicy()).workspace(tmp_path / "clone") as opened:
+        yield opened
+
+
+def make_tool(workspace: LocalWorkspace, *grants: RemoteGrant, **options: object) -> GitTool:
+    remotes = GitRemotes(Sandbox(SandboxPolicy()), grants, **options)  # type: ignore[arg-type]
+    return GitTool(workspace, remotes=remotes)
+
+
+@pytest.fixture
+async def tool(workspace: LocalWorkspace, server: Server) -> GitTool:
+    """A tool with a grant for the project, whose workspace holds a clone of it."""
+    made = make_tool(workspace, grant(server))
+    await ok(made.clone("origin"))
+    server.seen.clear()
+    return made
+
+
+async def ok(call: Awaitable[ToolResult]) -> ToolResult:
+    result = await call
+    assert result.success, result.observation()
+    return result
+
+
+async def failed(tool: GitTool, call: Awaitable[ToolResult], *said: str, outcome: Outcome = Outcome.ERROR) -> None:
+    result = await call
+    entry = tool.pipeline.trail.entries[-1]
+    decision = Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED
+    assert (result.success, result.outcome, entry.outcome, entry.decision) == (False, outcome, outcome, decision), (
+        result.observation()
+    )
+    for text in said:
+        assert text in result.observation()
+    assert SECRET not in result.observation()
+
+
+async def refused(tool: GitTool, call: Awaitable[ToolResult], *said: str) -> None:
+    await failed(tool, call, *said, outcome=Outcome.REFUSED)
+
+
+async def shell(workspace: LocalWorkspace, line: str) -> str:
+    return (await ok(ShellTool(workspace).run_command(line))).content
+
+
+async def commit(tool: GitTool, workspace: LocalWorkspace, name: str, content: str) -> str:
+    (workspace.root / name).write_text(content)
+    await ok(tool.add([name]))
+    return str((await ok(tool.commit(f"Change {name}"))).metadata["commit_sha"])
+
+
+def everything_below(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    root = workspace.root
+    assert (root / "later.py").read_text() == "later\n"
+    assert git(root, "rev-parse", "HEAD") == git(server.project, "rev-parse", "main")
+    assert git(root, "branch", "-a", "--format=%(refname)").split() == [
+        "refs/heads/main",
+        "refs/remotes/origin/main",
+        "refs/remotes/origin/side",
+    ]
+    assert git(root, "tag") == "v1"
+    assert git(root, "fsck", "--full") == ""
+    assert git(root, "config", "remote.origin.url") == f"{server.url}/team/project.git"
+    assert (await ok(tool.status())).content.splitlines()[0] == "## main...origin/main"
+    assert git(root, "status", "--porcelain") == ""
+
+
+async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, server: Server) -> None:
+    tool = make_tool(workspace, grant(server, name="team", url=f"{server.url}/team/*"))
+    url = f"{server.url}/team/project.git"
+    result = await ok(tool.clone(url, "libs/one", branch="side", depth=1))
+    one = workspace.root / "libs/one"
+    assert (result.metadata["branch"], result.metadata["path"]) == ("side", "libs/one")
+    assert result.metadata["refs"] == {"team/side": {"old": "", "new": git(server.project, "rev-parse", "side")}}
+    assert [path.name for path in sorted(one.iterdir())] == [".git", "app.py"]
+    await ok(tool.clone(url, "/workspace/two", depth=1))
+    two = workspace.root / "two"
+    assert git(two, "rev-list", "--count", "--all") == "1"
+    assert git(two, "rev-parse", "--is-shallow-repository") == "true"
+    assert git(two, "fsck") == ""
+    assert (await ok(tool.clone(f"{server.url}/team/empty.git", "three"))).content == "The remote has no branch yet"
+    await failed(tool, tool.clone(url, "four", branch="absent"), "no branch 'absent'")
+    await failed(tool, tool.clone(f"{server.url}/team/absent.git", "four"), "no such repository")
+    await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not granted", "/team/*")
+    assert not (workspace.root / "four").exists()
+
+
+async def test_a_repository_of_the_newer_object_format(workspace: LocalWorkspace, server: Server) -> None:
+    source = server.root / "newer"
+    git(server.root, "init", "-q", "-b", "main", "--object-format=sha256", str(source))
+    git(source, "commit", "-q", "--allow-empty", "-m", "first")
+    git(server.root, "clone", "-q", "--bare", str(source), "team/newer.git")
+    git(server.root / "team/newer.git", "config", "http.receivepack", "true")
+    tool = make_tool(workspace, grant(server, url=f"{server.url}/team/newer.git"))
+    await ok(tool.clone("origin"))
+    mine = await commit(tool, workspace, "x", "x\n")
+    assert len(mine) == 64
+    await ok(tool.push(to="fix/x"))
+    await ok(tool.fetch())
+    assert git(server.root / "team/newer.git", "rev-parse", "fix/x") == mine
+
+
+async def test_clone_never_over_something(workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+    tool = make_tool(workspace, grant(server))
+    (tmp_path / "clone-sibling").mkdir()
+    (workspace.root / "full").mkdir()
+    (workspace.root / "full/file").write_text("mine")
+    (workspace.root / "out").symlink_to(tmp_path / "clone-sibling")
+    await refused(tool, tool.clone("origin", "full"), "not empty")
+    await refused(tool, tool.clone("origin", "."), "not empty")
+    for path in ("../clone-sibling", "/workspace-sibling", str(tmp_path / "clone-sibling"), "out", "out/x", "/"):
+        await refused(tool, tool.clone("origin", path), "outside the workspace")
+    await refused(tool, tool.clone("origin", ".git/x"), ".git")
+    await failed(tool, tool.clone("origin", "full/file"), "full/file")
+    assert list((tmp_path / "clone-sibling").iterdir()) == []
+    assert server.seen == []
+
+
+async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+    assert (await ok(tool.fetch())).content.endswith("everything is up to date")
+    old = git(server.project, "rev-parse", "main")
+    source = tmp_path / "source"
+    new = commit_files(source, {"news.py": "news\n"})
+    git(source, "tag", "v2")
+    git(source, "branch", "extra")
+    git(source, "push", "-q", str(server.project), "main", "extra", "v2")
+    fetched = await ok(tool.fetch(branches=["main"]))
+    assert fetched.metadata["refs"] == {"origin/main": {"old": old, "new": new}}
+    assert git(workspace.root, "rev-parse", "HEAD") == old
+    assert set((await ok(tool.fetch(tags=True))).metadata["refs"]) == {"origin/extra", "tags/v2"}  # type: ignore[call-overload]
+    pulled = await ok(tool.pull())
+    assert (pulled.metadata["branch"], pulled.metadata["clean"]) == ("main", True)
+    assert (workspace.root / "news.py").read_text() == "news\n"
+    await failed(tool, tool.fetch(branches=["absent"]), "no such branch")
+    await failed(tool, tool.pull(branch="absent"), "no such branch")
+
+
+async def test_pull_merges_and_reports_conflicts(
+    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path
+) -> None:
+    await commit(tool, workspace, "mine.py", "mine\n")
+    commit_files(tmp_path / "source", {"theirs.py": "theirs\n"})
+    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    await failed(tool, tool.pull(ff_only=True), "Not possible to fast-forward")
+    await ok(tool.pull())
+    assert len(git(workspace.root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
+    await commit(tool, workspace, "app.py", "mine\n")
+    commit_files(tmp_path / "source", {"app.py": "theirs\n"})
+    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    conflict = await tool.pull()
+    assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
+    assert "git_merge(abort=true)" in conflict.observation()
+    assert (await ok(tool.merge(abort=True))).metadata["clean"]
+
+
+async def test_a_fetch_sends_only_what_is_new(workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    commit_files(source, {"blob": os.urandom(300_000)})
+    git(source, "push", "-q", str(server.project), "main")
+    tool = make_tool(workspace, grant(server))
+    assert (await ok(tool.clone("origin"))).metadata["received_bytes"] > 300_000  # type: ignore[operator]
+    commit_files(source, {"small": "small\n"})
+    git(source, "push", "-q", str(server.project), "main")
+    assert (await ok(tool.fetch())).metadata["received_bytes"] < 10_000  # type: ignore[operator]
+
+
+async def test_fetch_into_a_shallow_clone(workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+    tool = make_tool(workspace, grant(server))
+    await ok(tool.clone("origin", depth=1))
+    new = commit_files(tmp_path / "source", {"x": "x\n"})
+    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    await ok(tool.pull())
+    assert git(workspace.root, "rev-parse", "HEAD") == new
+    await ok(tool.checkout("fix/shallow", create=True))
+    mine = await commit(tool, workspace, "y", "y\n")
+    await ok(tool.push())
+    assert git(server.project, "rev-parse", "fix/shallow") == mine
+    assert git(workspace.root, "fsck") == ""
+
+
+async def test_push(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    await ok(tool.checkout("fix/one", create=True))
+    first = await commit(tool, workspace, "app.py", "a = 2\n")
+    pushed = await ok(tool.push())
+    assert pushed.metadata == {"remote": "origin", "branch": "fix/one", "old": "", "new": first, "forced": False}
+    assert git(server.project, "rev-parse", "fix/one") == first
+    assert git(workspace.root, "rev-parse", "refs/remotes/origin/fix/one") == first
+    assert "nothing to push" in (await ok(tool.push())).content
+    second = await commit(tool, workspace, "app.py", "a = 3\n")
+    again = await ok(tool.push())
+    assert (again.metadata["old"], again.metadata["new"]) == (first, second)
+    assert f"{first[:10]}..{second[:10]} -> origin/fix/one" in again.content
+    await ok(tool.push(branch="fix/one", to="fix/two"))
+    assert git(server.project, "rev-parse", "fix/two") == second
+    await failed(tool, tool.push(branch="fix/absent"), "no commit")
+
+
+async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    await commit(tool, workspace, "app.py", "a = 2\n")
+    before = git(server.project, "for-each-ref")
+    await refused(tool, tool.push(), "'main'", "fix/*")
+    await refused(tool, tool.push(to="feature"), "not granted")
+    await refused(tool, tool.push(to="refs/heads/fix/x"), "no name of a branch")
+    wide = make_tool(workspace, grant(server, push=("*",), protected=()))
+    await refused(wide, wide.push(), "default branch")
+    guarded = make_tool(workspace, grant(server, push=("*",), protected=("release/*",)))
+    await refused(guarded, guarded.push(to="release/1"), "protected")
+    nothing = make_tool(workspace, grant(server, push=()))
+    await refused(nothing, nothing.push(to="fix/x"), "none")
+    assert git(server.project, "for-each-ref") == before
+    named = make_tool(workspace, grant(server, push=("*", "main")))
+    await ok(named.push())
+    assert git(server.project, "rev-parse", "main") == git(workspace.root, "rev-parse", "HEAD")
+
+
+async def test_no_force_without_a_lease(
+    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path
+) -> None:
+    await ok(tool.checkout("fix/one", create=True))
+    await commit(tool, workspace, "app.py", "a = 2\n")
+    await ok(tool.push())
+    await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
+    rewritten = git(workspace.root, "rev-parse", "HEAD")
+    old = git(server.project, "rev-parse", "fix/one")
+    await failed(tool, tool.push(), "git_pull(branch='fix/one')")
+    assert git(server.project, "rev-parse", "fix/one") == old
+    # Somebody else pushes: what the clone last saw is no longer there.
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", "-b", "fix/one", str(server.project), str(other))
+    theirs = commit_files(other, {"theirs": "theirs\n"})
+    git(other, "push", "-q", "origin", "fix/one")
+    await failed(tool, tool.push(force_with_lease=True), "git_fetch")
+    assert git(server.project, "rev-parse", "fix/one") == theirs
+    await ok(tool.fetch())
+    forced = await ok(tool.push(force_with_lease=True))
+    assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
+    assert git(server.project, "rev-parse", "fix/one") == rewritten
+
+
+async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    hook = server.project / "hooks/update"
+    hook.write_text("#!/bin/sh\necho 'ask a person first' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    await failed(tool, tool.push(to="fix/x"), "ask a person first", "hook declined")
+    wrong = make_tool(workspace, grant(server, secret="not the password"))
+    await failed(wrong, wrong.fetch(), "HTTP 401", "credential")
+    nobody = make_tool(workspace, grant(server, secret=""))
+    await failed(nobody, nobody.fetch(), "HTTP 401")
+    down = make_tool(workspace, grant(server, url="http://127.0.0.1:9/a.git"))
+    await failed(down, down.fetch(), "cannot connect to 127.0.0.1:9")
+
+
+BAD_REMOTES = (
+    "--upload-pack=touch pwned", "-u", "", ".", "/etc", "../served/team/project.git", "upstream", "origin ", "ORIGIN",
+    "ext::sh -c touch% pwned", "file:///etc", "file::/etc", "ssh://host/x.git", "git@host:x.git", "git://host/x.git",
+    "ftp://host/x.git", "http::http://host/x.git", "https://other.example/team/project.git", "{url}/../../etc",
+    "{url}.evil", "{url}?x=1", "{url}#x", "{url}/%2e%2e/x", "http://127.0.0.1@other.example/team/project.git",
+)  # fmt: skip
+
+
+async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    for remote in BAD_REMOTES:
+        text = remote.format(url=f"{server.url}/team/project.git")
+        for call in (tool.fetch(text), tool.pull(text), tool.push(text, to="fix/x"), tool.clone(text, "new")):
+            await refused(tool, call)
+    assert server.seen == []
+    assert not (workspace.root / "pwned").exists()
+    assert not (workspace.root / "new").exists()
+
+
+async def test_branches_that_are_none(tool: GitTool, server: Server) -> None:
+    for branch in ("--upload-pack=touch pwned", "-f", ":main", "a:b", "a b", "a..b", "*", "", "refs/heads/x", "x.lock"):
+        for call in (
+            tool.fetch(branches=[branch]), tool.pull(branch=branch), tool.push(branch=branch), tool.push(to=branch),
+            tool.clone("origin", "new", branch=branch),
+        ):  # fmt: skip
+            await refused(tool, call, "no name of a branch")
+    assert server.seen == []
+
+
+async def test_paths_and_refs_that_lead_out_are_recorded_as_refused(tool: GitTool, workspace: LocalWorkspace) -> None:
+    for path in ("../outside", "/etc/passwd", "/workspace-sibling/x"):
+        for call in (tool.add([path]), tool.diff([path]), tool.log(path=path), tool.checkout(paths=[path])):
+            await refused(tool, call, "Give a path relative to the repository")
+    for ref in ("--output=pwned", "-x", "--upload-pack=touch pwned"):
+        for call in (tool.show(ref), tool.log(ref=ref), tool.checkout(ref), tool.branch(ref), tool.merge(ref)):
+            await refused(tool, call, "is an option, not a ref")
+    assert not list(workspace.root.glob("*pwned*"))
+
+
+async def test_user_info_is_refused_and_not_recorded(tool: GitTool, server: Server) -> None:
+    url = server.url.replace("http://", f"http://robot:{SECRET}@") + "/team/project.git"
+    for call in (tool.clone(url, "new"), tool.fetch(url), tool.push(url)):
+        await refused(tool, call, "user name or password")
+        assert SECRET not in repr(tool.pipeline.trail.entries)
+
+
+async def test_without_remotes_everything_is_refused(workspace: LocalWorkspace) -> None:
+    bare = GitTool(workspace)
+    for call in (bare.clone("https://example.org/a.git"), bare.fetch(), bare.pull(), bare.push()):
+        await refused(bare, call, "GitTool(remotes=")
+    sandbox = Sandbox(SandboxPolicy(rung=Rung.NONE))
+    granted = RemoteGrant(name="origin", url="https://example.org/a.git")
+    unconfined = GitTool(workspace, remotes=GitRemotes(sandbox, [granted]))
+    await refused(unconfined, unconfined.fetch(), "it takes bubblewrap")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"name": "--x"}, "name"), ({"name": "a/b"}, "name"), ({"url": "ext::sh"}, "url"), ({"url": "/srv/x"}, "url"),
+        ({"url": "http://host/x"}, "url"), ({"url": "https://u:p@host/x"}, "url"), ({"secret": "a\nb"}, "secret"),
+    ],
+)  # fmt: skip
+def test_grants_are_checked(wrong: Mapping[str, str], named: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        RemoteGrant(**({"name": "origin", "url": "https://host/x.git"} | dict(wrong)))  # type: ignore[arg-type]
+    assert caught.value.field == named
+    assert SECRET not in repr(RemoteGrant(name="o", url="https://host/x.git", secret=SECRET))
+
+
+TRAPS = (
+    "git config url.http://127.0.0.1:9/.insteadOf {server}/; git config url.http://127.0.0.1:9/.insteadOf http://",
+    "git config url.ext::{trap}.pushInsteadOf http://; git config protocol.ext.allow always",
+    "git config remote.origin.url ext::{trap}; git config remote.origin.pushurl ext::{trap}",
+    "git config remote.origin.url $PWD; git config remote.origin.uploadpack {trap}; "
+    "git config remote.origin.receivepack {trap}; git config remote.origin.vcs evil",
+    "git config http.proxy http://127.0.0.1:9; git config remote.origin.proxy http://127.0.0.1:9; "
+    "git config http.extraHeader 'X-Evil: 1'; git config http.cookieFile /workspace/cookies",
+    "git config credential.helper '!{trap}'; git config core.askPass {trap}; git config core.sshCommand {trap}",
+    "for h in pre-push reference-transaction post-checkout post-merge pre-merge-commit commit-msg; do "
+    "cp {trap} .git/hooks/$h; done; git config core.hooksPath /workspace/.git/hooks",
+    "git config include.path /workspace/.git/evil; git config -f .git/evil core.sshCommand {trap}; "
+    "git config -f .git/evil url.ext::{trap}.insteadOf http://; git config -f .git/evil core.askPass {trap}",
+    "git config remote.origin.fetch '+refs/heads/*:refs/heads/*'; git config remote.origin.prune true; "
+    "git config remote.origin.push ':refs/heads/side'; git config remote.origin.mirror true; "
+    "git config push.followTags true; git config push.default matching; git config fetch.prune true",
+    "git config core.fsmonitor {trap}; git config core.gitProxy {trap}; git config core.alternateRefsCommand {trap}; "
+    "git config merge.x.driver {trap}; echo '* merge=x' > .git/info/attributes; git config push.gpgSign true; "
+    "git config gpg.program {trap}; git config merge.verifySignatures true",
+)
+
+
+@pytest.mark.parametrize("line", TRAPS)
+async def test_what_the_clone_is_configured_to_has_no_effect(
+    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path, line: str
+) -> None:
+    trap = workspace.root / ".git/trap"
+    trap.write_text("#!/bin/sh\ntouch /workspace/sprung\nenv >> /workspace/sprung\nexit 0\n")
+    trap.chmod(0o755)
+    (workspace.root / ".git/hooks").mkdir(exist_ok=True)
+    await shell(workspace, line.format(trap="/workspace/.git/trap", server=server.url))
+    news = commit_files(tmp_path / "source", {"news.py": "news\n"})
+    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    assert (await ok(tool.fetch())).metadata["refs"]["origin/main"]["new"] == news  # type: ignore[index,call-overload]
+    await ok(tool.pull())
+    assert (workspace.root / "news.py").read_text() == "news\n"
+    await ok(tool.checkout("fix/one", create=True))
+    mine = await commit(tool, workspace, "app.py", "a = 2\n")
+    await ok(tool.push())
+    assert git(server.project, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").split("\n") == [
+        f"refs/heads/fix/one {mine}",
+        f"refs/heads/main {news}",
+        f"refs/heads/side {git(server.project, 'rev-parse', 'side')}",
+    ]
+    assert not (workspace.root / "sprung").exists()
+    assert {path for _, path in server.seen} <= {
+        f"/team/project.git/{place}"
+        for place in ("git-upload-pack", "git-receive-pack", "info/refs?service=git-upload-pack",
+                      "info/refs?service=git-receive-pack")
+    }  # fmt: skip
+
+
+PROWL = """
+import os, time
+seen = set()
+open("/workspace/ready", "w").close()
+while not os.path.exists("/workspace/stop"):
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        for name in ("environ", "cmdline"):
+            try:
+                seen.add(open(f"/proc/{process}/{name}", "rb").read())
+            except OSError:
+                pass
+    for folder in ("/tmp", "/run", "/home", "/courier"):
+        for place, _, files in os.walk(folder):
+            for file in files:
+                try:
+                    seen.add(open(os.path.join(place, file), "rb").read(100000))
+                except OSError:
+                    pass
+    time.sleep(0.002)
+open("/workspace/seen", "wb").write(b"|".join(seen))
+"""
+
+
+async def test_nobody_in_a_sandbox_sees_the_credential(
+    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path
+) -> None:
+    await ok(tool.checkout("fix/one", create=True))
+    await commit(tool, workspace, "app.py", "a = 2\n")
+    (workspace.root / "prowl.py").write_text(PROWL)
+    asked: list[tuple[str, str]] = []
+    everywhere: set[bytes] = set()
+
+    async def look_around(request: web.Request) -> web.StreamResponse:
+        # While git is at it: what this host shows of all its processes, those of the courier among them.
+        asked.append((request.method, request.path))
+        server.instead = None
+        for process in Path("/proc").glob("[0-9]*"):
+            for name in ("environ", "cmdline"):
+                with_name = process / name
+                try:
+                    content = with_name.read_bytes()
+                except OSError:
+                    continue
+                everywhere.add(content)
+        answer = await server.handle(request)
+        server.instead = look_around
+        return answer
+
+    server.instead = look_around
+    prowling = asyncio.ensure_future(ShellTool(workspace).run_command("python3 prowl.py"))
+    while not (workspace.root / "ready").exists():
+        await asyncio.wait([prowling], timeout=0.01)
+        assert not prowling.done(), prowling.result().observation()
+    try:
+        await ok(tool.push())
+        await ok(tool.fetch())
+    finally:
+        (workspace.root / "stop").touch()
+        await prowling
+    assert len(asked) >= 4
+    seen = (workspace.root / "seen").read_bytes()
+    assert b"prowl.py" in seen
+    assert any(b"/courier/repository" in content for content in everywhere)
+    for secret in (SECRET.encode(), ENCODED.encode(), SECRET.encode().replace(b" ", b"%20")):
+        assert secret not in seen
+        assert not any(secret in content for content in everywhere)
+        assert secret not in everything_below(workspace.root)
+        assert secret not in repr(tool.pipeline.trail.entries).encode()
+    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-courier-*/repository/refs/heads/fix"))
+
+
+async def test_what_a_server_echoes_is_masked(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    hook = server.project / "hooks/update"
+    hook.write_text(f"#!/bin/sh\necho 'you sent {SECRET} as {ENCODED}' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    result = await tool.push(to="fix/x")
+    assert "you sent [masked] as [masked]" in result.observation()
+    assert SECRET not in repr(tool.pipeline.trail.entries)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_redirects_are_not_followed(tool: GitTool, server: Server, status: int) -> None:
+    other: list[str] = []
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        if request.path.startswith("/stolen"):
+            other.append(request.headers.get("Authorization", ""))
+        return web.Response(status=status, headers={"Location": f"http://localhost/stolen{request.path}"})
+
+    server.instead = redirect
+    await refused(tool, tool.fetch(), "redirects are not followed")
+    await refused(tool, tool.push(to="fix/x"), "redirects are not followed")
+    assert other == []
+
+
+async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: LocalWorkspace, server: Server) -> None:
+    class Rebinding:
+        async def resolve(self, host: str, port: int) -> Sequence[str]:
+            return ["127.0.0.1"]
+
+    for url, resolver in ((server.url, None), (server.url.replace("127.0.0.1", "git.example.org"), Rebinding())):
+        granted = grant(server, url=f"{url}/team/project.git", private=False)
+        tool = make_tool(workspace, granted, resolver=resolver)
+        await refused(tool, tool.clone("origin"), "not on the public internet")
+    assert server.seen == []
+    assert list(workspace.root.iterdir()) == []
+
+
+async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: Server) -> None:
+    sent = 0
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(headers={"Content-Type": "application/x-git-upload-pack-advertisement"})
+        await response.prepare(request)
+        while sent < 200_000_000:
+            await response.write(b"001e# service=git-upload-pack\n0000" + b"0" * 65536)
+            sent += 65536
+        return response
+
+    tool = make_tool(workspace, grant(server), max_received_bytes=1_000_000)
+    server.instead = flood
+    await failed(tool, tool.clone("origin"), "more than 1000000 bytes")
+    assert sent < 50_000_000
+    server.instead, server_root = None, server.root.parent / "source"
+    commit_files(server_root, {"big": os.urandom(3_000_000)})
+    git(server_root, "push", "-q", str(server.project), "main")
+    await failed(tool, tool.clone("origin", "sub"), "more than 1000000 bytes")
+    assert not (workspace.root / "sub").exists()
+    assert list(workspace.root.iterdir()) == []
+
+
+async def test_a_push_that_is_too_large(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    (workspace.root / "big").write_bytes(os.urandom(3_000_000))
+    await ok(tool.add(["big"]))
+    await ok(tool.commit("Big"))
+    small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
+    await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
+    assert "fix/big" not in git(server.project, "branch")
+    await ok(tool.push(to="fix/big"))
+
+
+async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    asked = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        return await asyncio.Future[web.StreamResponse]()
+
+    refs = git(workspace.root, "for-each-ref")
+    server.instead = hang
+    patient = make_tool(workspace, grant(server), seconds=1.0)
+    await failed(patient, patient.fetch(), "not done within 1 seconds", outcome=Outcome.TIMEOUT)
+    assert asked.is_set()
+    asked.clear()
+    call = asyncio.ensure_future(tool.clone("origin", "new"))
+    await asked.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+    assert not (workspace.root / "new").exists()
+    assert git(workspace.root, "for-each-ref") == refs
+    server.instead = None
+    await ok(tool.fetch())
+
+
+async def test_hostile_objects_are_not_taken_in(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+    blob = git(server.project, "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
+    inner = git(server.project, "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
+    tree = git(server.project, "mktree", "--missing", stdin=f"040000 tree {inner}\t.git\n".encode())
+    evil = git(server.project, "commit-tree", tree, "-m", "evil")
+    git(server.project, "update-ref", "refs/heads/evil", evil)
+    before = git(workspace.root, "for-each-ref")
+    await failed(tool, tool.fetch(), "git fetch")
+    assert git(workspace.root, "for-each-ref") == before
+    await ok(tool.fetch(branches=["main"]))
+
+
+class TestGateway:
+    """What a git that somebody has taken over could ask of it."""
+
+    UPDATE = RefUpdate(ref="refs/heads/fix/x", old="0" * 40, new="1" * 40)
+
+    @pytest.fixture
+    async def gateway(self, server: Server) -> AsyncIterator[Gateway]:
+        transport = GuardedTransport(
+            HttpPolicy(private_hosts=("127.0.0.1",), ports=(int(server.url.rpartition(":")[2]),))
+        )
+        async with Gateway(
+            f"{server.url}/team/project.git", authorization=f"Basic {ENCODED}", transport=transport,
+            max_received_bytes=10_000_000, max_sent_bytes=100_000,
+        ) as opened:  # fmt: skip
+            yield opened
+
+    async def ask(self, gateway: Gateway, method: str, place: str, body: bytes = b"", *headers: str) -> int:
+        host, _, port = gateway.address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        lines = [f"{method} {place} HTTP/1.1", f"Host: {gateway.address}", *headers]
+        if body:
+            lines.append(f"Content-Length: {len(body)}")
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        answer = await reader.read()
+        writer.close()
+        return int(answer.split()[1])
+
+    def secret(self, gateway: Gateway) -> str:
+        return "/" + gateway.url.rpartition("/")[2]
+
+    def commands(self, *lines: str) -> bytes:
+        return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
+
+    async def test_only_two_places_of_one_repository_are_served(self, gateway: Gateway, server: Server) -> None:
+        key = self.secret(gateway)
+        assert await self.ask(gateway, "GET", f"{key}/info/refs?service=git-upload-pack") == 200
+        server.seen.clear()
+        for method, place in (
+            ("GET", "/info/refs?service=git-upload-pack"), ("GET", "/wrong/info/refs?service=git-upload-pack"),
+            ("GET", f"{key}/info/refs"), ("GET", f"{key}/HEAD"), ("GET", f"{key}/objects/info/packs"),
+            ("GET", f"{key}/../other.git/info/refs?service=git-upload-pack"), ("GET", f"{key}/git-upload-pack"),
+            ("GET", f"{key}/info/refs?service=git-upload-pack&x"), ("DELETE", f"{key}/git-upload-pack"),
+            ("GET", f"{key}/info/refs?service=git-receive-pack"), ("POST", f"{key}/git-receive-pack"),
+            ("GET", "http://169.254.169.254/"), ("CONNECT", "127.0.0.1:22"),
+        ):  # fmt: skip
+            assert await self.ask(gateway, method, place) == 502, place
+        assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"0" * 100_001) == 502
+        assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
+        assert server.seen == []
+
+    async def test_only_the_permitted_change_is_pushed(self, gateway: Gateway, server: Server) -> None:
+        gateway.permit(self.UPDATE)
+        key, null, new = self.secret(gateway), "0" * 40, "1" * 40
+        good = f"{null} {new} refs/heads/fix/x"
+        for body in (
+            self.commands(f"{null} {new} refs/heads/main"), self.commands(f"{new} {null} refs/heads/fix/x"),
+            self.commands(f"{null} {'2' * 40} refs/heads/fix/x"), self.commands(f"{'2' * 40} {new} refs/heads/fix/x"),
+            self.commands(f"{good}\0report-status", f"{null} {new} refs/heads/main"), self.commands(),
+            self.commands("push-cert\0", good), b"0000", b"", b"zzzz", b"0004", b"00ff" + good.encode(),
+            self.commands(good).replace(b"0000PACK", b""),
+        ):  # fmt: skip
+            assert await self.ask(gateway, "POST", f"{key}/git-receive-pack", body) == 502, body
+        packed = (f"{key}/git-receive-pack", self.commands(good), "Content-Encoding: gzip")
+        assert await self.ask(gateway, "POST", *packed) == 502
+        assert server.seen == []
+        body = self.commands(f"shallow {new}", f"{good}\0 report-status\n")
+        await self.ask(gateway, "POST", f"{key}/git-receive-pack", body)
+        assert server.seen == [("POST", "/team/project.git/git-receive-pack")]

@@ -1,0 +1,327 @@
+"""Real MCP servers, confined over a workspace: what they can do for an agent, and what they cannot do to its host."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.environment import Mount
+from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import Policy
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+HERE = Path(__file__).parent
+SERVERS = Mount(source=str(HERE), target="/opt/servers")
+PACKAGES = Mount(source=sys.prefix, target=sys.prefix)
+
+
+def small(**changes: object) -> McpServer:
+    values: dict[str, object] = {
+        "name": "small",
+        "command": (sys.executable, "/opt/servers/small_mcp_server.py"),
+        "mounts": (SERVERS, PACKAGES),
+        "tools": ("*",),
+    }
+    return McpServer(**{**values, **changes})
+
+
+def hostile(**changes: object) -> McpServer:
+    values: dict[str, object] = {
+        "name": "bad",
+        "command": ("python3", "-S", "/opt/servers/hostile_mcp_server.py"),
+        "mounts": (SERVERS,),
+        "tools": ("*",),
+    }
+    return McpServer(**{**values, **changes})
+
+
+@asynccontextmanager
+async def opened(root: Path, *servers: McpServer, pipeline: Pipeline | None = None) -> AsyncIterator[McpTool]:
+    policy = SandboxPolicy(grace_seconds=1)
+    async with (
+        Sandbox(policy).workspace(root) as workspace,
+        McpTool(workspace, pipeline, servers=servers, sandbox=policy, restart_seconds=0.01) as kit,
+    ):
+        yield kit
+
+
+def running(word: str) -> list[int]:
+    """The processes of this host with a word among their arguments."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if word.encode() in words:
+            found.append(int(entry.name))
+    return found
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / "a.txt").write_text("inside")
+    (tmp_path / "secret.txt").write_text("outside")
+    (root / "way_out").symlink_to(tmp_path / "secret.txt")
+    return root
+
+
+class TestConfinement:
+    async def test_a_server_of_the_sdk(self, root: Path) -> None:
+        async with opened(root, small()) as kit:
+            assert (await kit.call("small_add", {"a": 2, "b": 3})).content == "5"
+            assert not kit.definitions["small_add"].spec.network
+            assert "exit code 7" in (await kit.call("small_leave", {})).error
+            assert (await kit.call("small_add", {"a": 2, "b": 2})).content == "4"
+
+    async def test_it_reaches_the_workspace_alone(self, root: Path, tmp_path: Path) -> None:
+        async with opened(root, hostile()) as kit:
+            assert (await kit.call("bad_read", {"say": "/workspace/a.txt"})).content == "inside"
+            assert (await kit.call("bad_write", {"say": "/workspace/b.txt"})).content == "written"
+            for path in (str(tmp_path / "secret.txt"), "/workspace/way_out", "/etc/shadow", "/proc/self/root/root"):
+                assert (await kit.call("bad_read", {"say": path})).content.startswith("failed: ")
+            assert (await kit.call("bad_write", {"say": "/usr/x"})).content.startswith("failed: ")
+        assert (root / "b.txt").read_text() == "written"
+
+    async def test_a_read_only_workspace(self, root: Path) -> None:
+        server = hostile(read_only_workspace=True, read_only_tools=("read",))
+        async with opened(root, server, pipeline=Pipeline(policy=Policy(read_only=True))) as kit:
+            assert (await kit.call("bad_read", {"say": "/workspace/a.txt"})).content == "inside"
+            assert (await kit.call("bad_write", {"say": "/workspace/a.txt"})).outcome is Outcome.REFUSED
+        async with opened(root, server) as kit:
+            result = await kit.call("bad_write", {"say": "/workspace/a.txt"})
+            assert "Read-only file system" in result.content
+        assert (root / "a.txt").read_text() == "inside"
+
+    async def test_the_network_is_what_was_granted(self, root: Path) -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+            await writer.drain()
+            writer.close()
+
+        service = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = service.sockets[0].getsockname()[1]
+        proxied = {"no_proxy": "", "NO_PROXY": ""}
+        grant = NetworkGrant(private_hosts=(f"localhost:{port}",))
+        granted = hostile(name="granted", variables=proxied, network=grant)
+        async with service, opened(root, hostile(variables=proxied), granted) as kit:
+            address = f"http://localhost:{port}/"
+            alone = await kit.call("bad_fetch", {"say": address})
+            through = await kit.call("granted_fetch", {"say": address})
+            beyond = await kit.call("granted_fetch", {"say": "http://example.org/"})
+            assert kit.definitions["granted_fetch"].spec.network
+            assert not kit.definitions["bad_fetch"].spec.network
+        assert alone.content.startswith("failed: ")
+        assert through.content == "hello"
+        assert "403" in beyond.content
+
+    async def test_the_repository_cannot_pass_for_a_part_of_the_server(self, root: Path) -> None:
+        for name in ("hostile_mcp_server.py", "json.py", "sitecustomize.py"):
+            (root / name).write_text("import os\nopen('/workspace/hijacked', 'w').write(str(dict(os.environ)))\n")
+        (root / "python3").write_text("#!/bin/sh\nenv >/workspace/hijacked\n")
+        (root / "python3").chmod(0o755)
+        server = hostile(
+            command=("python3", "-m", "hostile_mcp_server"),
+            variables={"PYTHONPATH": "/opt/servers"},
+            secret_variables={"TOKEN": "tok-8d1f0c2b7a"},
+        )
+        async with opened(root, server) as kit:
+            result = await kit.call("bad_module", {})
+        assert result.content.startswith("/home/agent ")
+        assert result.content.endswith(" []")
+        assert not (root / "hijacked").exists()
+
+    async def test_a_tool_that_is_another_after_a_restart_is_refused(self, root: Path) -> None:
+        async with opened(root, hostile()) as kit:
+            assert (await kit.call("bad_echo", {})).success
+            assert "exit code 3" in (await kit.call("bad_crash", {})).error
+            (root / "altered").touch()
+            result = await kit.call("bad_echo", {})
+            assert result.outcome is Outcome.REFUSED
+            assert (await kit.call("bad_flat", {})).success
+
+    async def test_a_server_that_hangs_is_replaced(self, root: Path) -> None:
+        async with opened(root, hostile(time_limit_seconds=2.0)) as kit:
+            result = await kit.call("bad_freeze", {})
+            assert result.outcome is Outcome.TIMEOUT
+            result = await kit.call("bad_echo", {"say": "back"})
+            assert result.content == "echo: back"
+
+    async def test_no_process_outlives_the_run(self, root: Path) -> None:
+        marker, child, bare = (str(root / name) for name in ("marker", "child", "child-bare"))
+        server = hostile(command=(*hostile().command, "", marker))
+        async with opened(root, server) as kit:
+            for word in (child, bare):
+                assert (await kit.call("bad_spawn", {"say": word})).success
+                await until(lambda word=word: running(word))
+            assert running(marker)
+        assert not running(marker) + running(child) + running(bare)
+
+    async def test_no_process_of_an_unconfined_server_outlives_the_run(self, root: Path) -> None:
+        child = str(root / "child")
+        command = (sys.executable, "-S", str(HERE / "hostile_mcp_server.py"))
+        async with opened(root, hostile(command=command, confined=False, mounts=())) as kit:
+            assert (await kit.call("bad_spawn", {"say": child})).success
+            await until(lambda: running(child))
+            assert (await kit.call("bad_crash", {})).outcome is Outcome.ERROR
+            assert (await kit.call("bad_echo", {})).success
+            assert not running(child)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@asynccontextmanager
+async def served(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The small server over HTTP, ready."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(HERE / "small_mcp_server.py"), str(port), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        while b"running on" not in (line := await process.stderr.readline()):
+            assert line, "the server did not start"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_streamable_http_of_the_sdk(root: Path) -> None:
+    port = free_port()
+    server = McpServer(
+        name="web", url=f"http://127.0.0.1:{port}/mcp", private=True, tools=("*",), time_limit_seconds=3.0
+    )
+    async with served(port) as process, opened(root, server) as kit:
+        assert (await kit.call("web_add", {"a": 2, "b": 3})).content == "5"
+        waiting = kit.call("web_wait", {})
+        adding = kit.call("web_add", {"a": 1, "b": 1})
+        late, quick = await asyncio.gather(waiting, adding)
+        assert late.outcome is Outcome.TIMEOUT
+        assert quick.content == "2"
+        assert (await kit.call("web_add", {"a": 3, "b": 1})).content == "4"
+        result = await kit.call("web_leave", {})
+        assert result.outcome is Outcome.ERROR
+        await process.wait()
+        assert "cannot connect" in (await kit.call("web_add", {"a": 2, "b": 3})).error
+        async with served(port):
+            results: list[ToolResult] = [await kit.call("web_add", {"a": 2, "b": 3}) for _ in range(2)]
+            assert results[-1].content == "5", results
+
+
+def installed(argv: list[str]) -> None:
+    try:
+        subprocess.run(argv, check=True, capture_output=True, timeout=120)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"cannot be installed here: {error}")
+
+
+@pytest.fixture(scope="module")
+def npm_prefix(tmp_path_factory: pytest.TempPathFactory) -> Mount:
+    prefix = tmp_path_factory.mktemp("npm")
+    packages = ["@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-everything"]
+    installed(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(prefix), *packages])
+    return Mount(source=str(prefix), target="/opt/npm")
+
+
+@pytest.fixture(scope="module")
+def pip_prefix(tmp_path_factory: pytest.TempPathFactory) -> Mount:
+    prefix = tmp_path_factory.mktemp("pip") / "venv"
+    installed([sys.executable, "-m", "venv", str(prefix)])
+    installed([str(prefix / "bin" / "pip"), "install", "-q", "mcp-server-git", "mcp-server-time"])
+    return Mount(source=str(prefix), target=str(prefix))
+
+
+@pytest.mark.slow
+async def test_the_filesystem_server(root: Path, tmp_path: Path, npm_prefix: Mount) -> None:
+    server = McpServer(
+        name="fs",
+        # Told to serve everything: what holds it is the sandbox, not its own check.
+        command=("/opt/npm/node_modules/.bin/mcp-server-filesystem", "/"),
+        mounts=(npm_prefix,),
+        tools=("read_text_file", "write_file"),
+    )
+    async with opened(root, server) as kit:
+        assert set(kit.definitions) == {"fs_read_text_file", "fs_write_file"}
+        assert (await kit.call("fs_read_text_file", {"path": "/workspace/a.txt"})).content == "inside"
+        assert (await kit.call("fs_write_file", {"path": "/workspace/b.txt", "content": "new"})).success
+        for path in (str(tmp_path / "secret.txt"), "/workspace/way_out", "/etc/shadow"):
+            result = await kit.call("fs_read_text_file", {"path": path})
+            assert result.outcome is Outcome.ERROR
+            assert "outside" not in result.error.replace("path outside allowed", "")
+        assert not (await kit.call("fs_write_file", {"path": "/etc/x", "content": ""})).success
+    assert (root / "b.txt").read_text() == "new"
+    pipeline = Pipeline(policy=Policy(allowed_paths=("src/**",)))
+    async with opened(root, server, pipeline=pipeline) as kit:
+        result = await kit.call("fs_write_file", {"path": "/workspace/a.txt", "content": "spoilt"})
+        assert result.outcome is Outcome.REFUSED
+    assert (root / "a.txt").read_text() == "inside"
+
+
+@pytest.mark.slow
+async def test_the_everything_server(root: Path, npm_prefix: Mount) -> None:
+    server = McpServer(
+        name="every",
+        command=("/opt/npm/node_modules/.bin/mcp-server-everything",),
+        mounts=(npm_prefix,),
+        tools=("*",),
+        time_limit_seconds=2.0,
+    )
+    async with opened(root, server) as kit:
+        assert (await kit.call("every_echo", {"message": "hi"})).content == "Echo: hi"
+        image = await kit.call("every_get-tiny-image", {})
+        assert "image/png: 4033 bytes, not shown" in image.content
+        assert len(image.content) < 500
+        weather = await kit.call("every_get-structured-content", {"location": "Chicago"})
+        assert isinstance(weather.metadata["structured"], dict)
+        late = await kit.call("every_trigger-long-running-operation", {"duration": 60, "steps": 600})
+        assert late.outcome is Outcome.TIMEOUT
+        assert (await kit.call("every_echo", {"message": "hi"})).success
+
+
+@pytest.mark.slow
+async def test_the_git_and_time_servers(root: Path, pip_prefix: Mount) -> None:
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    directory = f"{pip_prefix.target}/bin"
+    servers = [
+        McpServer(
+            name="gitty",
+            command=(f"{directory}/mcp-server-git", "--repository", "{workspace}"),
+            mounts=(pip_prefix,),
+            tools=("git_*",),
+            read_only_tools=("git_status", "git_log"),
+        ),
+        McpServer(name="clock", command=(f"{directory}/mcp-server-time",), mounts=(pip_prefix,), tools=("get_*",)),
+    ]
+    async with opened(root, *servers) as kit:
+        assert not kit.notes
+        assert "a.txt" in (await kit.call("gitty_git_status", {"repo_path": "/workspace"})).content
+        assert kit.definitions["gitty_git_status"].spec.read_only
+        assert not kit.definitions["gitty_git_commit"].spec.read_only
+        assert "UTC" in (await kit.call("clock_get_current_time", {"timezone": "UTC"})).content
+        assert "clock_convert_time" not in kit.definitions

@@ -1,0 +1,398 @@
+"""Python that a model wrote, on the real kernel: what it gives back, and what it cannot get at."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, Pipeline, ToolRegistry
+from swe_ai_fleet.tools.builtin import PythonExecutor
+from swe_ai_fleet.tools.directory import BareDirectory
+from swe_ai_fleet.tools.policy import Policy
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+MEMORY = 256 * 1024**2
+
+
+@pytest.fixture
+async def workspace(tmp_path: Path) -> AsyncIterator[LocalWorkspace]:
+    (tmp_path / "ws").mkdir()
+    sandbox = Sandbox(SandboxPolicy(max_processes=40, max_memory_bytes=2 * MEMORY, grace_seconds=0.3))
+    async with sandbox.workspace(tmp_path / "ws") as opened:
+        yield opened
+
+
+@pytest.fixture
+def kit(workspace: LocalWorkspace) -> BuiltinTools:
+    settings = BuiltinSettings(code_seconds=10, code_memory_bytes=MEMORY, code_output_chars=5_000)
+    return BuiltinTools(workspace, settings=settings)
+
+
+async def run(kit: BuiltinTools, code: str) -> ToolResult:
+    return await kit.call("python_executor", {"code": code})
+
+
+def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
+    entry = kit.pipeline.trail.entries[-1]
+    assert (entry.tool, entry.operation) == ("python_executor", "python_executor")
+    return entry.outcome, entry.decision
+
+
+# What it gives back
+
+
+async def test_alone_it_runs_in_a_directory_of_its_own_that_vanishes(tmp_path: Path) -> None:
+    registry = ToolRegistry([PythonExecutor()])
+    code = "import os\nopen('kept', 'w').write('x')\nos.mkdir('d', 0)\nprint(os.getcwd(), os.listdir())\nresult = 6 * 7"
+    found = await registry.execute_tool("python_executor", code=code)
+    assert found == {"result": 42, "code": code, "output": "/workspace ['kept', 'd']"}
+    assert (await registry.execute_tool("python_executor", code="import os; result = os.listdir()"))["result"] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "result"),
+    [
+        ("result = {'a': [1, 2.5, None, True], 'é': '漢'}", {"a": [1, 2.5, None, True], "é": "漢"}),
+        ("result = 'x' * 3", "xxx"),
+        ("x = 1", None),
+        ("result = {1, 2}", "{1, 2}"),
+        ("result = (1, 2)", "(1, 2)"),
+        ("result = {1: 2}", "{1: 2}"),
+        ("result = float('inf')", "inf"),
+        ("result = '\\ud800'", "'\\ud800'"),
+        ("class C:\n    def __repr__(self): return 'a C'\nresult = C()", "a C"),
+        ("class C:\n    def __repr__(self): 1 / 0\nresult = C()", "<C, whose repr raises ZeroDivisionError>"),
+        ("result = 10 ** 5000", "<int, whose repr raises ValueError>"),
+        ("result = []\nresult.append(result)", "[[...]]"),
+        ("import sys\nresult = 3\nsys.exit()", 3),
+        ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\nresult = P(1)", "P(x=1)"),
+        ("import pickle\nclass P: pass\nresult = len(pickle.dumps(P())) > 0", True),
+    ],
+)
+async def test_results(kit: BuiltinTools, code: str, result: object) -> None:
+    found = await run(kit, code)
+    assert found.success, found.observation()
+    assert found.metadata["result"] == (result if result != "'\\ud800'" else found.metadata["result"])
+    assert found.metadata["code"] == code
+
+
+async def test_what_a_model_reads(kit: BuiltinTools) -> None:
+    code = "import os, sys\nprint('one')\nsys.stderr.write('two\\n')\nos.system('echo three')\nresult = {'n': 1}"
+    assert (await run(kit, code)).content == "output:\none\ntwo\nthree\nresult:\n  n: 1"
+    assert "printed nothing and set no `result`" in (await run(kit, "x = 1")).content
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def f():\n    return 1 / 0\nprint('before')\nf()", "    return 1 / 0\n"),
+        ("x = (", "SyntaxError: '(' was never closed"),
+        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("import sys\nsys.exit('bad')", "the code ended with sys.exit('bad')"),
+        ("import os\nos._exit(0)", "leave out os._exit"),
+        ("import os\nos._exit(7)", "exit code 7"),
+        ("import os\nos.abort()", "exit code 134"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("def f(): f()\nf()", "RecursionError"),
+        ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E"),
+        ("import threading\ndel threading.Thread\n1/0", "ZeroDivisionError"),
+        ("(" * 300, "SyntaxError: too many nested parentheses"),
+        ("-" * 90_000 + "1", "Error"),
+        ("input()", "EOFError"),
+    ],
+)
+async def test_faults_are_told(kit: BuiltinTools, code: str, said: str) -> None:
+    found = await run(kit, code)
+    assert (found.success, found.outcome) == (False, Outcome.ERROR)
+    assert said in found.error
+    assert "python_runner" not in found.error
+    if "before" in code:
+        assert found.content == "output: before"
+        assert 'File "<code>", line 4' in found.error
+    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("", "empty"), (" \n", "empty"), ("x = '\0'", "NUL"), ("x = '\udcff'", "surrogate"), ("#" * 100_001, "at most")],
+)
+async def test_what_is_not_even_run(kit: BuiltinTools, code: str, said: str) -> None:
+    found = await run(kit, code)
+    assert not found.success
+    assert said in found.error
+
+
+async def test_large_code_runs(kit: BuiltinTools) -> None:
+    found = await run(kit, "# 'quoted' \"$HOME\" `id`\n" * 3_900 + "result = 'whole'")
+    assert found.metadata["result"] == "whole"
+    assert "code" not in found.metadata, "events carry no more than so much"
+
+
+async def test_it_works_on_the_files_of_the_workspace(kit: BuiltinTools, workspace: LocalWorkspace) -> None:
+    (workspace.root / "data.txt").write_text("4 5")
+    code = "a, b = open('data.txt').read().split()\nopen('out.txt', 'w').write(a * 2)\nresult = int(a) + int(b)"
+    assert (await run(kit, code)).metadata["result"] == 9
+    assert (workspace.root / "out.txt").read_text() == "44"
+
+
+async def test_the_workspace_does_not_shadow_modules(kit: BuiltinTools, workspace: LocalWorkspace) -> None:
+    for name in ("json", "resource", "sitecustomize", "usercustomize"):
+        (workspace.root / f"{name}.py").write_text("raise SystemExit('taken over')")
+    found = await run(kit, "import json, resource\nresult = json.dumps([1])")
+    assert found.metadata["result"] == "[1]"
+
+
+async def test_policy_refuses_it_before_anything_runs(workspace: LocalWorkspace) -> None:
+    kit = BuiltinTools(workspace, Pipeline(policy=Policy(read_only=True)))
+    found = await run(kit, "open('written', 'w')")
+    assert found.outcome is Outcome.REFUSED
+    assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED)
+    assert not (workspace.root / "written").exists()
+
+
+async def test_calls_side_by_side_do_not_mix(kit: BuiltinTools) -> None:
+    found = await asyncio.gather(*(run(kit, f"print({n})\nresult = {n}") for n in range(6)))
+    assert [(each.metadata["result"], each.metadata["output"]) for each in found] == [(n, str(n)) for n in range(6)]
+
+
+# What it cannot get at
+
+HOST_FILES = """
+import os
+seen = []
+for path in {paths!r}:
+    try:
+        seen.append(os.listdir(path) if os.path.isdir(path) else open(path).read())
+    except OSError:
+        pass
+result = seen
+"""
+
+
+async def test_host_files_stay_unread(kit: BuiltinTools, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("do not read")
+    places = (str(secret), str(Path(__file__).resolve()), "/etc/shadow", str(Path.home() / ".ssh"))
+    paths = [form for place in places for form in (place, f"/workspace/..{place}", f"/proc/1/root{place}")]
+    found = await run(kit, HOST_FILES.format(paths=paths))
+    assert found.success
+    assert "do not read" not in repr(found.metadata)
+    assert found.metadata["result"] == []
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+
+
+async def test_host_files_cannot_be_written(kit: BuiltinTools, tmp_path: Path) -> None:
+    found = await run(kit, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
+    assert "FileNotFoundError" in found.error
+    assert not (tmp_path / "x").exists()
+    for path in ("/usr/bin/owned", "/etc/owned", "/owned", "/proc/sys/kernel/hostname"):
+        found = await run(kit, f"open({path!r}, 'w').write('x')")
+        assert ("Error" in found.error, audited(kit)[0]) == (True, Outcome.ERROR)
+
+
+async def test_a_link_out_of_the_workspace_leads_nowhere(kit: BuiltinTools, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("do not read")
+    code = f"import os\nos.symlink({str(tmp_path / 'secret.txt')!r}, 'link')\nresult = open('link').read()"
+    found = await run(kit, code)
+    assert "FileNotFoundError" in found.error
+    read = await kit.call("file_reader", {"file_path": "link"})
+    assert "outside the workspace" in read.error
+    assert kit.pipeline.trail.entries[-1].outcome is Outcome.REFUSED
+
+
+async def test_the_environment_is_not_the_hosts(kit: BuiltinTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = secrets.token_hex(8)
+    monkeypatch.setenv("FLEET_TEST_TOKEN", token)
+    code = (
+        "import os, glob\nresult = repr(dict(os.environ))\n"
+        "for path in glob.glob('/proc/*/environ'):\n    try: result += repr(open(path, 'rb').read())\n"
+        "    except OSError: pass"
+    )
+    found = await run(kit, code)
+    assert "PATH" in str(found.metadata["result"])
+    assert token not in repr(found)
+
+
+async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        port = server.getsockname()[1]
+        code = (
+            "import socket\nresult = []\n"
+            f"for host, port in (('127.0.0.1', {port}), ('1.1.1.1', 53), ('example.org', 80)):\n"
+            "    try: socket.create_connection((host, port), 2); result.append(host)\n"
+            "    except OSError as e: print(type(e).__name__)\n"
+        )
+        found = await run(kit, code)
+        assert (found.success, found.metadata["result"]) == (True, [])
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+async def test_the_runner_cannot_be_traced(kit: BuiltinTools) -> None:
+    # Process 1 is bubblewrap's own, which only waits; the next is the runner, which the commands come through.
+    code = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+others = sorted(int(name) for name in os.listdir('/proc') if name.isdigit() and int(name) != os.getpid())
+result = []
+for pid in others[1:]:
+    if libc.ptrace(16, pid, 0, 0) == 0:
+        result.append(f'attached to {pid}')
+    for path in [f'/proc/{pid}/mem', *(f'/proc/{pid}/fd/{number}' for number in range(12))]:
+        try:
+            os.close(os.open(path, os.O_RDWR))
+            result.append(path)
+        except OSError:
+            pass
+result = [others[:2], result]
+"""
+    found = await run(kit, code)
+    assert found.success, found.observation()
+    assert found.metadata["result"] == [[1, 2], []]
+    assert (await run(kit, "result = 1")).metadata["result"] == 1
+
+
+async def test_a_fork_bomb_is_stopped(kit: BuiltinTools) -> None:
+    code = (
+        "import os, time\nchildren = 0\ntry:\n    while children < 200:\n        if os.fork() == 0:\n"
+        "            time.sleep(60)\n        children += 1\nexcept OSError as e:\n    result = [children, e.errno]"
+    )
+    started = time.monotonic()
+    found = await run(kit, code)
+    assert found.success, found.observation()
+    children, errno = found.metadata["result"]  # type: ignore[misc]
+    assert (children < 40, errno) == (True, 11)
+    assert time.monotonic() - started < 10, "what it forked is killed, not waited for"
+    assert (await run(kit, "result = 1")).metadata["result"] == 1
+
+
+async def test_memory_is_limited(kit: BuiltinTools) -> None:
+    found = await run(kit, "x = bytearray(10 * 1024 ** 3)")
+    assert "MemoryError\n(the memory of the sandbox is used up" in found.error
+    found = await run(kit, "x = []\nwhile True: x.append(bytearray(1 << 20))")
+    assert "MemoryError" in found.error
+    found = await run(kit, f"import resource\nresource.setrlimit(resource.RLIMIT_AS, ({1 << 40}, {1 << 40}))")
+    assert "ValueError: not allowed to raise maximum limit" in found.error
+    assert audited(kit)[0] is Outcome.ERROR
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass",
+        "class C:\n    def __repr__(self):\n        while True: pass\nresult = C()",
+        "import threading\nthreading.Thread(target=lambda: threading.Event().wait()).start()",
+        "import atexit\natexit.register(lambda: exec('while True: pass'))",
+        "10 ** 10 ** 10",
+    ],
+)
+async def test_time_is_limited(workspace: LocalWorkspace, code: str) -> None:
+    kit = BuiltinTools(workspace, settings=BuiltinSettings(code_seconds=0.5))
+    started = time.monotonic()
+    found = await run(kit, code)
+    assert time.monotonic() - started < 8
+    assert (found.success, found.outcome) == (False, Outcome.TIMEOUT)
+    assert "stopped after 0.5 seconds, its time limit" in found.error
+    assert audited(kit) == (Outcome.TIMEOUT, Decision.ALLOWED)
+    assert (await kit.call("calculator", {"expression": "1"})).success
+
+
+async def test_an_output_flood_is_cut_and_the_result_still_comes(kit: BuiltinTools) -> None:
+    code = "import sys\nfor n in range(30):\n    sys.stdout.write('x' * 1_000_000 + '\\n')\nresult = 'after'"
+    found = await run(kit, code)
+    assert (found.success, found.metadata["result"]) == (True, "after")
+    assert len(str(found.metadata["output"])) < 5_200
+    assert "left out" in str(found.metadata["output"])
+
+
+async def test_a_large_result_is_cut(kit: BuiltinTools) -> None:
+    found = await run(kit, "result = ['x' * 100] * 100_000")
+    assert len(str(found.metadata["result"])) < 5_200
+    assert "more characters]" in str(found.metadata["result"])
+
+
+FORGE = """
+import os
+for fd in range(3, 32):
+    try: os.write(fd, {data})
+    except OSError: pass
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "b'[' * 200_000 + b'\\n'",
+        "b'9' * 200_000 + b'\\n'",
+        'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
+        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'',
+        'b\'{"kind": "json", "result": 1}\\n\'',
+        'b\'{"kind": "other", "result": 1, "error": ""}\\n\'',
+        "b'\\xff\\xfe\\x00' * 1000",
+        "b'x' * 3_000_000",
+        "b'null'",
+    ],
+)
+async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools, data: str) -> None:
+    found = await run(kit, FORGE.format(data=data))
+    assert (found.success, found.outcome) == (False, Outcome.ERROR)
+    assert "before its result could be read" in found.error
+    assert len(found.observation()) < 20_000
+
+
+async def test_a_forged_report_says_no_more_than_a_result_could(kit: BuiltinTools) -> None:
+    printed = await run(kit, 'print(\'{"kind": "json", "result": "forged", "error": ""}\')\nresult = "true"')
+    assert printed.metadata["result"] == "true"
+    data = 'b\'{"kind": "json", "result": {"outcome": "success", "code": "x"}, "error": ""}\\n\''
+    found = await run(kit, FORGE.format(data=data))
+    assert found.metadata["result"] == {"outcome": "success", "code": "x"}
+    assert str(found.metadata["code"]).startswith("\nimport os")
+
+
+async def test_what_it_leaves_running_is_killed(kit: BuiltinTools) -> None:
+    token = f"86{secrets.randbelow(10**9):09d}"
+    code = f"import subprocess\nsubprocess.Popen(['sleep', '{token}'], start_new_session=True)\nresult = 1"
+    assert (await run(kit, code)).metadata["result"] == 1
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            assert words[:2] != [b"sleep", token.encode()]
+
+
+class Bare(BareDirectory):
+    """A workspace on a host that can hold no sandbox."""
+
+    async def run(self, command: Command) -> CommandResult:
+        raise PreconditionFailed("bubblewrap is not installed", hint="apt-get install bubblewrap")
+
+
+async def test_without_a_sandbox_it_says_so(tmp_path: Path) -> None:
+    kit = BuiltinTools(Bare(tmp_path))
+    found = await run(kit, "result = 1")
+    assert found.observation() == "Error: bubblewrap is not installed (apt-get install bubblewrap)"
+    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
+
+
+async def test_where_the_operator_named_no_sandbox_it_runs_all_the_same(tmp_path: Path) -> None:
+    async with Sandbox(SandboxPolicy(rung=Rung.NONE)).workspace(tmp_path) as opened:
+        found = await run(BuiltinTools(opened), "import os\nresult = os.getcwd()")
+    assert found.metadata["result"] == str(tmp_path)

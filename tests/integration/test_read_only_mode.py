@@ -1,0 +1,111 @@
+"""Every operation of the catalogue in a real repository and a real sandbox: what a run that may only read can do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import Policy
+from tests.operations import OPERATIONS, Operation, make_workspace
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+
+READ_ONLY = Policy(read_only=True)
+OFFERED = tuple(operation for operation in OPERATIONS if READ_ONLY.offers(operation.spec))
+WITHHELD = tuple(operation for operation in OPERATIONS if not READ_ONLY.offers(operation.spec))
+
+READING = {
+    *("files_read_file", "files_diff_files", "files_search_in_files", "files_list_files", "files_repo_map"),
+    *("files_file_info", "git_status", "git_diff", "git_log", "git_show", "git_blame"),
+}
+"""What a run without tools for changing gets. Whoever adds a name here vouches for it; the tests below prove it."""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository whose files have other times than git's index says, so that git would like to refresh it."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "beside.txt").write_text("beside\n")
+    path = make_workspace(outside / "clone")
+    with sqlite3.connect(path / "data.sqlite") as database:
+        database.execute("CREATE TABLE t (x INTEGER)")
+    database.close()
+    for name in ("app.py", "test_app.py"):
+        os.utime(path / name, (1, 1))
+    return path
+
+
+@pytest.fixture(scope="module")
+async def workspace(root: Path) -> AsyncIterator[Workspace]:
+    async with open_workspace(root, environment=Environment(test_command=("true",))) as opened:
+        yield opened
+
+
+def snapshot(root: Path) -> dict[str, tuple[str, int, str]]:
+    """Kind, mode and content of everything below a directory's parent, the repository's own files included."""
+    found: dict[str, tuple[str, int, str]] = {}
+    for directory, names, files in os.walk(root.parent):
+        for name in (*names, *files):
+            path = Path(directory, name)
+            status = path.lstat()
+            if path.is_symlink():
+                content = os.readlink(path)
+            else:
+                content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+            found[str(path)] = (oct(status.st_mode), status.st_nlink if path.is_file() else 0, content)
+    return found
+
+
+def test_what_is_offered() -> None:
+    assert {operation.spec.name for operation in OFFERED} == READING
+    for operation in OFFERED:
+        spec = operation.spec
+        assert (spec.read_only, spec.network, spec.executes) == (True, False, False)
+
+
+@pytest.mark.parametrize("operation", OFFERED, ids=str)
+async def test_what_is_offered_changes_nothing(operation: Operation, workspace: Workspace) -> None:
+    before = snapshot(workspace.root)
+    assert any("/.git/" in path for path in before)
+    kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
+    result = await kit.call(operation.method, operation.arguments)
+    assert result.success, result.observation()
+    assert result.content
+    assert snapshot(workspace.root) == before
+    (entry,) = kit.pipeline.trail.entries
+    assert (entry.outcome, entry.workspace_revision) == (Outcome.SUCCESS, 0)
+
+
+@pytest.mark.parametrize("operation", WITHHELD, ids=str)
+async def test_what_is_not_offered_is_refused(operation: Operation, workspace: Workspace) -> None:
+    before = snapshot(workspace.root)
+    kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
+    result = await kit.call(operation.method, operation.arguments)
+    assert result.outcome is Outcome.REFUSED
+    assert "this run may only read" in result.error
+    assert snapshot(workspace.root) == before
+    (entry,) = kit.pipeline.trail.entries
+    assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
+
+
+async def test_the_proof_would_notice_a_change(workspace: Workspace) -> None:
+    before = snapshot(workspace.root)
+    changed = 0
+    for operation in WITHHELD:
+        if operation.spec.name in ("files_mkdir", "git_branch"):
+            assert (await operation.kit(workspace).call(operation.method, operation.arguments)).success
+            assert snapshot(workspace.root) != before
+            before = snapshot(workspace.root)
+            changed += 1
+    assert changed == 2

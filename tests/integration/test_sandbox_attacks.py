@@ -1,0 +1,366 @@
+"""Each attack on the sandbox, on each rung, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.sandbox import processes
+from swe_ai_fleet.sandbox.landlock import Landlock
+
+SOURCE = Path(__file__).parents[2] / "src"
+DRIVER = Path(__file__).with_name("sandbox_driver.py")
+SYSTEM_PYTHON = "/usr/bin/python3"
+NOBODY = 65534
+RUNGS = [
+    pytest.param("bubblewrap", marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")),
+    pytest.param("landlock", marks=pytest.mark.skipif(Landlock.find() is None, reason="no Landlock here")),
+]
+MIB = 1024**2
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=["as we are", "as an ordinary user"])
+def ordinary(request: pytest.FixtureRequest) -> bool:
+    if request.param == "as we are":
+        return False
+    if os.geteuid():
+        pytest.skip("we are an ordinary user already")
+    check = "import sys, os; os.listdir(sys.argv[1]); sys.exit(sys.version_info < (3, 11))"
+    if not Path(SYSTEM_PYTHON).exists() or as_nobody([SYSTEM_PYTHON, "-c", check, str(SOURCE)]).returncode:
+        pytest.skip("an ordinary user finds no recent interpreter or no source here")
+    return True
+
+
+def as_nobody(argv: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "SECRET": "of-the-fleet"},
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def drive(rung: str, ordinary: bool, *commands: tuple[list[str], dict[str, Any]], **order: Any) -> dict[str, Any]:
+    text = json.dumps({"rung": rung, "commands": commands, **order})
+    if ordinary:
+        finished = as_nobody([SYSTEM_PYTHON, "-B", str(DRIVER), str(SOURCE)], text)
+    else:
+        finished = subprocess.run(
+            [sys.executable, "-B", str(DRIVER), str(SOURCE)],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env=os.environ | {"SECRET": "of-the-fleet"},
+        )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+def sh(script: str, **options: Any) -> tuple[list[str], dict[str, Any]]:
+    # `{{` and `}}` in a script stand for braces.
+    return ["sh", "-c", script], {"timeout_seconds": 30, **options}
+
+
+def py(script: str, *arguments: str, **options: Any) -> tuple[list[str], dict[str, Any]]:
+    return ["python3", "-c", script, *arguments], {"timeout_seconds": 30, **options}
+
+
+REFUSED = [
+    "cat {outside}/id_ed25519",
+    "ls {outside}",
+    "ls ~root/.ssh/",
+    "cat {other}/file",
+    "ls {other}",
+    "echo x > {outside}/new",
+    "echo x >> {outside}/id_ed25519",
+    "truncate -s 0 {outside}/id_ed25519",
+    "rm -f {outside}/id_ed25519 && ! test -e {outside} && false",
+    "mv {outside}/id_ed25519 .",
+    "ln {outside}/id_ed25519 link",
+    "ln -s {outside}/id_ed25519 sym && cat sym",
+    "ln -sf {outside} dir && echo x > dir/new",
+    "cp file {other}/file2",
+    "cat /etc/shadow",
+    "mount -t tmpfs none .",
+    "mount -o remount,rw /",
+    "mount --bind /etc .",
+    "umount /proc",
+    "mknod d b 8 0",
+    "mknod d c 1 1",
+    "unshare -U true",
+    "unshare -Urm true",
+    "nsenter -t 1 -m true",
+    "chroot / true",
+    "hostname other",
+    "echo x > /usr/x",
+    "echo x > /etc/passwd",
+    "chmod 777 /etc",
+    "chmod 4755 /bin/sh",
+    "touch /etc/passwd",
+    "echo 1 > /proc/sys/kernel/sysrq",
+    "echo 1 > /proc/sys/vm/drop_caches",
+    "setpriv --reuid 0 true",
+    "su -c true </dev/null",
+    "ls /root/.cache /root/.config",
+    "ls /var/lib",
+    "ls /run/user",
+]
+
+
+def test_what_lies_outside_is_neither_read_nor_changed(rung: str, ordinary: bool) -> None:
+    found = drive(rung, ordinary, *(sh(script) for script in REFUSED))
+    got_through = [script for script, result in zip(REFUSED, found["results"], strict=True) if not result["exit"]]
+    assert got_through == []
+    assert (found["key"], found["mode"], found["outside"]) == ("a private key", 0o600, ["id_ed25519"])
+    assert found["theirs"] == "theirs\n"
+
+
+CALLS = """
+import ctypes, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def report(name, result):
+    print(name, "allowed" if result >= 0 else "refused")
+def call(name, number, *arguments):
+    report(name, libc.syscall(number, *(ctypes.c_long(value) for value in arguments)))
+if os.uname().machine != "x86_64":
+    sys.exit("skip")
+call("ptrace", 101, 16, os.getppid(), 0, 0)
+call("mount_new", 430, ctypes.addressof(ctypes.create_string_buffer(b"tmpfs")), 0)
+call("setns", 308, os.open("/proc/self/ns/net", os.O_RDONLY) if os.access("/proc/self/ns/net", os.R_OK) else -1, 0)
+call("unshare", 272, 0x10000000)
+call("bpf", 321, 0, 0, 0)
+call("kexec", 246, 0, 0, 0, 0)
+call("module", 175, 0, 0, 0)
+call("swapon", 167, 0, 0)
+call("reboot", 169, 0xFEE1DEAD, 672274793, 0, 0)
+call("settimeofday", 164, 1, 1)
+call("iopl", 172, 3)
+call("open_by_handle", 304, -100, 0, 0)
+"""
+
+
+def test_calls_that_no_command_needs_are_refused(rung: str, ordinary: bool) -> None:
+    (result,) = drive(rung, ordinary, py(CALLS.replace("{", "{{").replace("}", "}}")))["results"]
+    if "skip" in result["err"]:
+        pytest.skip("the numbers are those of x86-64")
+    assert result["exit"] == 0, result["err"]
+    lines = result["out"].splitlines()
+    assert len(lines) == 12
+    assert [line for line in lines if not line.endswith(" refused")] == []
+
+
+def test_no_process_outside_is_read_traced_or_killed(rung: str, ordinary: bool) -> None:
+    victim = subprocess.Popen(
+        ["sleep", "600"], env={"SECRET": "of-the-fleet"}, **({"user": NOBODY, "group": NOBODY} if ordinary else {})
+    )
+    pid = victim.pid
+    try:
+        found = drive(
+            rung,
+            ordinary,
+            sh("cat /proc/[0-9]*/environ /proc/self/environ 2>/dev/null | tr '\\0' '\\n'"),
+            sh(f"kill -9 {pid}"),
+            sh("kill -9 -1; exit 7"),
+            sh(f"cat /proc/{pid}/environ"),
+            sh(f"ls -l /proc/{pid}/fd"),
+            sh(f"cat /proc/{pid}/maps"),
+            sh(f"echo x > /proc/{pid}/mem"),
+            sh(f"ls /proc/{pid}/root/"),
+            py(f"import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, {pid}, 0, 0) and 1)"),
+            sh("echo still here"),
+        )
+        results = found["results"]
+        assert "of-the-fleet" not in results[0]["out"]
+        assert "HOME=" in results[0]["out"]
+        assert [result["exit"] for result in results[3:9]].count(0) == 0
+        assert results[1]["exit"] != 0
+        assert results[-1]["out"] == "still here\n"
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_nothing_outlives_its_command(rung: str, ordinary: bool) -> None:
+    sleeper = f"{70_000_000 + secrets.randbelow(10**7)}.5"
+    daemon = f"""
+import os, sys, time
+for shed in range(3):
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            os.execve("/bin/sleep", ["sleep", "{sleeper}"], {{}})
+        os._exit(0)
+    os.wait()
+"""
+    found = drive(
+        rung,
+        ordinary,
+        py(daemon.replace("{", "{{").replace("}", "}}")),
+        sh(f"env -i setsid sleep {sleeper} & kill -9 $PPID; sleep 60"),
+        sh(f"(trap '' TERM HUP; env -i setsid sleep {sleeper}) & sleep {sleeper}", timeout_seconds=0.5),
+        sh(f"sleep {sleeper} & sleep {sleeper} & exit 5"),
+    )
+    exits = [result["exit"] for result in found["results"]]
+    assert (exits[0], exits[1], exits[3]) == (0, 137, 5)
+    assert found["results"][2]["timed_out"]
+    assert max(found["results"][index]["ms"] for index in (0, 1, 3)) < 5000
+    assert processes.by_argument(sleeper) == []
+
+
+BOMB = """
+import os, sys, time
+count = 0
+while count < 1000:
+    try:
+        pid = os.fork()
+    except OSError:
+        break
+    if not pid:
+        time.sleep(60)
+        os._exit(0)
+    count += 1
+print(count)
+"""
+WILD_BOMB = """
+import os, sys, time
+name = sys.argv[1]
+if os.fork():
+    sys.exit(3)
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.01)
+"""
+
+
+def test_fork_bombs_are_bounded_and_end(rung: str, ordinary: bool) -> None:
+    name = f"bomb-{secrets.token_hex(6)}"
+    found = drive(rung, ordinary, py(BOMB), py(WILD_BOMB, name), sh("echo still here"), policy={"max_processes": 64})
+    counted, wild, after = found["results"]
+    assert 20 < int(counted["out"]) < 64
+    assert (wild["exit"], wild["timed_out"], wild["ms"] < 10_000) == (3, False, True)
+    assert after["out"] == "still here\n"
+    assert processes.by_argument(name) == []
+
+
+def test_the_memory_of_a_command_is_bounded(rung: str, ordinary: bool) -> None:
+    if "MEMORY" in drive(rung, ordinary, examine=True)["open"]:
+        pytest.skip("no memory control group is writable")
+    script = "held = [bytearray(16 * 2**20) for _ in range(32)]; print('had it')"
+    found = drive(rung, ordinary, py(script), sh("echo still here"), policy={"max_memory_bytes": 128 * MIB})
+    assert found["results"][0]["exit"] != 0
+    assert found["results"][0]["out"] == ""
+    assert found["results"][1]["out"] == "still here\n"
+
+
+MANY_FILES = """
+import os, time
+for number in range(400):
+    with open(f"{PLACE}/fill-{number}", "wb") as file:
+        file.write(bytes(2**20))
+    time.sleep(0.01)
+print("filled")
+"""
+NAMELESS = """
+import os, time
+held = []
+for number in range(400):
+    descriptor = os.open("fill", os.O_RDWR | os.O_CREAT)
+    os.unlink("fill")
+    os.write(descriptor, bytes(2**20))
+    held.append(descriptor)
+    time.sleep(0.01)
+print("filled")
+"""
+TUCKED_AWAY = """
+import os, time
+for number in range(400):
+    if number % 4 == 0:
+        os.makedirs(f"{number}/in")
+    with open(f"{number // 4 * 4}/in/fill-{number}", "wb") as file:
+        file.write(bytes(2**20))
+    if number % 4 == 3:
+        os.chmod(f"{number // 4 * 4}", 0)
+    time.sleep(0.01)
+print("filled")
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(MANY_FILES.replace("{PLACE}", "."), id="in the workspace"),
+        pytest.param(MANY_FILES.replace("{PLACE}", "{os.environ['HOME']}"), id="at home"),
+        pytest.param(MANY_FILES.replace("{PLACE}", "{os.environ['TMPDIR']}"), id="in tmp"),
+        pytest.param(NAMELESS, id="in files without a name"),
+        pytest.param(TUCKED_AWAY, id="in directories that cannot be entered"),
+    ],
+)
+def test_the_disk_cannot_be_filled(rung: str, ordinary: bool, script: str) -> None:
+    found = drive(rung, ordinary, py(script.replace("{", "{{").replace("}", "}}")), policy={"max_disk_bytes": 20 * MIB})
+    (result,) = found["results"]
+    assert (result["exit"], result["out"]) == (137, "")
+    assert "[disk limit: " in result["err"]
+    assert result["ms"] < 4000
+
+
+def test_a_full_workspace_can_be_cleared_and_nothing_else(rung: str, ordinary: bool) -> None:
+    fill = 'head -c 3000000 /dev/zero > a; head -c 3000000 /dev/zero > b; cp b "$HOME/c"'
+    found = drive(
+        rung,
+        ordinary,
+        sh(fill),
+        sh("head -c 100000 /dev/zero > d"),
+        sh('rm a b "$HOME/c"; ls'),
+        sh("head -c 100000 /dev/zero > d && wc -c < d"),
+        policy={"max_disk_bytes": 4 * MIB},
+    )
+    _, refused, cleared, again = found["results"]
+    assert refused["exit"] != 0
+    assert "no file can grow" in refused["err"]
+    assert cleared["exit"] == 0
+    assert (again["exit"], again["out"].strip(), again["err"]) == (0, "100000", "")
+
+
+def test_a_single_file_is_bounded(rung: str, ordinary: bool) -> None:
+    found = drive(rung, ordinary, sh("head -c 3000000 /dev/zero > big; wc -c < big"), policy={"max_file_bytes": MIB})
+    assert found["results"][0]["out"].strip() == str(MIB)
+
+
+def test_what_a_command_writes_belongs_to_the_fleets_user_in_the_end(rung: str, ordinary: bool) -> None:
+    found = drive(rung, ordinary, sh("mkdir -p a/b; echo x > a/b/c; ln -s /etc/passwd l; git init -q r"))
+    assert found["results"][0]["exit"] == 0, found["results"][0]["err"]
+    assert found["owners"] == [NOBODY if ordinary else os.geteuid()]
+
+
+def test_the_report_is_what_was_tried(rung: str, ordinary: bool) -> None:
+    left_open = set(drive(rung, ordinary, examine=True)["open"])
+    by_design: set[str] = {"MEMORY"}
+    if rung == "landlock":
+        by_design |= {"LISTING"} | ({"METADATA"} if ordinary or os.geteuid() else set())
+    assert left_open <= by_design
+    assert left_open >= by_design - {"MEMORY"}

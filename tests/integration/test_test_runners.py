@@ -1,0 +1,595 @@
+"""Every test runner and linter through the real sandbox: what they report, and what hostile suites try.
+
+Runners that this machine lacks are skipped by name; jest, vitest and mocha need packages, so small stand-ins that are
+told the same options write what the real ones write.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.environment import Environment, Mount
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.tests import TestTool
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+
+PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest", "-p", "no:asyncio")
+MOUNTS = tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.prefix, sys.base_prefix}))
+WITH_PYTEST = Environment(mounts=MOUNTS, test_command=PYTEST)
+BARE = Environment(mounts=MOUNTS)
+needs_node = pytest.mark.skipif(not Path("/usr/bin/npm").exists(), reason="needs node and npm below /usr")
+needs_go = pytest.mark.skipif(not Path("/usr/bin/go").exists(), reason="needs go below /usr")
+needs_make = pytest.mark.skipif(not Path("/usr/bin/make").exists(), reason="needs make below /usr")
+
+Files = Mapping[str, str]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "clone"
+    path.mkdir()
+    subprocess.run(["git", "init", "-q", "-b", "main", str(path)], check=True)
+    return path
+
+
+@pytest.fixture
+def put(root: Path) -> Callable[[Files], None]:
+    def write(files: Files) -> None:
+        for name, text in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+
+    return write
+
+
+@pytest.fixture
+async def bare(root: Path) -> AsyncIterator[Workspace]:
+    async with open_workspace(root, environment=BARE) as opened:
+        yield opened
+
+
+async def ok(call: Awaitable[ToolResult]) -> ToolResult:
+    result = await call
+    assert result.success, result.observation()
+    return result
+
+
+async def failed(call: Awaitable[ToolResult], *said: str) -> ToolResult:
+    result = await call
+    assert not result.success, result.observation()
+    for text in said:
+        assert text in result.observation()
+    return result
+
+
+def numbers(result: ToolResult) -> tuple[int, int, int, int]:
+    """(passed, failed, errors, skipped)"""
+    tests = cast("dict[str, int]", result.metadata["tests"])
+    return tests["passed"], tests["failed"], tests["errors"], tests["skipped"]
+
+
+def failing(result: ToolResult) -> dict[str, str]:
+    tests = cast("dict[str, list[dict[str, str]]]", result.metadata["tests"])
+    return {test["id"]: test["message"] for test in tests["failing"]}
+
+
+def new_files(root: Path) -> set[str]:
+    """What would show up in the diff."""
+    argv = ["git", "-c", "safe.directory=*", "status", "--porcelain", "-uall"]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=True)
+    return {line[3:] for line in done.stdout.splitlines()}
+
+
+GO = {
+    "go.mod": "module example.org/a\n\ngo 1.19\n",
+    "a_test.go": """package a
+
+import "testing"
+
+func TestOK(t *testing.T)    {}
+func TestWrong(t *testing.T) { t.Errorf("want 1, got %d", 2) }
+func TestSkip(t *testing.T)  { t.Skip("later") }
+func TestTable(t *testing.T) {
+	t.Run("one", func(t *testing.T) {})
+	t.Run("two", func(t *testing.T) { t.Fatal("two is wrong") })
+}
+""",
+    "broken/b_test.go": 'package broken\n\nimport "testing"\n\nfunc TestX(t *testing.T) { undefinedThing() }\n',
+}
+
+
+@needs_go
+@pytest.mark.slow
+class TestGo:
+    async def test_a_module(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+        put(GO)
+        tool = TestTool(bare)
+        result = await failed(tool.run(), "Ran `go test ./...`", "3 of 6 tests did not pass", "two is wrong")
+        assert numbers(result) == (2, 2, 1, 1)
+        assert failing(result)["example.org/a/broken"] == "broken/b_test.go:5:28: undefined: undefinedThing"
+        assert failing(result)["example.org/a::TestTable/two"] == "a_test.go:10: two is wrong"
+        assert numbers(await ok(tool.go_test(["a_test.go"], keyword="OK|Skip"))) == (1, 0, 0, 1)
+        assert numbers(await failed(tool.go_test(["broken"]))) == (0, 0, 1, 0)
+        await failed(tool.go_test(["a_test.go"], keyword="Absent"), "no tests were run")
+        lint = await ok(tool.lint(["broken"]))
+        assert lint.content.startswith("1 finding (go vet)\n\nbroken/b_test.go:5:28: vet ")
+        assert new_files(root) == set(GO)
+
+
+NODE = {
+    "package.json": json.dumps({"scripts": {"test": "node --test test/"}}),
+    "test/a.test.js": """
+const {test, describe, it} = require('node:test'); const assert = require('node:assert');
+test('adds', () => {}); test('wrong', () => assert.strictEqual(1, 2));
+describe('group', () => { it('inner', () => { throw new Error('boom') }); it.skip('later', () => {}) });
+""",
+    "test/b.test.js": "const {test} = require('node:test'\n",
+}
+# What each runner is told differs; what the stand-in writes is what the real one writes for one failing test.
+RUNNER = """#!/usr/bin/env node
+const fs = require('fs'), args = process.argv.slice(2);
+fs.writeFileSync(process.env.TMPDIR + '/told', args.join('\\n'));
+const option = name => (args.find(arg => arg.startsWith(name)) || '').slice(name.length);
+const file = option('--outputFile=') || option('--outputFile.junit=') || option('--reporter-option=output=');
+const at = process.cwd() + '/a.test.js';
+const jest = {testResults: [{name: at, status: 'failed', assertionResults:
+  [{fullName: 'wrong', status: 'failed', failureMessages: ['Error: no']}, {fullName: 'right', status: 'passed'}]}]};
+const test = {fullTitle: 'wrong', file: at, err: {message: 'no'}};
+const mocha = {stats: {duration: 1}, passes: [{fullTitle: 'right', file: at}], failures: [test], pending: []};
+const junit = '<testsuites><testsuite name="a.test.js"><testcase classname="a.test.js" name="right"/>' +
+  '<testcase classname="a.test.js" name="wrong"><failure message="no"/></testcase></testsuite></testsuites>';
+fs.writeFileSync(file, {jest: JSON.stringify(jest), vitest: junit, mocha: JSON.stringify(mocha)}['%s']);
+process.exit(1);
+"""
+
+
+@needs_node
+class TestNpm:
+    async def test_nodes_own_runner(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+        put(NODE)
+        tool = TestTool(bare)
+        result = await failed(tool.run(), "Ran `npm test`", "FAILED group > inner", "boom")
+        assert numbers(result) == (1, 2, 1, 1)
+        assert failing(result)["test/b.test.js"] == "test/b.test.js:1: SyntaxError: missing ) after argument list"
+        assert result.metadata["framework"] == "node"
+        some = await ok(tool.npm_test(["test/a.test.js"], keyword="add"))
+        assert numbers(some)[:3] == (1, 0, 0)
+        assert numbers(await failed(tool.npm_test(["test"]))) == (1, 2, 1, 1)
+        assert new_files(root) == set(NODE)
+
+    @pytest.mark.parametrize("runner", ["jest", "vitest", "mocha"])
+    async def test_runners_that_are_packages(
+        self, bare: Workspace, put: Callable[[Files], None], root: Path, runner: str
+    ) -> None:
+        put(
+            {
+                "package.json": json.dumps({"scripts": {"test": f"{runner} --own"}}),
+                "a.test.js": "",
+                f"node_modules/.bin/{runner}": RUNNER % runner,
+            }
+        )
+        (root / f"node_modules/.bin/{runner}").chmod(0o755)
+        tool = TestTool(bare)
+        result = await failed(tool.npm_test(), "FAILED a.test.js::wrong")
+        assert numbers(result) == (1, 1, 0, 0)
+        assert result.metadata["framework"] == runner
+        await failed(tool.npm_test(["a.test.js"], keyword="$(touch pwned) wr;ong"))
+        told = (await self._told(bare)).splitlines()
+        assert told[0] == "--own"
+        assert "a.test.js" in told
+        assert any(word.endswith("=$(touch pwned) wr;ong") for word in told)
+        assert not list(root.glob("*pwned*"))
+
+    async def _told(self, workspace: Workspace) -> str:
+        read = await workspace.run(Command(argv=("sh", "-c", 'cat "$TMPDIR/told"')))
+        return read.stdout.text()
+
+    async def test_scripts_that_are_no_known_runner(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+        tap = 'console.log("TAP version 13\\nok 1 - one\\nnot ok 2 - two\\n1..2"); process.exit(1)'
+        put({"package.json": json.dumps({"scripts": {"test": "node own.js"}}), "own.js": tap})
+        tool = TestTool(bare)
+        assert numbers(await failed(tool.npm_test(), "FAILED two")) == (1, 1, 0, 0)
+        await failed(tool.npm_test(keyword="one"), "shell_run_command")
+        put({"package.json": "{}"})
+        await failed(tool.npm_test(), "no test script")
+
+
+RUST = {
+    "Cargo.toml": '[package]\nname = "a"\nversion = "0.1.0"\nedition = "2021"\n',
+    "src/lib.rs": """pub fn add(a: i32, b: i32) -> i32 { a + b }
+#[cfg(test)]
+mod tests {
+    #[test] fn right() {}
+    #[test] fn wrong() { assert_eq!(super::add(1, 1), 3, "sum"); }
+    #[test] #[ignore] fn later() {}
+}
+""",
+    "tests/outer.rs": "#[test]\nfn outer() {}\n",
+}
+
+
+def rust_environment() -> Environment | None:
+    """The toolchain of this machine, shown where its home directory is not; None where there is none."""
+    rustc = shutil.which("rustc")
+    if rustc is None:
+        return None
+    asked = subprocess.run([rustc, "--print", "sysroot"], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        return None
+    return Environment(mounts=(Mount(source=asked.stdout.strip(), target="/opt/rust"),), path=("/opt/rust/bin",))
+
+
+@pytest.mark.slow
+async def test_cargo(root: Path, put: Callable[[Files], None]) -> None:
+    environment = rust_environment()
+    if environment is None or shutil.which("cc") is None:
+        pytest.skip("needs a Rust toolchain and a C compiler")
+    put({f"crate/{name}": text for name, text in RUST.items()})
+    async with open_workspace(root, environment=environment) as opened:
+        tool = TestTool(opened)
+        result = await failed(tool.run(), "Ran `cargo test (in crate)`.", "FAILED src/lib.rs::tests::wrong")
+        assert numbers(result) == (2, 1, 0, 1)
+        assert failing(result)["src/lib.rs::tests::wrong"].startswith("src/lib.rs:5:")
+        assert numbers(await ok(tool.cargo_test(["crate/tests/outer.rs"]))) == (1, 0, 0, 0)
+        assert numbers(await ok(tool.cargo_test(["crate/src/lib.rs"], keyword="right"))) == (1, 0, 0, 0)
+        await failed(tool.cargo_test(keyword="absent"), "no tests were run")
+        put({"crate/src/lib.rs": "pub fn add(a: i32) -> i32 { a + c }\n"})
+        broken = await failed(tool.cargo_test(), "error[E0425]: cannot find value `c`")
+        assert list(failing(broken)) == ["src/lib.rs:1:33"]
+    assert new_files(root) == {f"crate/{name}" for name in RUST}, "no target directory, no lock file"
+
+
+async def test_programs_that_are_not_there(root: Path, put: Callable[[Files], None]) -> None:
+    put(RUST)
+    async with open_workspace(root, environment=Environment()) as opened:
+        tool = TestTool(opened)
+        if not any(Path(place, "cargo").exists() for place in ("/usr/bin", "/usr/local/bin")):
+            await failed(tool.cargo_test(), "cargo is not installed in this workspace's environment")
+            await failed(tool.lint(), "clippy is not installed")
+        await failed(tool.go_test(), "there is no go.mod")
+
+
+UNITTEST = {
+    "src/app.py": "answer = 42\n",
+    "tests/helper.py": "x = 1\n",
+    "tests/test_app.py": """
+import unittest
+import helper
+
+class T(unittest.TestCase):
+    def test_right(self): pass
+    def test_wrong(self): self.assertEqual(1, 2)
+    def test_boom(self): raise ValueError("boom")
+    @unittest.skip("later")
+    def test_later(self): pass
+    @unittest.expectedFailure
+    def test_expected(self): self.fail()
+    def test_parts(self):
+        for number in range(3):
+            with self.subTest(number=number):
+                self.assertNotEqual(number, 1)
+""",
+    "tests/test_bad.py": "import unittest\nimport nosuch\n",
+}
+
+
+class TestUnittest:
+    async def test_a_suite(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+        put(UNITTEST)
+        tool = TestTool(bare)
+        result = await failed(tool.run(), "Ran `python3 -m unittest discover -s tests`", "FAILED test_app.T.test_wrong")
+        assert numbers(result) == (1, 2, 2, 2)
+        assert failing(result) == {
+            "test_bad": "tests/test_bad.py:2: ModuleNotFoundError: No module named 'nosuch'",
+            "test_app.T.test_wrong": "AssertionError: 1 != 2",
+            "test_app.T.test_boom": "ValueError: boom",
+            "test_app.T.test_parts (number=1)": "AssertionError: 1 == 1",
+        }
+        assert new_files(root) == set(UNITTEST)
+
+    async def test_some_of_it(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+        put(UNITTEST)
+        tool = TestTool(bare)
+        assert numbers(await ok(tool.unittest(["tests/test_app.py"], keyword="right"))) == (1, 0, 0, 0)
+        assert numbers(await ok(tool.unittest(["tests/test_app.py::T::test_right"]))) == (1, 0, 0, 0)
+        assert numbers(await failed(tool.unittest(["tests"]))) == (1, 2, 2, 2)
+        assert numbers(await failed(tool.run(["tests/test_app.py"], keyword="wrong"))) == (0, 1, 0, 0)
+        await failed(tool.unittest(keyword="absent"), "did not pass")
+        await failed(tool.unittest(["tests/test_app.py"], keyword="absent"), "no tests were run")
+        await failed(tool.unittest(["absent.py"]), "there is no 'absent.py'")
+
+
+@needs_make
+class TestMake:
+    async def test_reports_in_its_output(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+        put(UNITTEST | {"Makefile": "test:\n\tpython3 -m unittest discover -s tests\ncheck:\n\tfalse\n"})
+        tool = TestTool(bare)
+        result = await failed(tool.make_test(), "FAILED test_app.T.test_wrong")
+        assert numbers(result) == (1, 2, 2, 2)
+        assert result.metadata["framework"] == "make"
+        await failed(tool.make_test(target="check"), "exit code 2", "false")
+        await failed(tool.make_test("tests"), "no Makefile")
+
+    @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+    async def test_what_does_not_compile(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+        put({"Makefile": "test:\n\tgcc -c a.c -o $$TMPDIR/a.o\n", "a.c": "int main(void) { return x; }\n"})
+        assert list(failing(await failed(TestTool(bare).run(), "undeclared"))) == ["a.c:1:25"]
+
+    async def test_targets_that_are_options(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+        put({"Makefile": "test:\n\ttrue\n", "evil.mk": "$(shell touch pwned)\nx:\n"})
+        tool = TestTool(bare)
+        for target in (
+            "--eval=$(shell touch pwned)",
+            "-fevil.mk",
+            "SHELL=./evil",
+            "@evil.mk",
+            "-C/",
+            "a b",
+            "$(x)",
+            "",
+        ):
+            result = await failed(tool.make_test(target=target))
+            entry = tool.pipeline.trail.entries[-1]
+            refused = target.startswith(("-", "@")) or "=" in target
+            assert (result.outcome is Outcome.REFUSED) == refused, target
+            assert (entry.decision is Decision.REFUSED) == refused
+            assert entry.outcome is result.outcome
+        assert not (root / "pwned").exists()
+
+
+class TestSelection:
+    async def test_options_are_refused_everywhere(
+        self, bare: Workspace, put: Callable[[Files], None], root: Path
+    ) -> None:
+        put(GO | RUST | NODE | UNITTEST | {"options": "x"})
+        tool = TestTool(bare)
+        calls = (tool.go_test, tool.npm_test, tool.cargo_test, tool.unittest, tool.run)
+        for call in calls:
+            for path in ("-exec=touch pwned", "--manifest-path=/x", "-toolexec=touch pwned", "@options", "--", "-"):
+                result = await failed(call([path]), "looks like an option")
+                entry = tool.pipeline.trail.entries[-1]
+                assert (result.outcome, entry.decision, entry.outcome) == (
+                    Outcome.REFUSED,
+                    Decision.REFUSED,
+                    Outcome.REFUSED,
+                )
+        for call in calls[:-1]:
+            for keyword in ("--config=build.rustc='x'", "-exec=x", "@options"):
+                assert (await failed(call([], keyword=keyword), "looks like an option")).outcome is Outcome.REFUSED
+                assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+            await failed(call([], keyword=" "), "selects nothing")
+            await failed(call([], keyword="a\nb"), "selects nothing")
+        assert (await failed(tool.lint(["--fix"]))).outcome is Outcome.REFUSED
+        assert not list(root.rglob("*pwned*"))
+        assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
+
+    async def test_paths_stay_inside(self, bare: Workspace, put: Callable[[Files], None], root: Path) -> None:
+        put(GO | RUST | NODE | UNITTEST)
+        (root / "way-out").symlink_to("/usr/lib")
+        (root.parent / "sibling").mkdir()
+        tool = TestTool(bare)
+        for call in (tool.go_test, tool.npm_test, tool.cargo_test, tool.unittest, tool.lint, tool.run):
+            for path in ("../sibling", "/etc", "way-out", "/usr/lib/python3"):
+                await failed(call([path]), "outside the workspace")
+
+    async def test_allowed_paths(self, root: Path, put: Callable[[Files], None]) -> None:
+        put(UNITTEST)
+        async with open_workspace(root, environment=BARE) as opened:
+            tool = TestTool(opened, Pipeline(policy=Policy(allowed_paths=("src/**",))))
+            result = await failed(tool.unittest(["tests/test_app.py"]), "outside the paths allowed")
+            assert result.outcome is Outcome.REFUSED
+
+
+class TestRun:
+    async def test_the_environments_command_comes_first(self, root: Path, put: Callable[[Files], None]) -> None:
+        put(UNITTEST | {"test_more.py": "def test_it(): assert True\n"})
+        async with open_workspace(root, environment=WITH_PYTEST) as opened:
+            result = await ok(TestTool(opened).run(["test_more.py"]))
+            assert result.metadata["framework"] == "pytest"
+            assert result.content.startswith("1 passed in ")
+
+    @needs_node
+    async def test_paths_choose_the_project(self, root: Path, put: Callable[[Files], None]) -> None:
+        put({f"web/{name}": text for name, text in NODE.items()} | {"test_more.py": "def test_it(): assert True\n"})
+        async with open_workspace(root, environment=WITH_PYTEST) as opened:
+            tool = TestTool(opened)
+            for path in ("web/test/a.test.js", "web"):
+                result = await failed(tool.run([path]), "(in web)`.")
+                assert result.metadata["framework"] == "node"
+            await failed(tool.run(["web", "test_more.py"]), "several test suites")
+            assert (await ok(tool.run())).metadata["framework"] == "pytest"
+
+    async def test_nothing_or_too_much_is_said(self, bare: Workspace, put: Callable[[Files], None]) -> None:
+        tool = TestTool(bare)
+        await failed(tool.run(), "no tests were found", "tests_pytest")
+        put({"one/go.mod": "module a\n", "two/Cargo.toml": "[package]\n"})
+        await failed(tool.run(), "several test suites", "one: go test", "two: cargo test")
+
+
+class TestLint:
+    async def test_ruff_and_eslint(self, root: Path, put: Callable[[Files], None]) -> None:
+        eslint = (
+            '#!/bin/sh\nprintf \'[{"filePath":"%s/a.js","messages":'
+            '[{"ruleId":"semi","message":"Missing semicolon.","line":1,"column":2}]}]\' "$PWD"; exit 1\n'
+        )
+        put(
+            {
+                "a.py": "import os\n",
+                "b.py": "x = 1\n",
+                "web/a.js": "x",
+                "web/eslint.config.js": "",
+                "web/node_modules/.bin/eslint": eslint,
+                ".gitignore": "node_modules\n",
+            }
+        )
+        (root / "web/node_modules/.bin/eslint").chmod(0o755)
+        environment = Environment(mounts=MOUNTS, path=(f"{sys.prefix}/bin",), lint_command=("ruff", "check"))
+        async with open_workspace(root, environment=environment) as opened:
+            tool = TestTool(opened)
+            result = await ok(tool.lint())
+            assert result.content.splitlines() == [
+                "2 findings (ruff, eslint)",
+                "",
+                "a.py:1:8: F401 `os` imported but unused",
+                "web/a.js:1:2: semi Missing semicolon.",
+            ]
+            assert cast("list[dict[str, object]]", result.metadata["findings"])[1] == {
+                "path": "web/a.js",
+                "line": 1,
+                "column": 2,
+                "code": "semi",
+                "message": "Missing semicolon.",
+            }
+            assert (await ok(tool.lint(["b.py"]))).metadata["count"] == 0
+            put({"b.py": "import os\n" * 2_000})
+            many = await ok(tool.lint(["b.py"]))
+            assert (many.metadata["count"], len(cast("list[object]", many.metadata["findings"]))) == (2001, 500)
+            assert "1801 more" in many.content
+
+    async def test_none_and_broken_ones(self, root: Path, put: Callable[[Files], None]) -> None:
+        put({"a.txt": ""})
+        async with open_workspace(root, environment=BARE) as opened:
+            await failed(TestTool(opened).lint(), "no linter is configured")
+            put({"a.py": "", "ruff.toml": "[["})
+            assert "ruff" in (await failed(TestTool(opened).lint(), "no linter could run")).content
+
+
+HOSTILE = """
+import glob, os, socket, subprocess, sys
+
+def look(*patterns):
+    for pattern in patterns:
+        for path in glob.glob(os.path.expanduser(pattern)):
+            try:
+                print(open(path, errors="replace").read())
+            except OSError as error:
+                print(path, error)
+
+def test_home(): look("~/.ssh/*", "{home}/.ssh/*", "{home}/.netrc", "/home/*/.ssh/*")
+
+def test_environments():
+    look("/proc/*/environ", "/proc/*/cmdline"); assert os.environ.get("FLEET_TEST_SECRET") is None
+
+def test_neighbours(): look("{sibling}/*", "/proc/*/root{sibling}/*", "../sibling/*", "/proc/*/cwd/../sibling/*")
+
+def test_network():
+    for address in (("127.0.0.1", {port}), ("169.254.169.254", 80)):
+        try:
+            socket.create_connection(address, 2).sendall(b"reached")
+        except OSError as error:
+            print("no network:", error)
+        else:
+            raise AssertionError("the network was reached")
+
+def test_daemon():
+    subprocess.Popen(["setsid", "nohup", "sleep", "{seconds}"], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execvp("sleep", ["sleep", "{seconds}"])
+        os._exit(0)
+
+def test_tells(): assert False, "everything above is shown because this fails"
+"""
+
+
+FORGED = {
+    "good news": """open(file, "w").write("<testsuite><testcase name='fine'/></testsuite>")""",
+    "bomb": """open(file, "w").write("<!DOCTYPE a [<!ENTITY b 'c'>]><testsuite><testcase name='&b;'/></testsuite>")""",
+    "too large": """open(file, "w").write("x" * 20_000_000)""",
+    "a link": """os.remove(file), os.symlink("/etc/passwd", file)""",
+    "a pipe": """os.remove(file), os.mkfifo(file)""",
+}
+
+
+class TestHostileSuites:
+    async def test_a_suite_that_looks_around_finds_nothing(
+        self, root: Path, put: Callable[[Files], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        secret = uuid.uuid4().hex
+        seconds = str(900_000 + uuid.uuid4().int % 90_000)
+        sibling = root.parent / "sibling"
+        sibling.mkdir()
+        (sibling / "key").write_text(secret)
+        home = root.parent / "home"
+        (home / ".ssh").mkdir(parents=True)
+        (home / ".ssh" / "id_ed25519").write_text(secret)
+        monkeypatch.setenv("FLEET_TEST_SECRET", secret)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            text = (
+                HOSTILE.replace("{home}", str(home))
+                .replace("{sibling}", str(sibling))
+                .replace("{port}", str(server.getsockname()[1]))
+                .replace("{seconds}", seconds)
+            )
+            put({"test_hostile.py": text})
+            async with open_workspace(root, environment=WITH_PYTEST) as opened:
+                tool = TestTool(opened)
+                result = await failed(tool.run(), "test_tells")
+                everything = await failed(tool.run(keyword="not daemon"), "test_tells")
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        assert list(failing(result)) == ["test_hostile.py::test_tells"], result.observation()
+        assert secret not in repr((result, everything, tool.pipeline.trail.entries))
+        left = [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
+        assert not left
+        entry = tool.pipeline.trail.entries[-1]
+        assert (entry.tool, entry.operation, entry.outcome, entry.exit_code) == ("tests", "run", Outcome.ERROR, 1)
+        assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
+
+    @needs_make
+    async def test_what_other_runners_start_dies_too(self, root: Path, put: Callable[[Files], None]) -> None:
+        seconds = str(900_000 + uuid.uuid4().int % 90_000)
+        put({"Makefile": f"test:\n\tsetsid nohup sleep {seconds} >/dev/null 2>&1 &\n\techo started; sleep 600\n"})
+        async with open_workspace(root, environment=BARE) as opened:
+            tool = TestTool(opened, Pipeline(limits=ToolLimits(command_timeout_seconds=1)))
+            result = await failed(tool.run(), "time limit", "started")
+            assert result.outcome is tool.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
+        assert not [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
+
+    @needs_make
+    async def test_a_flood_is_cut(self, root: Path, put: Callable[[Files], None]) -> None:
+        put({"Makefile": "test:\n\t@echo first; yes 'ok 1 - flood' | head -c 200000000; echo last; false\n"})
+        async with open_workspace(root, environment=BARE) as opened:
+            tool = TestTool(opened, Pipeline(limits=ToolLimits(observation_chars=2_000)))
+            memory = psutil.Process().memory_info().rss
+            result = await failed(tool.run())
+            assert result.truncated
+            assert len(result.content) < 3_000
+            assert tool.pipeline.trail.entries[-1].bytes_out < 16 * 1024 * 1024
+            assert psutil.Process().memory_info().rss - memory < 256 * 1024 * 1024
+
+    @pytest.mark.parametrize("forged", FORGED)
+    async def test_a_forged_report_does_not_pass(
+        self, bare: Workspace, put: Callable[[Files], None], forged: str
+    ) -> None:
+        """A suite can find where its report goes: whatever it puts there, the exit code and the limits stand."""
+        forge = f"import atexit, os, sys\nfile = sys.argv[1]\natexit.register(lambda: ({FORGED[forged]}))\n"
+        put(UNITTEST | {"tests/test_app.py": forge + UNITTEST["tests/test_app.py"]})
+        tool = TestTool(bare)
+        result = await failed(tool.run())
+        entry = tool.pipeline.trail.entries[-1]
+        assert (result.exit_code, entry.exit_code, entry.outcome) == (1, 1, Outcome.ERROR)
+        assert "root:x:0" not in result.observation()
+        assert len(result.observation()) < 10_000
+        # Only what claims to be a report is believed in what it counts; otherwise the printed output tells.
+        assert numbers(result) == ((1, 0, 0, 0) if forged == "good news" else (1, 2, 2, 2))

@@ -1,0 +1,394 @@
+"""What must hold of every operation of the catalogue, without a sandbox: schema, observations, traits, audit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.command import Command, CommandResult, Output
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted, Writer
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, ToolResult
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.operation import Definition, Toolkit, TypedOperation
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.secrets import MASK, Secrets
+from tests.operations import ARGUMENTS, OPERATIONS, Operation, make_workspace
+
+each = pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+
+WITHHELD: Mapping[Role, frozenset[str]] = {}
+"""What a role does not get; every role gets everything else."""
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+LONGEST_DESCRIPTION = 1024
+LONGEST_SUMMARY = 120
+SECRET = "s3cr3t-token-of-the-test"
+
+
+class StubWorkspace:
+    """A directory in which no command runs: `run` gives what it is told to."""
+
+    def __init__(self, root: Path, run: Callable[[Command], Awaitable[CommandResult]]) -> None:
+        self.root = root
+        self.asked = asyncio.Event()
+        self._run = run
+
+    @property
+    def mount(self) -> str:
+        return "/workspace"
+
+    @property
+    def environment(self) -> Environment:
+        return Environment(test_command=("make", "test"))
+
+    async def run(self, command: Command) -> CommandResult:
+        self.asked.set()
+        return await self._run(command)
+
+
+class Replaced:
+    """An operation whose schema and traits are real, and whose work is another's."""
+
+    def __init__(self, real: Definition, work: Callable[[], Awaitable[ToolResult]]) -> None:
+        self._real = real
+        self._work = work
+        # Long enough for anything but what hangs.
+        self.spec: OperationSpec = replace(real.spec, time_limit_seconds=0.05, executes=False)
+
+    def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        return self._real.validate(arguments)
+
+    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+        return self._work()
+
+
+class ListJournal:
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.bodies: list[EventBody] = []
+
+    async def append(self, body: EventBody) -> Event:
+        return self.post(body)
+
+    def post(self, body: EventBody) -> Event:
+        self.bodies.append(body)
+        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
+        return writer.event(body, ordinal=len(self.bodies), at="")
+
+    async def flush(self) -> None:
+        pass
+
+
+async def never(*_: object) -> Any:
+    await asyncio.Event().wait()
+
+
+def kit_of(operation: Operation, root: Path, **parts: Any) -> Toolkit:
+    return operation.kit(StubWorkspace(root, never), Pipeline(**parts))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_workspace(tmp_path_factory.mktemp("template") / "clone")
+
+
+@pytest.fixture
+def clone(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "clone"))
+
+
+def outcomes(kit: Toolkit) -> list[str]:
+    assert verify(kit.pipeline.trail.entries, head=kit.pipeline.trail.head) is None
+    return [str(entry.outcome) for entry in kit.pipeline.trail.entries]
+
+
+def begun(operation: Operation, outcome: str) -> list[str]:
+    """The entries of a call that was let through: what only reads gets no entry of its own for its start."""
+    return [outcome] if operation.spec.read_only else ["started", outcome]
+
+
+def test_names_are_unique_and_rows_are_there() -> None:
+    names = [operation.spec.name for operation in OPERATIONS]
+    assert len(set(names)) == len(names) >= 40
+    assert not set(names) - set(ARGUMENTS), "operations without a row in tests/operations.py"
+
+
+class TestSchema:
+    @each
+    def test_the_schema_is_the_signature(self, operation: Operation) -> None:
+        if not isinstance(operation.definition, TypedOperation):
+            pytest.skip("its schema was given, there is no signature to compare it with")
+        parameters = list(inspect.signature(operation.definition.function).parameters.values())[1:]
+        schema = cast("Mapping[str, Any]", operation.spec.parameters)
+        assert list(schema["properties"]) == [parameter.name for parameter in parameters]
+        required = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
+        assert schema.get("required", []) == required
+        for parameter in parameters:
+            shown = schema["properties"][parameter.name]
+            assert ("default" in shown) is (parameter.name not in required)
+            if parameter.name not in required:
+                assert shown["default"] == json.loads(json.dumps(parameter.default))
+
+    @each
+    def test_it_says_all_that_a_model_must_know(self, operation: Operation) -> None:
+        spec = operation.spec
+        schema = cast("Mapping[str, Any]", spec.parameters)
+        assert NAME.fullmatch(spec.name)
+        assert spec.name == (spec.operation if operation.kit.bare else f"{spec.tool}_{spec.operation}")
+        summary, *rest = spec.description.splitlines()
+        assert 10 < len(summary) <= LONGEST_SUMMARY
+        assert summary.endswith(".") and summary[0].isupper()
+        assert not rest or not rest[0]
+        assert len(spec.description) <= LONGEST_DESCRIPTION
+        for name, shown in schema["properties"].items():
+            assert NAME.fullmatch(name)
+            assert shown.get("description"), name
+
+    @each
+    def test_servers_accept_it(self, operation: Operation) -> None:
+        schema = cast("dict[str, Any]", operation.spec.parameters)
+        Draft202012Validator.check_schema(schema)
+        assert json.loads(json.dumps(schema)) == schema
+        assert schema["type"] == "object"
+        assert schema["additionalProperties"] is False
+        assert not {"anyOf", "oneOf", "allOf", "enum", "not", "title"} & set(schema)
+        for part in subschemas(schema):
+            assert "title" not in part
+            assert part.get("$ref", "#/$defs/").startswith("#/$defs/")
+            if part.get("type") == "object":
+                assert "additionalProperties" in part
+            if part.get("type") == "array":
+                assert "items" in part
+
+    @each
+    def test_the_row_is_valid(self, operation: Operation) -> None:
+        operation.definition.validate(operation.arguments)
+        Draft202012Validator(dict(operation.spec.parameters)).validate(operation.arguments)
+
+
+def subschemas(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A schema and all that it is made of."""
+    found = [schema]
+    for key in ("properties", "$defs"):
+        for part in schema.get(key, {}).values():
+            found += subschemas(part)
+    for part in [*schema.get("anyOf", []), schema.get("items"), schema.get("additionalProperties")]:
+        if isinstance(part, dict):
+            found += subschemas(cast("Mapping[str, Any]", part))
+    return found
+
+
+class TestTraits:
+    @each
+    def test_they_do_not_contradict_each_other(self, operation: Operation) -> None:
+        spec = operation.spec
+        if spec.read_only:
+            assert spec.network or spec.risk is Risk.LOW
+            assert not spec.executes
+        if spec.executes or (spec.network and not spec.read_only):
+            assert spec.risk is not Risk.LOW
+        if not spec.read_only and not spec.network:
+            assert spec.locks, "two that write must not meet"
+        assert spec.roles
+        assert 0 < spec.time_limit_seconds <= 3600
+
+    @pytest.mark.parametrize("role", Role)
+    def test_roles(self, role: Role) -> None:
+        names = {operation.spec.name for operation in OPERATIONS}
+        offered = {operation.spec.name for operation in OPERATIONS if Policy(role=role).offers(operation.spec)}
+        assert offered == names - WITHHELD.get(role, frozenset())
+
+
+class TestWrongArguments:
+    @each
+    async def test_a_wrong_type(self, operation: Operation, root: Path) -> None:
+        properties = cast("Mapping[str, Any]", operation.spec.parameters["properties"])
+        for name, schema in properties.items():
+            wrong = wrong_value({**schema, "$defs": operation.spec.parameters.get("$defs", {})})
+            await self._refused(operation, root, operation.arguments | {name: wrong}, name)
+
+    @each
+    async def test_a_missing_one(self, operation: Operation, root: Path) -> None:
+        for name in cast("list[str]", operation.spec.parameters.get("required", [])):
+            arguments = operation.arguments
+            del arguments[name]
+            await self._refused(operation, root, arguments, f"missing argument '{name}'")
+
+    @each
+    async def test_one_too_many(self, operation: Operation, root: Path) -> None:
+        arguments = operation.arguments | {"colour": "red"}
+        await self._refused(operation, root, arguments, "unexpected argument 'colour'")
+
+    async def _refused(self, operation: Operation, root: Path, arguments: dict[str, object], said: str) -> None:
+        workspace = StubWorkspace(root, never)
+        kit = operation.kit(workspace, Pipeline())
+        result = await kit.call(operation.method, arguments)
+        assert (result.success, result.outcome) == (False, Outcome.INVALID)
+        assert said in result.error
+        assert f"Signature: {operation.spec.name}(" in result.observation()
+        for name in cast("Mapping[str, Any]", operation.spec.parameters["properties"]):
+            assert f"{name}: " in result.error
+        (entry,) = kit.pipeline.trail.entries
+        assert (entry.outcome, entry.tool, entry.operation) == (Outcome.INVALID, operation.kit.name, operation.method)
+        assert said in entry.reason
+        assert outcomes(kit) == ["invalid"]
+        assert not workspace.asked.is_set()
+
+
+def wrong_value(schema: Mapping[str, Any]) -> object:
+    """A value that the schema forbids."""
+    for value in ({"wrong": {"deeply": ["wrong"]}}, "wrong", [{"wrong": {"deeply": {}}}], -1.5):
+        if not Draft202012Validator(dict(schema)).is_valid(value):
+            return value
+    raise AssertionError(f"anything goes: {schema}")
+
+
+async def _success() -> ToolResult:
+    return ToolResult(success=True, operation="any", content=f"all of it: {SECRET}")
+
+
+async def _error() -> ToolResult:
+    raise ToolFailure(f"it failed: {SECRET}")
+
+
+async def _refusal() -> ToolResult:
+    raise ToolRefusal(f"not allowed: {SECRET}")
+
+
+class TestAudit:
+    """Every ending of every operation, with its real schema and traits."""
+
+    @each
+    @pytest.mark.parametrize(
+        ("work", "outcome", "decision"),
+        [
+            (_success, Outcome.SUCCESS, Decision.ALLOWED),
+            (_error, Outcome.ERROR, Decision.ALLOWED),
+            (_refusal, Outcome.REFUSED, Decision.REFUSED),
+            (never, Outcome.TIMEOUT, Decision.ALLOWED),
+        ],
+        ids=["success", "error", "refusal", "time-out"],
+    )
+    async def test_endings(
+        self,
+        operation: Operation,
+        root: Path,
+        work: Callable[[], Awaitable[ToolResult]],
+        outcome: Outcome,
+        decision: Decision,
+    ) -> None:
+        journal = ListJournal()
+        kit = kit_of(operation, root, mask=Secrets([SECRET]), trail=AuditTrail(journal=journal))
+        definition = Replaced(operation.definition, work)
+        result = await kit.pipeline.call(definition, kit, operation.arguments, call_id="call-1")
+        assert result.outcome is outcome
+        assert outcomes(kit) == begun(operation, outcome)
+        assert [type(body) for body in journal.bodies] == [ToolStarted, ToolFinished][-len(journal.bodies) :]
+        entries = kit.pipeline.trail.entries
+        assert {entry.call_id for entry in entries} == {"call-1"}
+        assert {entry.workspace_revision for entry in entries} == {0 if operation.spec.read_only else 1}
+        assert entries[-1].decision is decision
+        assert entries[-1].output_digest and entries[-1].bytes_out == len(result.content or result.error)
+        assert SECRET not in repr((result, journal.bodies, entries))
+        assert (MASK in result.observation()) is (outcome is not Outcome.TIMEOUT)
+
+    @each
+    async def test_a_refusal_by_policy(self, operation: Operation, root: Path) -> None:
+        for denied in (operation.spec.name, operation.kit.name):
+            kit = kit_of(operation, root, policy=Policy(denied=frozenset({denied})))
+            result = await kit.call(operation.method, operation.arguments)
+            assert result.outcome is Outcome.REFUSED
+            assert "denied" in result.error
+            (entry,) = kit.pipeline.trail.entries
+            assert (entry.decision, entry.outcome, entry.reason) == (Decision.REFUSED, Outcome.REFUSED, result.error)
+            assert outcomes(kit) == ["refused"]
+
+    @each
+    async def test_a_cancellation(self, operation: Operation, root: Path) -> None:
+        running = asyncio.Event()
+
+        async def hang() -> ToolResult:
+            running.set()
+            return await never()
+
+        kit = kit_of(operation, root)
+        definition = Replaced(operation.definition, hang)
+        call = asyncio.create_task(kit.pipeline.call(definition, kit, operation.arguments))
+        await running.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert outcomes(kit) == begun(operation, "cancelled")
+
+
+class TestCommands:
+    """The operations themselves, over commands that end badly; those that run none end in their own way."""
+
+    @each
+    async def test_a_command_that_is_cancelled(self, operation: Operation, clone: Path) -> None:
+        workspace = StubWorkspace(clone, never)
+        kit = operation.kit(workspace, Pipeline())
+        call = asyncio.create_task(kit.call(operation.method, operation.arguments))
+        asked = asyncio.create_task(workspace.asked.wait())
+        await asyncio.wait((call, asked), return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if call.done():
+            assert outcomes(kit) == begun(operation, str(call.result().outcome))
+            return
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert outcomes(kit) == begun(operation, "cancelled")
+
+    @each
+    async def test_a_sandbox_that_is_gone(self, operation: Operation, clone: Path) -> None:
+        async def gone(command: Command) -> CommandResult:
+            raise Unavailable(f"no sandbox: {SECRET}")
+
+        workspace = StubWorkspace(clone, gone)
+        kit = operation.kit(workspace, Pipeline(mask=Secrets([SECRET])))
+        result = await kit.call(operation.method, operation.arguments)
+        assert outcomes(kit) == begun(operation, str(result.outcome))
+        assert SECRET not in repr((result, kit.pipeline.trail.entries))
+        if operation.spec.executes:
+            assert result.outcome is Outcome.ERROR
+
+    @each
+    async def test_a_command_that_runs_out_of_time(self, operation: Operation, clone: Path) -> None:
+        timed_out: list[Command] = []
+
+        async def slow(command: Command) -> CommandResult:
+            if command.light:  # a look around beforehand
+                found = b"/tmp\n/usr/bin/program\n"
+                stdout = Output(head=found, total=len(found))
+                return CommandResult(exit_code=0, stdout=stdout, stderr=Output(), duration_ms=1)
+            timed_out.append(command)
+            return CommandResult(exit_code=143, stdout=Output(), stderr=Output(), duration_ms=2_000, timed_out=True)
+
+        kit = operation.kit(StubWorkspace(clone, slow), Pipeline())
+        result = await kit.call(operation.method, operation.arguments)
+        assert outcomes(kit) == begun(operation, str(result.outcome))
+        if timed_out:
+            assert result.outcome is Outcome.TIMEOUT

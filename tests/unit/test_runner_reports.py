@@ -1,0 +1,598 @@
+"""What test runners and linters print and write, and what hostile code may print in their place."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.tools.runners.cargo_reports import parse_cargo_output
+from swe_ai_fleet.tools.runners.findings import Finding, parse_clippy, parse_eslint, parse_go_vet, parse_ruff
+from swe_ai_fleet.tools.runners.go_reports import parse_go_events, parse_go_output
+from swe_ai_fleet.tools.runners.javascript_reports import (
+    explain_node,
+    parse_jest_json,
+    parse_jest_output,
+    parse_mocha_json,
+    parse_mocha_output,
+    parse_node_output,
+    parse_vitest_output,
+)
+from swe_ai_fleet.tools.runners.recognised import recognise
+from swe_ai_fleet.tools.runners.tally import MAX_FAILING, Tally, merged
+from swe_ai_fleet.tools.runners.tap_reports import parse_tap
+from swe_ai_fleet.tools.runners.unittest_reports import parse_unittest_output
+from swe_ai_fleet.tools.test_reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, TestReport, parse_junit
+
+# All below was printed by the real programs (go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5).
+GO_PLAIN = """\
+--- FAIL: TestWrong (0.00s)
+    a_test.go:6: context
+    a_test.go:6: want 1, got 2
+--- FAIL: TestTable (0.00s)
+    --- FAIL: TestTable/two_words (0.00s)
+        a_test.go:10: two is wrong
+FAIL
+FAIL\texample.org/a\t0.003s
+# example.org/a/sub [example.org/a/sub.test]
+sub/x_test.go:5:28: undefined: undefinedThing
+FAIL\texample.org/a/sub [build failed]
+FAIL
+"""
+CARGO = """\
+   Compiling a v0.1.0 (/workspace)
+    Finished `test` profile [unoptimized + debuginfo] target(s) in 0.81s
+     Running unittests src/lib.rs (/tmp/target/debug/deps/a-de22c1bda0609b20)
+
+running 4 tests
+test tests::later ... ignored
+test tests::right ... ok
+test tests::panics - should panic ... FAILED
+test tests::wrong ... FAILED
+
+failures:
+
+---- tests::panics stdout ----
+note: test did not panic as expected at src/lib.rs:10:32
+---- tests::wrong stdout ----
+printed
+---- tests::right stdout ----
+
+thread 'tests::wrong' (17247) panicked at src/lib.rs:8:47:
+assertion `left == right` failed: sum
+  left: 2
+ right: 3
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+
+failures:
+    tests::panics
+    tests::wrong
+
+test result: FAILED. 1 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.08s
+
+error: test failed, to rerun pass `--lib`
+   Doc-tests a
+
+running 1 test
+test src/lib.rs - add (line 1) ... ok
+
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.07s
+
+error: 1 target failed:
+    `--lib`
+"""
+RUSTC = """\
+   Compiling a v0.1.0 (/workspace)
+warning: unused variable: `x`
+ --> src/lib.rs:1:5
+error[E0425]: cannot find value `c` in this scope
+ --> src/lib.rs:4:41
+  |
+4 | pub fn add(a: i32, b: i32) -> i32 { a + c }
+  |                                         ^
+
+For more information about this error, try `rustc --explain E0425`.
+error: could not compile `a` (lib) due to 1 previous error
+warning: build failed, waiting for other jobs to finish...
+error[E0425]: cannot find value `c` in this scope
+ --> src/lib.rs:4:41
+error: could not compile `a` (lib test) due to 1 previous error
+"""
+NODE_TAP = """\
+TAP version 13
+# Subtest: adds
+ok 1 - adds
+  ---
+  duration_ms: 0.940107
+  ...
+# Subtest: wrong
+not ok 2 - wrong
+  ---
+  location: '/workspace/test/a.test.js:2:25'
+  failureType: 'testCodeFailure'
+  error: |-
+    Expected values to be strictly equal:
+
+    1 !== 2
+
+  code: 'ERR_ASSERTION'
+  ...
+# Subtest: group
+    # Subtest: inner
+    not ok 1 - inner
+      ---
+      error: 'boom'
+      ...
+    # Subtest: later
+    ok 2 - later # SKIP
+    # Subtest: to do
+    not ok 3 - to do # TODO
+    1..3
+not ok 3 - group
+  ---
+  type: 'suite'
+  error: '1 subtest failed'
+  ...
+1..3
+# tests 5
+# pass 1
+# fail 2
+# duration_ms 154.5
+"""
+TAPE = """\
+TAP version 13
+# one
+ok 1 eq
+not ok 2 ne
+  ---
+    operator: equal
+    expected: 2
+    stack: |-
+      Error: ne
+          at Test.assert (/workspace/t.js:1:77)
+  ...
+
+1..2
+# tests 2
+# pass  1
+# fail  1
+"""
+NODE_SPEC = """\
+/workspace/test/b.test.js:1
+const {test} = require('node:test'
+                       ^^^^^^^^^^^
+SyntaxError: missing ) after argument list
+    at wrapSafe (node:internal/modules/cjs/loader:1464:18)
+\u2139 tests 6
+\u2139 suites 1
+\u2139 pass 1
+\u2139 fail 2
+\u2139 cancelled 0
+\u2139 skipped 1
+\u2139 todo 1
+\u2139 duration_ms 155.478854
+
+✖ failing tests:
+
+test at test/a.test.js:2:25
+✖ wrong (0.96215ms)
+  AssertionError [ERR_ASSERTION]: Expected values to be strictly equal:
+test at test/b.test.js:1:1
+✖ /workspace/test/b.test.js (66.126109ms)
+  'test failed'
+"""
+NODE_JUNIT = b"""<?xml version="1.0" encoding="utf-8"?>
+<testsuites>
+<testcase name="adds" time="0.25" classname="test"/>
+<testcase name="adds" time="0.25" classname="test"/>
+<testsuite name="group" time="0.5"><testcase name="inner" time="0.1" classname="test">
+<failure type="testCodeFailure" message="boom">boom</failure></testcase></testsuite>
+<testcase name="/workspace/test/b.test.js" time="0" classname="test">
+<failure type="testCodeFailure" message="test failed">[Error: test failed]</failure></testcase>
+</testsuites>"""
+JEST = """\
+  ● wrong
+
+    expect(received).toBe(expected)
+
+  ● group \u203a inner
+
+Test Suites: 2 failed, 2 total
+Tests:       2 failed, 1 skipped, 1 todo, 1 passed, 5 total
+Snapshots:   0 total
+Time:        0.431 s
+Ran all test suites.
+"""
+VITEST = """\
+ FAIL  a.test.js > wrong
+AssertionError: expected 1 to be 2
+ FAIL  a.test.js > group > inner
+Error: boom
+
+ Test Files  1 failed (1)
+      Tests  2 failed | 1 passed | 1 skipped | 1 todo (5)
+   Start at  03:27:37
+   Duration  383ms (transform 22ms, setup 0ms)
+"""
+MOCHA = """\
+
+  \u2714 adds
+  group
+    1) inner
+
+  1 passing (3ms)
+  2 pending
+  1 failing
+
+  1) group
+       inner:
+
+      AssertionError [ERR_ASSERTION]: 1 == 2
+"""
+UNITTEST = f"""\
+.FsxFE
+{"=" * 70}
+ERROR: test_f (app.T.test_f)
+{"-" * 70}
+Traceback (most recent call last):
+  File "/workspace/app.py", line 11, in test_f
+ValueError: boom
+
+{"=" * 70}
+FAIL: test_b (app.T)
+{"-" * 70}
+AssertionError: 1 != 2
+
+{"=" * 70}
+FAIL: test_e (app.T.test_e) (i=1)
+{"-" * 70}
+AssertionError: sub
+
+{"-" * 70}
+Ran 6 tests in 0.250s
+
+FAILED (failures=2, errors=1, skipped=1, expected failures=1)
+"""
+CTEST = """\
+67% tests passed, 1 tests failed out of 3
+
+Total Test time (real) =   0.02 sec
+
+The following tests FAILED:
+\t  2 - wrong (Failed)
+Errors while running CTest
+"""
+COMPILER = "gcc -c a.c\na.c:1:20: error: 'x' undeclared\na.c:1:20: error: 'x' undeclared\nmake: *** [test] Error 1\n"
+
+
+def go_events(*events: tuple[str, str, str]) -> str:
+    """Lines of `go test -json`: (action, test, output)."""
+    found = [{"Action": action, "Package": "p", "Test": test, "Output": output} for action, test, output in events]
+    return "\n".join(json.dumps({key: value for key, value in event.items() if value}) for event in found)
+
+
+GO_EVENTS = (
+    "# p/sub [p/sub.test]\nsub/x_test.go:5:28: undefined: thing\n"
+    + go_events(
+        ("run", "TestOK", ""),
+        ("pass", "TestOK", ""),
+        ("skip", "TestSkip", ""),
+        ("output", "TestTable/b", "    a_test.go:10: two is wrong\n"),
+        ("pass", "TestTable/a", ""),
+        ("fail", "TestTable/b", ""),
+        ("fail", "TestTable", ""),
+        ("run", "TestHangs", ""),
+        ("output", "", "FAIL\n"),
+    )
+    + '\n{"Action":"fail","Package":"p","Elapsed":0.5}\nFAIL\tp/sub [build failed]\n'
+)
+
+
+def numbers(report: TestReport | None) -> tuple[int, int, int, int]:
+    """(passed, failed, errors, skipped)"""
+    assert report is not None
+    summary = report.summary
+    return summary.passed, summary.failed, summary.errors, summary.skipped
+
+
+RUNS: dict[str, tuple[str, tuple[int, int, int, int], list[str], int]] = {
+    "go events": (GO_EVENTS, (2, 1, 2, 1), ["p::TestTable/b", "p::TestHangs", "p/sub"], 500),
+    "go": (GO_PLAIN, (0, 2, 1, 0), ["example.org/a/sub", "TestWrong", "TestTable/two_words"], 3),
+    "cargo": (CARGO, (2, 2, 0, 1), ["src/lib.rs::tests::panics", "src/lib.rs::tests::wrong"], 150),
+    "rustc": (RUSTC, (0, 0, 1, 0), ["src/lib.rs:4:41"], 0),
+    "node tap": (NODE_TAP, (1, 2, 0, 2), ["wrong", "group > inner"], 154),
+    "tape": (TAPE, (1, 1, 0, 0), ["ne"], 0),
+    "node": (NODE_SPEC, (1, 2, 0, 2), ["wrong", "/workspace/test/b.test.js"], 155),
+    "jest": (JEST, (1, 2, 0, 2), ["wrong", "group \u203a inner"], 431),
+    "vitest": (VITEST, (1, 2, 0, 2), ["a.test.js > wrong", "a.test.js > group > inner"], 383),
+    "mocha": (MOCHA, (1, 1, 0, 2), ["group inner"], 3),
+    "unittest": (UNITTEST, (1, 2, 1, 2), ["app.T.test_f", "app.T.test_b", "app.T.test_e (i=1)"], 250),
+    "pytest": (
+        "== short test summary info ==\nFAILED a.py::t - no\n1 failed in 0.1s\n",
+        (0, 1, 0, 0),
+        ["a.py::t"],
+        100,
+    ),
+    "ctest": (CTEST, (2, 1, 0, 0), ["wrong"], 20),
+    "compiler": (COMPILER, (0, 0, 1, 0), ["a.c:1:20"], 0),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_runner_is_recognised_in_output(name: str) -> None:
+    text, counts, failing, milliseconds = RUNS[name]
+    for output in (text, f"make: entering\n{text}make: *** [Makefile:2: test] Error 1\n"):
+        report = recognise(output)
+        assert numbers(report) == counts
+        assert report is not None
+        assert [test.id for test in report.failing] == failing
+        assert abs(report.summary.duration_ms - milliseconds) <= 1
+
+
+def test_several_runners_in_one_output_are_added_up() -> None:
+    for (first, one), (second, other) in pairwise(RUNS.items()):
+        if {first, second} in (
+            {"go events", "go"},
+            {"cargo", "rustc"},
+            {"node tap", "tape"},
+            {"tape", "node"},
+            {"go", "cargo"},
+        ):
+            continue
+        both = numbers(recognise(f"{one[0]}\n{other[0]}"))
+        assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
+
+
+@pytest.mark.parametrize("text", ["", "ok", "ok 1\nok 2", "3 passing thoughts", "Ran 3 tests", "FAIL", "1..3", "{}"])
+def test_text_without_a_report(text: str) -> None:
+    assert recognise(text) is None
+
+
+def said(report: TestReport | None, name: str) -> str:
+    assert report is not None
+    return next(test.message for test in report.failing if test.id == name)
+
+
+def test_messages_say_where_and_why() -> None:
+    assert said(parse_go_events(GO_EVENTS), "p/sub") == "sub/x_test.go:5:28: undefined: thing"
+    assert said(parse_go_events(GO_EVENTS), "p::TestTable/b") == "a_test.go:10: two is wrong"
+    assert "did not finish" in said(parse_go_events(GO_EVENTS), "p::TestHangs")
+    wrong = said(parse_cargo_output(CARGO), "src/lib.rs::tests::wrong")
+    assert wrong == "src/lib.rs:8:47: assertion `left == right` failed: sum left: 2 right: 3"
+    assert said(parse_cargo_output(RUSTC), "src/lib.rs:4:41").startswith("error[E0425]: cannot find value `c`")
+    assert said(parse_tap(NODE_TAP), "wrong") == "Expected values to be strictly equal: 1 !== 2"
+    assert said(parse_unittest_output(UNITTEST), "app.T.test_f") == "ValueError: boom"
+
+
+def test_go_since_1_24_says_in_events_what_does_not_compile() -> None:
+    text = (
+        '{"ImportPath":"p [p.test]","Action":"build-output","Output":"./x_test.go:5:1: syntax error\\n"}\n'
+        '{"ImportPath":"p [p.test]","Action":"build-fail"}\n'
+        '{"Action":"start","Package":"p"}\n{"Action":"fail","Package":"p","Elapsed":0,"FailedBuild":"p [p.test]"}\n'
+    )
+    report = parse_go_events(text)
+    assert numbers(report) == (0, 0, 1, 0)
+    assert said(report, "p") == "./x_test.go:5:1: syntax error"
+
+
+def test_node_tests_of_the_same_name_stay_apart() -> None:
+    report = parse_junit(NODE_JUNIT, repeated=False, root="/workspace")
+    assert numbers(report) == (2, 2, 0, 0)
+    assert report.summary.duration_ms == 1000
+    assert [test.id for test in report.failing] == ["group > inner", "test/b.test.js"]
+    explained = explain_node(report, NODE_SPEC)
+    assert numbers(explained) == (2, 1, 1, 0)
+    assert said(explained, "test/b.test.js") == "test/b.test.js:1: SyntaxError: missing ) after argument list"
+    assert explain_node(report, "") == report
+
+
+def test_vitest_files_that_could_not_run_are_errors() -> None:
+    document = b'<testsuites><testsuite><testcase classname="b.js" name="b.js"><failure message="m"/></testcase>'
+    report = parse_junit(document + b"</testsuite></testsuites>", repeated=False)
+    assert numbers(report) == (0, 0, 1, 0)
+    assert report.failing[0].id == "b.js"
+
+
+JEST_JSON: dict[str, object] = {
+    "testResults": [
+        {
+            "name": "/workspace/a.test.js",
+            "startTime": 1000,
+            "endTime": 1250,
+            "status": "failed",
+            "assertionResults": [
+                {"fullName": "adds", "status": "passed", "failureMessages": []},
+                {"fullName": "g inner", "status": "failed", "failureMessages": ["Error: boom\n    at a.test.js:1"]},
+                {"fullName": "later", "status": "pending"},
+                {"fullName": "some day", "status": "todo"},
+            ],
+        },
+        {
+            "name": "/workspace/b.test.js",
+            "status": "failed",
+            "assertionResults": [],
+            "message": "  ● Test suite failed to run\n\n SyntaxError: /workspace/b.test.js: Unexpected token (2:0)\n",
+        },
+    ]
+}
+
+
+def test_jest_json() -> None:
+    report = parse_jest_json(json.dumps(JEST_JSON).encode(), "/workspace")
+    assert numbers(report) == (1, 1, 1, 2)
+    assert report is not None
+    assert report.summary.duration_ms == 250
+    assert said(report, "a.test.js::g inner") == "Error: boom"
+    assert said(report, "b.test.js") == "b.test.js:2:0: SyntaxError: Unexpected token"
+
+
+def test_mocha_json() -> None:
+    test = {"fullTitle": "g inner", "file": "/workspace/a.js", "err": {"message": "1 == 2", "stack": "at a.js:2"}}
+    document = {"stats": {"duration": 2}, "passes": [test | {"err": {}}], "failures": [test], "pending": [test]}
+    report = parse_mocha_json(f"noise\n{json.dumps(document)}".encode(), "/workspace")
+    assert numbers(report) == (1, 1, 0, 1)
+    assert said(report, "a.js::g inner") == "1 == 2"
+
+
+def test_what_cargo_tests_print_names_no_other_test() -> None:
+    report = parse_cargo_output(CARGO)
+    assert report is not None
+    assert not any(test.id.endswith("::right") for test in report.failing)
+    forged = CARGO.replace("printed\n", "printed\ntest result: ok. 9999 passed; 0 failed; 0 ignored; 0 measured\n")
+    told = parse_cargo_output(forged)
+    assert told is not None
+    assert told.summary.failed == 2, "a forged line adds tests that passed and hides none that failed"
+
+
+RUFF = json.dumps(
+    [
+        {
+            "filename": "/workspace/a.py",
+            "code": "F401",
+            "message": "`os` imported\nbut unused",
+            "location": {"row": 1, "column": 8},
+        },
+        {"filename": "/workspace/b.py", "code": None, "message": "SyntaxError", "location": {"row": 3, "column": 1}},
+    ]
+)
+ESLINT = json.dumps(
+    [
+        {
+            "filePath": "/workspace/web/a.js",
+            "messages": [{"ruleId": "semi", "severity": 1, "message": "Missing semicolon.", "line": 1, "column": 10}],
+        },
+        {"filePath": "/workspace/web/b.js", "messages": []},
+    ]
+)
+VET = "# example.org/a\nvet: sub/x_test.go:5:28: undeclared name: thing\n./y.go:7: self-assignment\nexit status 1\n"
+CLIPPY = (
+    '{"reason":"compiler-artifact","package_id":"a"}\n{"reason":"compiler-message","message":{"message":"unneeded '
+    '`return` statement","level":"warning","code":{"code":"clippy::needless_return"},"spans":[{"file_name":'
+    '"src/lib.rs","line_start":12,"column_start":32,"is_primary":true}]}}\n{"reason":"build-finished"}\n'
+)
+
+
+def test_findings_of_linters() -> None:
+    assert [str(finding) for finding in parse_ruff(RUFF, "/workspace") or ()] == [
+        "a.py:1:8: F401 `os` imported but unused",
+        "b.py:3:1: SyntaxError",
+    ]
+    assert parse_ruff("", "/workspace") == []
+    assert parse_ruff("error: broken", "/workspace") is None
+    assert parse_eslint(ESLINT, "/workspace", "web") == [
+        Finding(path="web/a.js", line=1, column=10, code="semi", message="Missing semicolon.")
+    ]
+    assert [str(finding) for finding in parse_go_vet(VET, "/workspace", "go") or ()] == [
+        "go/sub/x_test.go:5:28: vet undeclared name: thing",
+        "go/y.go:7: vet self-assignment",
+    ]
+    assert [str(finding) for finding in parse_clippy(CLIPPY + CLIPPY, "/workspace") or ()] == [
+        "src/lib.rs:12:32: clippy::needless_return unneeded `return` statement"
+    ]
+    assert parse_clippy("error: no such command: `clippy`", "/workspace") is None
+
+
+def test_a_tally_is_bounded_and_keeps_names_apart() -> None:
+    tally = Tally()
+    for _ in range(3):
+        tally.add("same", "failure", "m" * 10_000, "t\n" * 10_000)
+    for number in range(MAX_FAILING):
+        tally.add(f"{number}" + "x" * 1_000, "error")
+    report = tally.report(1e30)
+    assert numbers(report) == (0, 3, MAX_FAILING, 0)
+    assert len(report.failing) == MAX_FAILING
+    assert [test.id for test in report.failing[:3]] == ["same", "same (2)", "same (3)"]
+    assert all(len(test.id) <= MAX_ID_CHARS and len(test.message) <= MAX_MESSAGE_CHARS for test in report.failing)
+    both = merged([report, report])
+    assert both is not None
+    assert (both.summary.failed, len(both.failing)) == (6, MAX_FAILING)
+    assert merged([]) is None
+
+
+def _findings(text: str) -> None:
+    for parse in (parse_ruff, parse_eslint, parse_go_vet, parse_clippy):
+        for finding in parse(text, "/workspace", ".") or ():
+            assert len(str(finding)) < 2_000
+
+
+PARSERS: list[Callable[[str], object]] = [
+    recognise,
+    parse_go_events,
+    parse_go_output,
+    parse_cargo_output,
+    parse_tap,
+    parse_jest_output,
+    parse_vitest_output,
+    parse_mocha_output,
+    parse_node_output,
+    parse_unittest_output,
+    lambda text: parse_jest_json(text.encode("utf-8", "replace")),
+    lambda text: parse_mocha_json(text.encode("utf-8", "replace")),
+    _findings,
+]
+_LINES = sorted({line for run in RUNS.values() for line in run[0].splitlines()} | set(CLIPPY.splitlines()))
+_shuffled = st.lists(st.sampled_from([*_LINES, RUFF, ESLINT, json.dumps(JEST_JSON)]), max_size=60).map("\n".join)
+_KEYS = (
+    *("testResults", "assertionResults", "stats", "passes", "failures", "err", "Action", "Package", "Test", "Output"),
+    *("Elapsed", "messages", "location", "message", "spans", "reason", "is_primary", "name"),
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(_KEYS),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+).map(json.dumps)
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=range(len(PARSERS)))
+@given(
+    text=st.one_of(st.text(max_size=300), _shuffled, _json, st.binary(max_size=300).map(lambda b: b.decode("latin1")))
+)
+@settings(deadline=None, max_examples=60)
+def test_any_text_is_a_report_or_none(parser: Callable[[str], object], text: str) -> None:
+    report = parser(text)
+    if isinstance(report, TestReport):
+        assert all(number >= 0 for number in numbers(report))
+        assert len(report.failing) <= report.summary.failed + report.summary.errors
+
+
+FLOODS = [
+    "-" * 500_000,
+    " " * 500_000,
+    "ok 1 " * 25_000,
+    "    " * 200 + "not ok 1 - x\n" * 25_000,
+    "---- a stdout ----\n" * 25_000,
+    "a:1:" * 15_000,
+    "# Subtest: a\n" * 40_000,
+    "\n".join("  " * (n % 64) + "not ok 1 - x" for n in range(12_000)),
+    "{" * 300_000,
+    "[" * 300_000,
+    '{"Action":"fail","Package":"p","Test":"' + "a/" * 200_000 + '"}',
+    go_events(*(("fail", f"T/{n}", "") for n in range(5_000))),
+    '{"testResults": [' + '{"name": "x", "status": "failed"},' * 12_000 + "{}]}",
+    f"{'=' * 70}\nFAIL: a (b)\n" * 8_000 + "Ran 99999 tests in 1s\n\nFAILED (failures=30000)\n",
+    "error: x\n --> a:1:1\n" * 12_000,
+    "x 1 passing (" * 40_000,
+    "1" * 5_000 + " passing",
+]
+
+
+@pytest.mark.parametrize("flood", FLOODS, ids=range(len(FLOODS)))
+def test_floods_take_bounded_time(flood: str) -> None:
+    started = time.process_time()
+    for parser in PARSERS:
+        parser(flood)
+    # All parsers together, on half a megabyte made to hurt; a quadratic one would take far longer.
+    assert time.process_time() - started < 10
