@@ -154,3 +154,8 @@ def default_home() -> Path:
 
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(base).expanduser() / "swe-ai-fleet"
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """The parts of a setting that holds several, separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -25,7 +25,8 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import Constraints, Role
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.runtime.factories import make_sandbox, secret_mask, tool_access
+from swe_ai_fleet.runtime.sandboxes import make_sandbox
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.audit_file import AuditFile

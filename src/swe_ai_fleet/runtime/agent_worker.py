@@ -10,13 +10,8 @@ from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import WorkspaceProvider
-from swe_ai_fleet.runtime.factories import (
-    connect_log,
-    open_model,
-    secret_mask,
-    tool_access,
-    workspace_provider,
-)
+from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.access import ToolAccess
 

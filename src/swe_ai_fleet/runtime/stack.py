@@ -16,10 +16,11 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.factories import connect_log, open_model, tool_access, workspace_provider
+from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
 from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
+from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.sandbox import choose_rung, raise_file_limit
 from swe_ai_fleet.settings import Settings
 

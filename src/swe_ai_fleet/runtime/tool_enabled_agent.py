@@ -28,14 +28,9 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.constraints import read_constraints
-from swe_ai_fleet.runtime.factories import (
-    connect_log,
-    make_sandbox,
-    open_model,
-    secret_mask,
-    tool_access,
-    workspace_provider,
-)
+from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.sandboxes import make_sandbox
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import all_toolkits

@@ -114,10 +114,6 @@ def _idle(kits: dict[str, Toolkit], access: ToolAccess, task: Task, *, networked
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
     }
-        "web_search": bool(access.builtin.search_url),
-        "read_webpage": networked,
-        "search_wikipedia": bool(access.builtin.wikipedia_url),
-    }
     builtin = {definition.spec.name for definition in kits[BuiltinTools.name].definitions.values()}
     asked = {*task.tools, *task.constraints.allowed_tools}
     return idle | frozenset(name for name in builtin - asked if not of_use.get(name, False))

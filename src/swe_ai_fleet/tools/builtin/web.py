@@ -82,7 +82,7 @@ class SearchWikipedia(BaseTool):
     """`search_wikipedia(query) -> {query, results: [{title, url, content}]}`, `content` being an article's beginning.
 
     Args:
-        url: The `api.php` of a MediaWiki.
+        url: The `api.php` of a MediaWiki; empty: the tool says that there is none.
         network: Where connections go.
     """
 
@@ -93,11 +93,13 @@ class SearchWikipedia(BaseTool):
     risk = Risk.MEDIUM
     locks = frozenset[str]()
 
-    def __init__(self, url: str, *, network: Network | None = None) -> None:
-        self._endpoint = Endpoint(url, network or Network())
+    def __init__(self, url: str = "", *, network: Network | None = None) -> None:
+        self._endpoint = Endpoint(url, network or Network()) if url else None
 
     async def execute(self, query: str) -> dict[str, object]:
         """The articles found. Raises ToolFailure where the server does not answer as a MediaWiki does."""
+        if self._endpoint is None:
+            raise ToolFailure("no encyclopedia is configured; set wikipedia_url to the api.php of a MediaWiki")
         answer = await self._endpoint.query(
             {
                 "action": "query", "format": "json", "formatversion": 2, "redirects": 1,
