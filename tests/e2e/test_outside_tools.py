@@ -120,6 +120,69 @@ async def test_what_is_not_opened_is_not_offered(tmp_path: Path, service: str) -
     assert "version 42" not in told
 
 
+MCP_SERVER = """
+import json, sys
+
+TOOL = {"name": "double", "description": "Doubles a number.",
+        "inputSchema": {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    if asked["method"] == "initialize":
+        answer = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "maths", "version": "1"}}
+    elif asked["method"] == "tools/list":
+        answer = {"tools": [TOOL, {**TOOL, "name": "halve"}]}
+    else:
+        number = asked["params"]["arguments"]["number"]
+        answer = {"content": [{"type": "text", "text": f"doubled: {2 * number}"}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+
+async def test_the_tools_of_an_mcp_server_that_the_task_brings(tmp_path: Path) -> None:
+    clone = make_repository(tmp_path / "clone", {"server.py": MCP_SERVER})
+    turns = (
+        Turn(tool_calls=(("maths_double", {"number": 21}),)),
+        Turn(tool_calls=(("maths_double", {"number": "x"}),)),
+        Turn(tool_calls=(("maths_halve", {"number": 2}),)),
+        DONE,
+    )
+    async with ScriptedModelServer(Script(conversations=(Conversation(match=TASK, turns=turns),))) as model:
+        agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=Settings(home=tmp_path / "home"))
+        server = {"name": "maths", "command": ["python3", "{workspace}/server.py"], "tools": ["double"]}
+        gone = {"name": "gone", "command": ["no-such-program"]}
+        result = await agent.execute_task(TASK, constraints={"mcp_servers": [server, gone]})
+        told = json.dumps([body["messages"] for body in model.bodies])
+    assert [(entry["tool"], entry["outcome"]) for entry in result.operations] == [
+        ("maths", "success"),
+        ("maths", "invalid"),
+        ("unknown", "invalid"),
+    ]
+    assert "doubled: 42" in told
+    assert "MCP server gone" in told
+    assert verify(result.audit_trail, head=result.to_dict()["audit_head"]) is None
+
+
+@pytest.mark.parametrize(
+    ("server", "field"),
+    [
+        ({"name": "No Name", "command": ["x"]}, "name"),
+        ({"name": "x"}, "command"),
+        ({"name": "x", "command": ["x"], "allowed_hosts": ["example.org:22"]}, "allowed_hosts[0]"),
+        ({"name": "x", "url": "http://169.254.169.254:81/mcp"}, "url"),
+    ],
+)
+async def test_an_mcp_server_that_is_not_granted(tmp_path: Path, server: dict[str, object], field: str) -> None:
+    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
+    settings = Settings(home=tmp_path / "home")
+    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=settings)
+    with pytest.raises(InvalidRequest) as refused:
+        await agent.execute_task(TASK, constraints={"mcp_servers": [server]})
+    assert refused.value.field == f"constraints.mcp_servers[0].{field}"
+
+
 async def test_hosts_beyond_what_is_grantable_are_refused(tmp_path: Path, settings: Settings) -> None:
     clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
     narrow = settings.model_copy(update={"grantable_hosts": "*.example.org"})
@@ -133,7 +196,11 @@ async def test_all_toolkits_stand_for_direct_calls(tmp_path: Path, service: str,
     clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
     agent = ToolEnabledAgent("a", "DEV", clone, settings=settings.model_copy(update={"tool_hosts": service}))
     tools = agent.tools
-    assert {"git", "files", "tests", "http", "db"} <= set(tools)
+    assert {"git", "files", "tests", "docker", "http", "db", "builtin"} <= set(tools)
+    assert (await tools["git"].call("push", {})).outcome == "refused"
+    absent = await tools["docker"].call("ps", {})
+    assert absent.success or "engine" in absent.error
+    assert (await tools["builtin"].call("calculator", {"expression": "6 * 7"})).metadata["result"] == 42
     assert (await tools["http"].call("get", {"url": f"http://{service}/"})).success
     answer = await tools["db"].call("sqlite_query", {"sql": "SELECT * FROM note", "connection": "notes"})
     assert "the version comes from the service" in answer.content

@@ -10,10 +10,13 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
+
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
@@ -23,8 +26,12 @@ from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.sandbox import choose_rung, raise_file_limit
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.docker import reap
+from swe_ai_fleet.tools.failure import ToolFailure
 
 _PROBE_SECONDS = 10.0
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +112,30 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
             model=model,
             owner=f"{socket.gethostname()}/{os.getpid()}",
         )
+        access = tool_access(settings)
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
                 max_agents=settings.max_agents,
                 max_executions=settings.max_executions,
-                access=tool_access(settings),
+                access=access,
                 recover=embedded,
             )
         )
         await fleet.warm()
+        await _reap_containers(access, executions)
         yield Stack(settings=settings, executions=executions, log=log, fleet=fleet, model=model)
+
+
+async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
+    """Remove what ended executions left on the engine where the process that ran their agents was killed."""
+    if access.docker is None:
+        return
+    ended = {state.execution_id for state in executions.projection.select(DEFAULT_TENANT) if state.status.terminal}
+    try:
+        reaped = await reap(access.docker, executions=ended)
+    except ToolFailure as error:
+        _log.warning("containers of ended executions were not looked for", reason=error.message)
+        return
+    if reaped.containers or reaped.images or reaped.failures:
+        _log.info("containers reaped", containers=reaped.containers, images=reaped.images, failures=reaped.failures)
