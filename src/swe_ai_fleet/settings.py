@@ -63,10 +63,13 @@ class Settings(BaseSettings):
     agents_per_actor: int = Field(default=64, ge=1, description="Agents that share one Ray actor; 1 = one actor each.")
     max_executions: int = Field(default=200, ge=1, description="Most executions driven at once.")
     cpu_slots: int = Field(default=0, ge=0, description="Heavy commands at once on a node; 0 = twice its CPUs.")
-    sandbox: Literal["auto", "bubblewrap", "none"] = Field(
-        default="auto", description="auto = the strongest rung the machine offers; none must be named."
+    sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
+        default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."
     )
     max_processes: int = Field(default=512, ge=16, description="Processes of one sandbox session.")
+    max_disk_bytes: int = Field(
+        default=10 * 1024**3, ge=1024**2, description="Bytes that a workspace, its home and its /tmp may hold together."
+    )
     repository_roots: str = Field(
         default="/", description="Directories, separated by ':', under which server-side repositories may lie."
     )

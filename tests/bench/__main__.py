@@ -1,4 +1,4 @@
-"""`make bench`: what a step costs, how a hundred agents do, how soon the first model call goes out.
+"""`make bench`: what a tool call and a step cost, how a hundred agents do, how soon the first model call goes out.
 
 Everything is on, audit, events and workspaces too; the model is the scripted server in a process of its own, which is
 not counted. Prints a table and writes bench.json.
@@ -29,6 +29,8 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.bench.floor import floor_seconds
 from tests.bench.processes import measured
+from tests.bench.sandbox import TARGET_MS, sandbox_figures
+from tests.bench.tools import tool_figures
 
 STEPS = 20
 AGENTS = 100
@@ -53,6 +55,8 @@ async def main() -> None:
         repository = make_repository(
             directory / "repository", {"README.md": "A repository.\n", ".gitignore": "*.log\n"}
         )
+        figures |= await tool_figures(directory / "tools")
+        figures |= await sandbox_figures()
         await _single(directory, repository, figures)
         await _hundred(directory, repository, figures)
     Path("bench.json").write_text(json.dumps(figures, indent=2) + "\n")
@@ -160,6 +164,8 @@ def _print(figures: dict[str, float]) -> None:
         "fleet_100_wall_s": f"<= {limit:.1f} (the larger of 14 and 1.25 x floor)",
         "fleet_100_pss_mib": "<= 1536",
         "first_call_ms_warm": "<= 150",
+        "sandbox_bubblewrap_overhead_ms": f"<= {TARGET_MS:g}",
+        "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
     }
     for name, value in figures.items():
         table.add_row(name, f"{value:g}", targets.get(name, ""))

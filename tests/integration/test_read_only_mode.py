@@ -31,6 +31,9 @@ READING = {
 }
 """What a run without tools for changing gets. Whoever adds a name here vouches for it; the tests below prove it."""
 
+ENGINE = {"docker_ps", "docker_logs", "docker_inspect", "docker_images"}
+"""What asks a container engine, where there is one; here they need not succeed, only change nothing."""
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -68,7 +71,7 @@ def snapshot(root: Path) -> dict[str, tuple[str, int, str]]:
 
 
 def test_what_is_offered() -> None:
-    assert {operation.spec.name for operation in OFFERED} == READING
+    assert {operation.spec.name for operation in OFFERED} == READING | ENGINE
     for operation in OFFERED:
         spec = operation.spec
         assert (spec.read_only, spec.network, spec.executes) == (True, False, False)
@@ -80,11 +83,12 @@ async def test_what_is_offered_changes_nothing(operation: Operation, workspace: 
     assert any("/.git/" in path for path in before)
     kit = operation.kit(workspace, Pipeline(policy=READ_ONLY))
     result = await kit.call(operation.method, operation.arguments)
-    assert result.success, result.observation()
-    assert result.content
+    assert result.success or operation.spec.name in ENGINE, result.observation()
+    assert result.observation()
     assert snapshot(workspace.root) == before
     (entry,) = kit.pipeline.trail.entries
-    assert (entry.outcome, entry.workspace_revision) == (Outcome.SUCCESS, 0)
+    assert (entry.outcome, entry.workspace_revision) == (result.outcome, 0)
+    assert result.outcome in (Outcome.SUCCESS, Outcome.ERROR)
 
 
 @pytest.mark.parametrize("operation", WITHHELD, ids=str)

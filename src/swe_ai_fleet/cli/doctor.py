@@ -100,7 +100,7 @@ async def _program(name: str, *, required: bool, mend: str) -> Finding:
 
 
 async def _sandbox(settings: Settings) -> Finding:
-    from swe_ai_fleet.sandbox import examine_sandbox
+    from swe_ai_fleet.sandbox import Rung, examine_sandbox
 
     path = shutil.which("bwrap")
     found = _VERSION.search((await _output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
@@ -112,6 +112,7 @@ async def _sandbox(settings: Settings) -> Finding:
     closes = "; ".join(report.closes)
     left_open = "; ".join(report.leaves_open)
     told = f"{report.rung}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
+    version = version if report.rung is Rung.BUBBLEWRAP else ""
     return Finding(part="sandbox", state=Health.OK, version=version, cause=told, mend="; ".join(report.notes))
 
 

@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import WorkspaceProvider
 from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.access import ToolAccess
@@ -43,6 +44,7 @@ class AgentWorker:
 @asynccontextmanager
 async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentWorker]:
     """Connect to the log and the model and set up workspaces, until the context ends."""
+    settings = await with_rung(settings)
     mask = secret_mask(settings)
     access = tool_access(settings)
     workspaces = workspace_provider(settings)

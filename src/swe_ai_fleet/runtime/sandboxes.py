@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 
-from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import CpuSlots, Rung, Sandbox, SandboxPolicy, choose_rung
 from swe_ai_fleet.settings import Settings
 
 SLOTS_PER_CPU = 2
+
+
+async def with_rung(settings: Settings) -> Settings:
+    """The settings with the rung that works on this node in the place of `auto`. Raises PreconditionFailed."""
+    return settings.model_copy(update={"sandbox": str(await choose_rung(settings.sandbox))})
 
 
 def make_sandbox(settings: Settings) -> Sandbox:
@@ -17,6 +22,6 @@ def make_sandbox(settings: Settings) -> Sandbox:
 
 
 def sandbox_policy(settings: Settings) -> SandboxPolicy:
-    """The rung and the limits of every sandbox of this node."""
-    rung = Rung.NONE if settings.sandbox == "none" else Rung.BUBBLEWRAP
-    return SandboxPolicy(rung=rung, max_processes=settings.max_processes)
+    """The rung and the limits of every sandbox of this node. Where `auto` was not tried out it means bubblewrap."""
+    rung = Rung.BUBBLEWRAP if settings.sandbox == "auto" else Rung(settings.sandbox)
+    return SandboxPolicy(rung=rung, max_processes=settings.max_processes, max_disk_bytes=settings.max_disk_bytes)

@@ -23,8 +23,9 @@ from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_pr
 from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
+from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.tool_services import tool_access
-from swe_ai_fleet.sandbox import choose_rung, raise_file_limit
+from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.docker import reap
@@ -89,7 +90,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
-    await choose_rung(settings.sandbox)
+    here = await with_rung(settings)
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         embedded = not settings.nats_url
@@ -99,7 +100,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
         log = await stack.enter_async_context(connect_log(settings, name="orchestrator"))
         await log.ensure_streams()
         model = await stack.enter_async_context(open_model(settings))
-        workspaces = workspace_provider(settings)
+        workspaces = workspace_provider(here)
         await workspaces.reap()
         stack.enter_context(ray_connection(settings))
         fleet = await stack.enter_async_context(open_ray_fleet(settings))

@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.constraints import read_constraints
 from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
-from swe_ai_fleet.runtime.sandboxes import make_sandbox
+from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -105,9 +105,10 @@ class ToolEnabledAgent:
         self.execution_id = execution_id(
             tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=1
         )
-        access = tool_access(self._settings)
+        settings = await with_rung(self._settings)
+        access = tool_access(settings)
         async with AsyncExitStack() as stack:
-            workspaces = workspace_provider(self._settings)
+            workspaces = workspace_provider(settings)
             if not (self.workspace_path / ".git").exists():
                 if not location:
                     raise InvalidRequest(
