@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.catalogue import operations
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,6 +33,24 @@ def configuration() -> str:
         default = "" if field.default == "" or field.default_factory else f"`{field.default}`"
         default = "`~/.local/state/swe-ai-fleet`" if name == "home" else default
         lines.append(f"| `FLEET_{name.upper()}` | {default} | {field.description}{fallback} |")
+    return "\n".join(lines) + "\n"
+
+
+def tool_catalogue() -> str:
+    lines = [
+        "# Tool catalogue",
+        "",
+        "Generated from `swe_ai_fleet.tools.catalogue`. [tools.md](tools.md) says who gets which of them, and when.",
+        "",
+        "| operation | what it does | reads only | risk | network | runs commands | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, definition in operations().items():
+        spec = definition.spec
+        said = spec.description.partition("\n")[0].replace("|", "\\|")
+        limit = "its command's" if spec.executes else f"{spec.time_limit_seconds:g}"
+        traits = ["yes" if trait else "" for trait in (spec.read_only, spec.network, spec.executes)]
+        lines.append(f"| `{name}` | {said} | {traits[0]} | {spec.risk} | {traits[1]} | {traits[2]} | {limit} |")
     return "\n".join(lines) + "\n"
 
 
@@ -70,7 +89,11 @@ def asyncapi() -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-GENERATED = {"docs/configuration.md": configuration, "docs/asyncapi.yaml": asyncapi}
+GENERATED = {
+    "docs/configuration.md": configuration,
+    "docs/tool-catalogue.md": tool_catalogue,
+    "docs/asyncapi.yaml": asyncapi,
+}
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from swe_ai_fleet.tools.git_remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http_transport import HttpPolicy
 from swe_ai_fleet.tools.mcp import McpTool
-from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.operation import Definition, Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registered import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
@@ -52,6 +52,12 @@ class Toolset:
     toolkits: dict[str, Toolkit]
     idle: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+
+
+def operations() -> dict[str, Definition]:
+    """Every operation of the catalogue, by the name that models call it by; MCP servers and plug-ins bring others."""
+    kits = (*TOOLKITS, BuiltinTools())
+    return {definition.spec.name: definition for kit in kits for definition in kit.definitions.values()}
 
 
 def all_toolkits(

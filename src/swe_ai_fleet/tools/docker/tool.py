@@ -215,7 +215,7 @@ class DockerTool(Toolkit):
             self._engine, entry, command, directory=working_directory, seconds=seconds, limit=self._output_limit
         )
 
-    @operation(read_only=True, locks=())
+    @operation(read_only=True, network=True, locks=())
     async def ps(self) -> ToolResult:
         """List the containers of this run, ended ones too."""
         entries = await self._names.containers()
@@ -223,7 +223,7 @@ class DockerTool(Toolkit):
         lines = [f"{row['name']}  {row['id']}  {row['status']}" for row in rows]
         return _told("ps", "\n".join(lines) or "This run has no containers.", {"containers": rows})
 
-    @operation(read_only=True, locks=())
+    @operation(read_only=True, network=True, locks=())
     async def logs(
         self,
         container: Container,
@@ -235,7 +235,7 @@ class DockerTool(Toolkit):
         await self._engine.logs(entry.id, printout, lines=tail)
         return _told("logs", printout.text() or f"{entry.name} has printed nothing.", {"name": entry.name})
 
-    @operation(risk=Risk.MEDIUM, time_limit_seconds=_MAX_STOP_SECONDS + 60.0)
+    @operation(network=True, risk=Risk.MEDIUM, time_limit_seconds=_MAX_STOP_SECONDS + 60.0)
     async def stop(
         self,
         container: Container,
@@ -249,7 +249,7 @@ class DockerTool(Toolkit):
         code = (await self._engine.container(entry.id))["State"]["ExitCode"]
         return _told("stop", f"{entry.name} has stopped with exit code {code}.", {"container_exit_code": code})
 
-    @operation(risk=Risk.MEDIUM)
+    @operation(network=True, risk=Risk.MEDIUM)
     async def rm(
         self,
         name: Annotated[str, Field(description="A container of this run, or an image that it built.")],
@@ -266,7 +266,7 @@ class DockerTool(Toolkit):
         await self._engine.remove(entry.id)
         return _told("rm", f"The container {entry.name} is removed.", {"name": entry.name})
 
-    @operation(read_only=True, locks=())
+    @operation(read_only=True, network=True, locks=())
     async def inspect(
         self, name: Annotated[str, Field(description="A container of this run, or an image that it built.")]
     ) -> ToolResult:
@@ -280,7 +280,7 @@ class DockerTool(Toolkit):
             facts["image"] = str(facts["image"]).removeprefix(f"{self.owner.namespace}/")
         return _told("inspect", "\n".join(f"{fact}: {_plain(value)}" for fact, value in facts.items()), facts)
 
-    @operation(read_only=True, locks=())
+    @operation(read_only=True, network=True, locks=())
     async def images(self) -> ToolResult:
         """List the images that were built in this run, and say which others may be used."""
         rows = [
