@@ -8,6 +8,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import TOOLKITS
 from swe_ai_fleet.tools.operation import Definition, Toolkit
 
@@ -77,6 +78,14 @@ ARGUMENTS: Mapping[str, Mapping[str, object]] = {
     "db_sqlite_query": {"path": "data.sqlite", "sql": SQL},
     "db_describe_schema": {"path": "data.sqlite"},
     "db_explain": {"path": "data.sqlite", "sql": SQL},
+    "calculator": {"expression": "6 * 7"},
+    "python_executor": {"code": "result = 42"},
+    "file_reader": {"file_path": "app.py"},
+    "web_search": {"query": "tests"},
+    "read_webpage": {"url": "http://127.0.0.1/"},
+    "search_wikipedia": {"query": "tests"},
+    "ask_user": {"question": "Which one?"},
+    "propose_approach": {"approach": "Small steps.", "reasoning": "They are small."},
 }
 """Arguments that are enough for one call. A new operation gets a row here, or the tests of every operation fail."""
 
@@ -90,7 +99,7 @@ class Operation:
 
     @property
     def definition(self) -> Definition:
-        return self.kit.definitions[self.method]
+        return definitions_of(self.kit)[self.method]
 
     @property
     def spec(self) -> OperationSpec:
@@ -105,7 +114,12 @@ class Operation:
         return self.spec.name
 
 
-OPERATIONS = tuple(Operation(kit=kit, method=method) for kit in TOOLKITS for method in kit.definitions)
+def definitions_of(kit: type[Toolkit]) -> Mapping[str, Definition]:
+    """What a toolkit offers; the built-in tools are known only once they are made."""
+    return BuiltinTools().definitions if kit is BuiltinTools else kit.definitions
+
+
+OPERATIONS = tuple(Operation(kit=kit, method=method) for kit in TOOLKITS for method in definitions_of(kit))
 
 
 def make_workspace(path: Path) -> Path:

@@ -23,16 +23,24 @@ from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarte
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.operation import Definition, Toolkit, TypedOperation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.registered import RegisteredOperation
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.operations import ARGUMENTS, OPERATIONS, Operation, make_workspace
 
 each = pytest.mark.parametrize("operation", OPERATIONS, ids=str)
 
-WITHHELD: Mapping[Role, frozenset[str]] = {}
+_CONTAINERS = {f"docker_{name}" for name in ("build", "run", "exec", "ps", "logs", "stop", "rm", "inspect", "images")}
+_QUERIES = {"db_postgresql_query", "db_redis_command", "db_neo4j_query"}
+WITHHELD: Mapping[Role, set[str]] = {
+    Role.QA: {"git_push"},
+    Role.ARCHITECT: _CONTAINERS | _QUERIES | {"git_push"},
+    Role.DATA: _CONTAINERS | {"git_push"},
+}
 """What a role does not get; every role gets everything else."""
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -131,16 +139,15 @@ def begun(operation: Operation, outcome: str) -> list[str]:
 
 def test_names_are_unique_and_rows_are_there() -> None:
     names = [operation.spec.name for operation in OPERATIONS]
-    assert len(set(names)) == len(names) >= 40
+    assert len(set(names)) == len(names) >= 70
+    assert set(names) == set(operations())
     assert not set(names) - set(ARGUMENTS), "operations without a row in tests/operations.py"
 
 
 class TestSchema:
     @each
     def test_the_schema_is_the_signature(self, operation: Operation) -> None:
-        if not isinstance(operation.definition, TypedOperation):
-            pytest.skip("its schema was given, there is no signature to compare it with")
-        parameters = list(inspect.signature(operation.definition.function).parameters.values())[1:]
+        parameters = list(inspect.signature(work_of(operation.definition)).parameters.values())[1:]
         schema = cast("Mapping[str, Any]", operation.spec.parameters)
         assert list(schema["properties"]) == [parameter.name for parameter in parameters]
         required = [parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty]
@@ -156,7 +163,8 @@ class TestSchema:
         spec = operation.spec
         schema = cast("Mapping[str, Any]", spec.parameters)
         assert NAME.fullmatch(spec.name)
-        assert spec.name == (spec.operation if operation.kit.bare else f"{spec.tool}_{spec.operation}")
+        bare = operation.kit.bare or spec.tool == spec.operation
+        assert spec.name == (spec.operation if bare else f"{spec.tool}_{spec.operation}")
         summary, *rest = spec.description.splitlines()
         assert 10 < len(summary) <= LONGEST_SUMMARY
         assert summary.endswith(".") and summary[0].isupper()
@@ -186,6 +194,14 @@ class TestSchema:
     def test_the_row_is_valid(self, operation: Operation) -> None:
         operation.definition.validate(operation.arguments)
         Draft202012Validator(dict(operation.spec.parameters)).validate(operation.arguments)
+
+
+def work_of(definition: Definition) -> Callable[..., object]:
+    """What does the work of an operation: a toolkit's method or a registered tool's."""
+    if isinstance(definition, TypedOperation):
+        return definition.function
+    assert isinstance(definition, RegisteredOperation)
+    return type(definition.tool).execute
 
 
 def subschemas(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -218,7 +234,7 @@ class TestTraits:
     def test_roles(self, role: Role) -> None:
         names = {operation.spec.name for operation in OPERATIONS}
         offered = {operation.spec.name for operation in OPERATIONS if Policy(role=role).offers(operation.spec)}
-        assert offered == names - WITHHELD.get(role, frozenset())
+        assert offered == names - WITHHELD.get(role, set())
 
 
 class TestWrongArguments:
@@ -251,7 +267,7 @@ class TestWrongArguments:
         for name in cast("Mapping[str, Any]", operation.spec.parameters["properties"]):
             assert f"{name}: " in result.error
         (entry,) = kit.pipeline.trail.entries
-        assert (entry.outcome, entry.tool, entry.operation) == (Outcome.INVALID, operation.kit.name, operation.method)
+        assert (entry.outcome, entry.tool, entry.operation) == (Outcome.INVALID, operation.spec.tool, operation.method)
         assert said in entry.reason
         assert outcomes(kit) == ["invalid"]
         assert not workspace.asked.is_set()
@@ -316,7 +332,7 @@ class TestAudit:
 
     @each
     async def test_a_refusal_by_policy(self, operation: Operation, root: Path) -> None:
-        for denied in (operation.spec.name, operation.kit.name):
+        for denied in (operation.spec.name, operation.spec.tool):
             kit = kit_of(operation, root, policy=Policy(denied=frozenset({denied})))
             result = await kit.call(operation.method, operation.arguments)
             assert result.outcome is Outcome.REFUSED

@@ -78,7 +78,8 @@ def test_host_patterns(pattern: str, host: str, port: int, covered: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "exa mple.org", "example.org:0", "example.org:65536", "*.*.org", "a*.org", "http://a", "a/b", "[::1"]
+    "pattern",
+    ["", "exa mple.org", "example.org:0", "example.org:65536", "*.*.org", "a*.org", "http://a", "a/b", "[::1"],
 )
 def test_what_is_no_host_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidRequest, match="not a host"):

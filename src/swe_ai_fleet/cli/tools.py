@@ -25,12 +25,13 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import Constraints, Role
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.runtime.sandboxes import make_sandbox
+from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.audit_file import AuditFile
-from swe_ai_fleet.tools.catalogue import TOOLKITS, all_toolkits
+from swe_ai_fleet.tools.builtin import BuiltinTools
+from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
@@ -40,7 +41,7 @@ AGENT = "terminal"
 
 async def show_tools(screen: Screen, *, role: str, read_only: bool) -> Exit:
     """The catalogue, or what a role gets of it."""
-    specs = [definition.spec for kit in TOOLKITS for definition in kit.definitions.values()]
+    specs = [definition.spec for definition in operations().values()]
     if role or read_only:
         policy = Policy(role=Role.parse(role), read_only=read_only) if role else Policy(read_only=read_only)
         specs = [spec for spec in specs if policy.offers(spec)]
@@ -75,9 +76,12 @@ async def run_tool(
     )
     policy = Policy(role=Role.parse(role), read_only=read_only)
     pipeline = Pipeline(trail=trail, policy=policy, mask=secret_mask(settings))
-    environment = Environment(network=tool_access(settings).hosts(Constraints()))
+    settings = await with_rung(settings)
+    access = tool_access(settings)
+    environment = Environment(network=access.hosts(Constraints()))
     async with make_sandbox(settings).workspace(root, environment=environment) as opened:
-        kit = all_toolkits(opened, pipeline, tool_access(settings))[spec.tool]
+        kits = all_toolkits(opened, pipeline, access)
+        kit = kits.get(spec.tool, kits[BuiltinTools.name])
         result = await kit.call(spec.operation, given)
     if screen.json:
         told = {"file": str(audit.path), "entries": [entry.seq for entry in trail.entries], "head": trail.head}
@@ -128,7 +132,7 @@ def _directory(path: Path) -> Path:
 
 
 def _found(name: str) -> OperationSpec:
-    specs = {definition.spec.name: definition.spec for kit in TOOLKITS for definition in kit.definitions.values()}
+    specs = {name: definition.spec for name, definition in operations().items()}
     if name in specs:
         return specs[name]
     close = difflib.get_close_matches(name[:64], specs, n=1)

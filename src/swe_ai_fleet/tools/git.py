@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from swe_ai_fleet.domain.command import CommandResult
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
@@ -32,6 +33,7 @@ __all__ = ["FALLBACK_IDENTITY", "GitTool"]
 
 Paths = Annotated[list[str], Field(description="Files or directories, relative to the repository; globs are allowed.")]
 _REMOTE_SECONDS = 900.0
+_PUSHING = frozenset({Role.DEV, Role.DEVOPS})
 """Above the limit that remotes have of their own, so that theirs is the one that tells."""
 
 Remote = Annotated[str, Field(description="Name of a granted remote.")]
@@ -311,7 +313,7 @@ class GitTool(Toolkit):
         content = f"{done.content}\n{merged.content}" if merged.content else done.content
         return replace(merged, content=content, metadata={**done.metadata, **merged.metadata})
 
-    @operation(risk=Risk.HIGH, network=True, time_limit_seconds=_REMOTE_SECONDS)
+    @operation(risk=Risk.HIGH, network=True, time_limit_seconds=_REMOTE_SECONDS, roles=_PUSHING)
     async def push(
         self,
         remote: Remote = "origin",

@@ -16,8 +16,9 @@ class Calculator(BaseTool):
 
     name = "calculator"
     description = (
-        "Work out an arithmetic expression exactly: + - * / // % **, comparisons, and functions such as sqrt, log, "
-        "sin, round, min, max, mean, factorial, comb, gcd; pi and e."
+        "Work out an arithmetic expression exactly.\n\n"
+        "It knows + - * / // % **, comparisons, functions such as sqrt, log, sin, round, min, max, mean, factorial, "
+        "comb, gcd, and pi and e."
     )
     parameters = (ToolParameter("expression", "string", "What to work out, as '2 * (3 + 4) ** 2'."),)
     read_only = True

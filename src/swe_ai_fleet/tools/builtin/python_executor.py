@@ -50,8 +50,8 @@ class PythonExecutor(BaseTool):
 
     name = "python_executor"
     description = (
-        "Run Python code in a sandbox without network and read what it printed. Set the variable `result` to hand a "
-        "value back. Nothing carries over to the next call but files."
+        "Run Python code in the sandbox and read what it printed.\n\n"
+        "Set the variable `result` to hand a value back. Nothing carries over to the next call but files."
     )
     parameters = (ToolParameter("code", "string", "The program; set `result` to what you want back."),)
     network = False

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
@@ -23,6 +24,7 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_SECONDS = 300.0
+_ROLES = frozenset(Role) - {Role.ARCHITECT}
 _BACKSTOP_SECONDS = MAX_SECONDS + 30.0
 """Above what a caller can ask for: each operation ends itself, and gives the database time to hear of it."""
 
@@ -75,7 +77,7 @@ class DatabaseTool(Toolkit):
             super().__init__(as_workspace(workspace), self.pipeline)
             self._tree = Tree(self.workspace.root, self.workspace.mount)
 
-    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES)
     async def postgresql_query(
         self,
         connection: Connection,
@@ -93,7 +95,7 @@ class DatabaseTool(Toolkit):
         )
         return await self._answer("db_postgresql_query", work, timeout_seconds)
 
-    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES)
     async def redis_command(
         self,
         connection: Connection,
@@ -109,7 +111,7 @@ class DatabaseTool(Toolkit):
         work = redis.command(url, command, args, read_only=read_only, max_rows=max_rows)
         return await self._answer("db_redis_command", work, timeout_seconds)
 
-    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS)
+    @operation(risk=Risk.MEDIUM, network=True, locks=("database",), time_limit_seconds=_BACKSTOP_SECONDS, roles=_ROLES)
     async def neo4j_query(
         self,
         connection: Connection,

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import Field
 
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.directory import as_workspace
@@ -29,6 +30,7 @@ from swe_ai_fleet.tools.paths import Tree
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK
 
+_ROLES = frozenset({Role.DEV, Role.QA, Role.DEVOPS})
 _MIB = 1024 * 1024
 _NOBODY = "65534:65534"
 _MAX_VARIABLES = 100
@@ -96,7 +98,7 @@ class DockerTool(Toolkit):
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
         return {name: _masked(value) if name in _SECRET_ARGUMENTS else value for name, value in arguments.items()}
 
-    @operation(executes=True, network=True, risk=Risk.HIGH)
+    @operation(executes=True, network=True, risk=Risk.HIGH, roles=_ROLES)
     async def build(
         self,
         tag: Annotated[str, Field(description="Name of the image, such as app or app:test.")],
@@ -130,7 +132,7 @@ class DockerTool(Toolkit):
         )
         return await building.build(self._names, self.workspace.root, self._tree, request)
 
-    @operation(executes=True, network=True, risk=Risk.HIGH)
+    @operation(executes=True, network=True, risk=Risk.HIGH, roles=_ROLES)
     async def run(
         self,
         image: Image,
@@ -192,7 +194,7 @@ class DockerTool(Toolkit):
             self._engine, request, engine_name, seconds=self._seconds(timeout_seconds), limit=self._output_limit
         )
 
-    @operation(executes=True, network=True, risk=Risk.HIGH)
+    @operation(executes=True, network=True, risk=Risk.HIGH, roles=_ROLES)
     async def exec(
         self,
         container: Container,
@@ -215,7 +217,7 @@ class DockerTool(Toolkit):
             self._engine, entry, command, directory=working_directory, seconds=seconds, limit=self._output_limit
         )
 
-    @operation(read_only=True, network=True, locks=())
+    @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def ps(self) -> ToolResult:
         """List the containers of this run, ended ones too."""
         entries = await self._names.containers()
@@ -223,7 +225,7 @@ class DockerTool(Toolkit):
         lines = [f"{row['name']}  {row['id']}  {row['status']}" for row in rows]
         return _told("ps", "\n".join(lines) or "This run has no containers.", {"containers": rows})
 
-    @operation(read_only=True, network=True, locks=())
+    @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def logs(
         self,
         container: Container,
@@ -235,7 +237,7 @@ class DockerTool(Toolkit):
         await self._engine.logs(entry.id, printout, lines=tail)
         return _told("logs", printout.text() or f"{entry.name} has printed nothing.", {"name": entry.name})
 
-    @operation(network=True, risk=Risk.MEDIUM, time_limit_seconds=_MAX_STOP_SECONDS + 60.0)
+    @operation(network=True, risk=Risk.MEDIUM, roles=_ROLES, time_limit_seconds=_MAX_STOP_SECONDS + 60.0)
     async def stop(
         self,
         container: Container,
@@ -249,7 +251,7 @@ class DockerTool(Toolkit):
         code = (await self._engine.container(entry.id))["State"]["ExitCode"]
         return _told("stop", f"{entry.name} has stopped with exit code {code}.", {"container_exit_code": code})
 
-    @operation(network=True, risk=Risk.MEDIUM)
+    @operation(network=True, risk=Risk.MEDIUM, roles=_ROLES)
     async def rm(
         self,
         name: Annotated[str, Field(description="A container of this run, or an image that it built.")],
@@ -266,7 +268,7 @@ class DockerTool(Toolkit):
         await self._engine.remove(entry.id)
         return _told("rm", f"The container {entry.name} is removed.", {"name": entry.name})
 
-    @operation(read_only=True, network=True, locks=())
+    @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def inspect(
         self, name: Annotated[str, Field(description="A container of this run, or an image that it built.")]
     ) -> ToolResult:
@@ -280,7 +282,7 @@ class DockerTool(Toolkit):
             facts["image"] = str(facts["image"]).removeprefix(f"{self.owner.namespace}/")
         return _told("inspect", "\n".join(f"{fact}: {_plain(value)}" for fact, value in facts.items()), facts)
 
-    @operation(read_only=True, network=True, locks=())
+    @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def images(self) -> ToolResult:
         """List the images that were built in this run, and say which others may be used."""
         rows = [
