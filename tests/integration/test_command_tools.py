@@ -20,12 +20,12 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.git import FALLBACK_IDENTITY, GitTool
+from swe_ai_fleet.tools.git.tool import FALLBACK_IDENTITY, GitTool
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from swe_ai_fleet.tools.shell import ShellTool
-from swe_ai_fleet.tools.tests import TestTool, is_pytest
+from swe_ai_fleet.tools.tests.tool import TestTool, is_pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 

@@ -19,10 +19,10 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools.git import GitTool
-from swe_ai_fleet.tools.git_gateway import Gateway, RefUpdate
-from swe_ai_fleet.tools.git_grants import RemoteGrant
-from swe_ai_fleet.tools.git_remotes import GitRemotes
-from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy
+from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
+from swe_ai_fleet.tools.git.grants import RemoteGrant
+from swe_ai_fleet.tools.git.remotes import GitRemotes
+from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy
 from swe_ai_fleet.tools.shell import ShellTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, Pipeline, ToolRegistry
 from swe_ai_fleet.tools.builtin import PythonExecutor
-from swe_ai_fleet.tools.directory import BareDirectory
+from swe_ai_fleet.tools.files.directory import BareDirectory
 from swe_ai_fleet.tools.policy import Policy
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, Pipeline, ToolRegistry, builtin_tools
 from swe_ai_fleet.tools.builtin import AskUser, FileReader, FinalAnswer, Network, ProposeApproach
 from swe_ai_fleet.tools.builtin.page_text import MAX_LINKS, MAX_SECONDS, page_text
-from swe_ai_fleet.tools.directory import BareDirectory
+from swe_ai_fleet.tools.files.directory import BareDirectory
 from swe_ai_fleet.tools.policy import Policy
 
 PAGE = """<!doctype html><html><head><title> A

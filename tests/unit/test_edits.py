@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.edits import near_misses, replace_passage
-from swe_ai_fleet.tools.excerpt import numbered, regions
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.syntax import syntax_error
+from swe_ai_fleet.tools.files.edits import near_misses, replace_passage
+from swe_ai_fleet.tools.files.excerpt import numbered, regions
+from swe_ai_fleet.tools.files.syntax import syntax_error
 
 MODULE = """\
 import os

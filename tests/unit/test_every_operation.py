@@ -28,7 +28,7 @@ from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.operation import Definition, Toolkit, TypedOperation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registered import RegisteredOperation
+from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.operations import ARGUMENTS, OPERATIONS, Operation, make_workspace
 

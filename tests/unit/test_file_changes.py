@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.tools.changes import Change, FileState
-from swe_ai_fleet.tools.diffs import unified_diff
-from swe_ai_fleet.tools.editor import Edit
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files import FileTool
-from swe_ai_fleet.tools.patches import apply_hunks, parse_patch
+from swe_ai_fleet.tools.files.changes import Change, FileState
+from swe_ai_fleet.tools.files.diffs import unified_diff
+from swe_ai_fleet.tools.files.editor import Edit
+from swe_ai_fleet.tools.files.patches import apply_hunks, parse_patch
+from swe_ai_fleet.tools.files.undo import History
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.undo import History
 
 PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
 

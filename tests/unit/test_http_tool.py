@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools.failure import ToolRefusal
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url
+from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.paths import MAX_LINKS, MissingPath, Tree, is_git_directory
+from swe_ai_fleet.tools.files.paths import MAX_LINKS, MissingPath, Tree, is_git_directory
 
 LIMIT = 1024 * 1024
 SECRET = b"outside"

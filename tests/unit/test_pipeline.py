@@ -26,8 +26,8 @@ from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarte
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.directory import BareDirectory
 from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.directory import BareDirectory
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy

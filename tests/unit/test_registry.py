@@ -23,10 +23,10 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, Outcome, Risk
 from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry, load_plugins
-from swe_ai_fleet.tools.docstring import Docstring
-from swe_ai_fleet.tools.function_tool import MAX_ABANDONED
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registered import MAX_METADATA_CHARS
+from swe_ai_fleet.tools.registry.docstring import Docstring
+from swe_ai_fleet.tools.registry.function_tool import MAX_ABANDONED
+from swe_ai_fleet.tools.registry.toolkit import MAX_METADATA_CHARS
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 
 SECRET = "hunter2-registry"

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.paths import Tree
-from swe_ai_fleet.tools.runners.cargo import cargo_plan
-from swe_ai_fleet.tools.runners.frameworks import framework_of
-from swe_ai_fleet.tools.runners.go import go_plan
-from swe_ai_fleet.tools.runners.inventory import Inventory
-from swe_ai_fleet.tools.runners.javascript import npm_plan, read_script
-from swe_ai_fleet.tools.runners.plan import Selection, checked_keyword, checked_path
-from swe_ai_fleet.tools.runners.unittests import checked_name
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
+from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
+from swe_ai_fleet.tools.tests.runners.go import go_plan
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.runners.javascript import npm_plan, read_script
+from swe_ai_fleet.tools.tests.runners.plan import Selection, checked_keyword, checked_path
+from swe_ai_fleet.tools.tests.runners.unittests import checked_name
 
 
 def inventory(root: Path, files: dict[str, str]) -> Inventory:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.runners.cargo_reports import parse_cargo_output
-from swe_ai_fleet.tools.runners.findings import Finding, parse_clippy, parse_eslint, parse_go_vet, parse_ruff
-from swe_ai_fleet.tools.runners.go_reports import parse_go_events, parse_go_output
-from swe_ai_fleet.tools.runners.javascript_reports import (
+from swe_ai_fleet.tools.tests.reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, TestReport, parse_junit
+from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
+from swe_ai_fleet.tools.tests.runners.findings import Finding, parse_clippy, parse_eslint, parse_go_vet, parse_ruff
+from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_events, parse_go_output
+from swe_ai_fleet.tools.tests.runners.javascript_reports import (
     explain_node,
     parse_jest_json,
     parse_jest_output,
@@ -23,11 +24,10 @@ from swe_ai_fleet.tools.runners.javascript_reports import (
     parse_node_output,
     parse_vitest_output,
 )
-from swe_ai_fleet.tools.runners.recognised import recognise
-from swe_ai_fleet.tools.runners.tally import MAX_FAILING, Tally, merged
-from swe_ai_fleet.tools.runners.tap_reports import parse_tap
-from swe_ai_fleet.tools.runners.unittest_reports import parse_unittest_output
-from swe_ai_fleet.tools.test_reports import MAX_ID_CHARS, MAX_MESSAGE_CHARS, TestReport, parse_junit
+from swe_ai_fleet.tools.tests.runners.recognised import recognise
+from swe_ai_fleet.tools.tests.runners.tally import MAX_FAILING, Tally, merged
+from swe_ai_fleet.tools.tests.runners.tap_reports import parse_tap
+from swe_ai_fleet.tools.tests.runners.unittest_reports import parse_unittest_output
 
 # All below was printed by the real programs (go 1.19, cargo 1.95, node 20, jest 29, vitest 2, mocha 10, tape 5).
 GO_PLAIN = """\

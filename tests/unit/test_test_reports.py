@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.test_reports import (
+from swe_ai_fleet.tools.tests.reports import (
     MAX_ID_CHARS,
     MAX_MESSAGE_CHARS,
     MAX_REPORT_BYTES,

@@ -11,8 +11,8 @@ from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.paths import Tree
-from swe_ai_fleet.tools.runners.findings import parse_ruff
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.tests.runners.findings import parse_ruff
 
 LINT_SECONDS = 120.0
 MAX_FILES = 500

@@ -13,15 +13,15 @@ from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
 from swe_ai_fleet.runtime.sandboxes import sandbox_policy
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.access import ToolAccess
-from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.catalogue import TOOLKITS
 from swe_ai_fleet.tools.db.connections import secret_values
 from swe_ai_fleet.tools.docker import DockerPolicy
-from swe_ai_fleet.tools.git_grants import RemoteGrant
+from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.mcp import McpServer
-from swe_ai_fleet.tools.plugins import load_plugins
-from swe_ai_fleet.tools.registry import ToolRegistry
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
+from swe_ai_fleet.tools.registry.plugins import load_plugins
+from swe_ai_fleet.tools.registry.registry import ToolRegistry
 from swe_ai_fleet.tools.secrets import Secrets
 
 T = TypeVar("T")

@@ -9,13 +9,13 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.task import Constraints, TaskMcpServer
 from swe_ai_fleet.sandbox import SandboxPolicy
-from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings
 from swe_ai_fleet.tools.docker import DockerPolicy
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.git_grants import RemoteGrant
-from swe_ai_fleet.tools.http_transport import parse_url, port_of
+from swe_ai_fleet.tools.git.grants import RemoteGrant
+from swe_ai_fleet.tools.http.transport import parse_url, port_of
 from swe_ai_fleet.tools.mcp import McpServer
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,13 @@ from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.docker import DockerTool, Owner
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
-from swe_ai_fleet.tools.git_remotes import GitRemotes
+from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http_transport import HttpPolicy
+from swe_ai_fleet.tools.http.transport import HttpPolicy
 from swe_ai_fleet.tools.mcp import McpTool
 from swe_ai_fleet.tools.operation import Definition, Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registered import RegisteredTools
+from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 

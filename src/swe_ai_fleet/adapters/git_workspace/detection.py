@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from swe_ai_fleet.adapters.git_workspace.listing import Listing, is_requirements
-from swe_ai_fleet.tools.runners.detection import PYTEST as PYTEST
-from swe_ai_fleet.tools.runners.detection import test_command, uses_pytest
+from swe_ai_fleet.tools.tests.runners.detection import PYTEST as PYTEST
+from swe_ai_fleet.tools.tests.runners.detection import test_command, uses_pytest
 
 LINT = ("ruff", "check")
 _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.tools.runners.detection import is_test
+from swe_ai_fleet.tools.tests.runners.detection import is_test
 
 _MANIFESTS = {
     *(

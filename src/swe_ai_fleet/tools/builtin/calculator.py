@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import cast
 
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.builtin.arithmetic import evaluate
-from swe_ai_fleet.tools.plain_text import presented
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.plain_text import presented
 
 
 class Calculator(BaseTool):

@@ -11,8 +11,8 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.http_body import as_text, described, read_body
-from swe_ai_fleet.tools.http_transport import (
+from swe_ai_fleet.tools.http.body import as_text, described, read_body
+from swe_ai_fleet.tools.http.transport import (
     GuardedTransport,
     HttpPolicy,
     Resolver,

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 from swe_ai_fleet.domain.tool import Risk
-from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.paths import Tree
-from swe_ai_fleet.tools.text import decode
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.files.text import decode
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
 
 MAX_LINES = 10_000
 MAX_CHARS = 200_000

@@ -19,9 +19,9 @@ from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, choose_rung, defa
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.session import uninterrupted
 from swe_ai_fleet.sandbox.workspace import remove_tree
-from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.plain_text import as_text, presented
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.plain_text import as_text, presented
 
 MAX_CODE_BYTES = 100_000
 """The code is handed over as one argument of a process, which may have 128 KiB."""

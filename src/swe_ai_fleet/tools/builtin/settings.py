@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swe_ai_fleet.tools.http_transport import HttpPolicy
+from swe_ai_fleet.tools.http.transport import HttpPolicy
 
 WIKIPEDIA = "https://en.wikipedia.org/w/api.php"
 

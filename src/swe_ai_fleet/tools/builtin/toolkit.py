@@ -6,7 +6,6 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin.calculator import Calculator
 from swe_ai_fleet.tools.builtin.dialogue import Answerer, AskUser, FinalAnswer, ProposeApproach
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -15,7 +14,8 @@ from swe_ai_fleet.tools.builtin.python_executor import PythonExecutor
 from swe_ai_fleet.tools.builtin.settings import BuiltinSettings
 from swe_ai_fleet.tools.builtin.web import ReadWebpage, SearchWikipedia, WebSearch
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registered import RegisteredTools
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
+from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 
 
 def builtin_tools(

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import cast
 
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.builtin.fetching import Endpoint, Network, fetch
 from swe_ai_fleet.tools.builtin.page_text import page_text
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url
-from swe_ai_fleet.tools.plain_text import presented
+from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.plain_text import presented
 
 MAX_RESULTS = 20
 _ARTICLES = 3

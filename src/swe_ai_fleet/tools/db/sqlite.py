@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.tools.db.results import Collector, Rows
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
 
 Value = str | int | float | bool | None
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
 from swe_ai_fleet.tools.db.connections import Connections, Database, secret_values
 from swe_ai_fleet.tools.db.results import MAX_ROWS, Rows, result
-from swe_ai_fleet.tools.directory import as_workspace
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.files.directory import as_workspace
+from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
-from swe_ai_fleet.tools.paths import Tree
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 

@@ -22,7 +22,7 @@ from swe_ai_fleet.tools.docker.output import Printout
 from swe_ai_fleet.tools.docker.owner import Kind
 from swe_ai_fleet.tools.docker.policy import Limits
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.paths import MissingPath, Tree, shown
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, shown
 
 _MIB = 1024 * 1024
 _CPU_PERIOD = 100_000

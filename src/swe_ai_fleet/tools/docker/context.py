@@ -14,7 +14,7 @@ from typing import IO
 
 from swe_ai_fleet.tools.docker.ignore import Ignore
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.paths import is_git_directory, shown
+from swe_ai_fleet.tools.files.paths import is_git_directory, shown
 
 MAX_DEPTH = 64
 IGNORE_FILE = ".dockerignore"

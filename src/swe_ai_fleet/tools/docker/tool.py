@@ -14,7 +14,6 @@ from pydantic import Field
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.directory import as_workspace
 from swe_ai_fleet.tools.docker import building, containers
 from swe_ai_fleet.tools.docker.container import MOUNT, Access, ContainerRequest, image_facts, safe_facts, short_id
 from swe_ai_fleet.tools.docker.engine import Engine, surely
@@ -25,8 +24,9 @@ from swe_ai_fleet.tools.docker.owner import Kind, Owner
 from swe_ai_fleet.tools.docker.policy import NO_NETWORK, DockerPolicy
 from swe_ai_fleet.tools.docker.reaper import Reaped, remove_run
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.files.directory import as_workspace
+from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
-from swe_ai_fleet.tools.paths import Tree
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK
 

@@ -10,7 +10,7 @@ import httpx2
 from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
 
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.mcp.server import McpServer
 from swe_ai_fleet.tools.mcp.wire import FAILED, MAX_MESSAGE_BYTES, REFUSED, FloodError, Inbox
 

@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.http_transport import parse_url
+from swe_ai_fleet.tools.http.transport import parse_url
 
 _NAME = re.compile(r"[a-z0-9_-]{1,32}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

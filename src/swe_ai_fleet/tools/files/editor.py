@@ -1,0 +1,311 @@
+"""Changing the files of a workspace: what the operations of the file tool do, and how each is undone."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.changes import Change, FileState, file_state, make_changes
+from swe_ai_fleet.tools.files.diffs import MAX_LINES, unified_diff
+from swe_ai_fleet.tools.files.edits import Replacement, replace_passage
+from swe_ai_fleet.tools.files.excerpt import regions
+from swe_ai_fleet.tools.files.patched import PatchedFiles
+from swe_ai_fleet.tools.files.patches import parse_patch
+from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, shown, wrong_kind
+from swe_ai_fleet.tools.files.syntax import syntax_error
+from swe_ai_fleet.tools.files.text import Text, decode, rewritten
+from swe_ai_fleet.tools.files.undo import History, digest
+
+
+class Edit(BaseModel):
+    """One passage and what replaces it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    old: str = Field(description="The passage to replace, exactly as in the file, without line numbers.")
+    new: str = Field(description="What to put in its place; empty deletes the passage.")
+    replace_all: bool = Field(default=False, description="Replace every occurrence, not just one that is unique.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """A text before and after an edit, and its bytes after it."""
+
+    before: Text
+    after: Text
+    data: bytes
+    replacement: Replacement
+
+
+class Editor:
+    """Changes files beneath one root and remembers what they were.
+
+    Args:
+        tree: The only way to the files.
+        limit: The bytes of the largest file that is read or written whole.
+    """
+
+    def __init__(self, tree: Tree, *, limit: int) -> None:
+        self._tree = tree
+        self._limit = limit
+        self._history = History()
+
+    def write(self, path: str, content: str) -> ToolResult:
+        """Create a file or replace one whole."""
+        before = self._replaceable(path)
+        old = None
+        if before is not None:
+            try:
+                old = decode(path, before.data)
+            except ToolFailure:  # no text: nothing of it has to be kept
+                old = Text(content="")
+        elif self._tree.size(path):
+            old = Text(content="")  # too large to be read
+        text, data = rewritten(old, content, path)
+        real = self._put("write_file", path, before, data)
+        said = f"{'Replaced' if old else 'Created'} {real}: {count(text.lines, 'line')}, {len(data)} bytes."
+        return _written("write_file", real, said, data, text, before=old.content if old else "")
+
+    def append(self, path: str, content: str) -> ToolResult:
+        """Add text at the end of a file, on a line of its own."""
+        before = file_state(self._tree, path, limit=self._limit)
+        old = decode(path, before.data) if before is not None else Text(content="")
+        joint = "\n" if old.content and not old.content.endswith("\n") else ""
+        text = old.with_content(old.content + joint + content)
+        data = text.encode(path)
+        real = self._put("append_file", path, before, data)
+        said = f"Appended to {real}: now {count(text.lines, 'line')}, {len(data)} bytes."
+        return _written("append_file", real, said, data, text, before=old.content)
+
+    def edit(self, path: str, edit: Edit, expected_sha256: str | None) -> ToolResult:
+        """Replace one passage."""
+        real, before = self._read(path, expected_sha256)
+        edited = _edited(path, before.data, edit)
+        self._put("edit_file", real, before, edited.data)
+        replacement = edited.replacement
+        passage = replacement.changed[0] if replacement.count == 1 else None
+        said = _said(real, replacement, edited.after.lines)
+        result = _written(
+            "edit_file", real, said, edited.data, edited.after, before=edited.before.content, changed=passage
+        )
+        return replace(result, metadata={**result.metadata, "count": replacement.count})
+
+    def multi_edit(self, path: str, edits: Sequence[Edit], expected_sha256: str | None) -> ToolResult:
+        """Replace several passages one after the other, or none."""
+        real, before = self._read(path, expected_sha256)
+        first, data, replaced = decode(path, before.data), before.data, 0
+        last = first
+        for number, edit in enumerate(edits, start=1):
+            try:
+                edited = _edited(path, data, edit)
+            except ToolFailure as failure:
+                raise ToolFailure(f"edit {number} of {len(edits)}, so none was made: {failure.message}") from None
+            data, last = edited.data, edited.after
+            replaced += edited.replacement.count
+        self._put("multi_edit", real, before, data)
+        said = f"Edited {real}: {count(edits, 'edit')}, {count(range(replaced), 'replacement')}."
+        if max(len(first.lines), len(last.lines)) <= MAX_LINES:
+            said += "\n" + unified_diff(first.content, last.content, source=real, target=real).rstrip("\n")
+        result = _written("multi_edit", real, said, data, last, before=first.content)
+        return replace(result, metadata={**result.metadata, "edits": len(edits), "count": replaced})
+
+    def patch(self, patch: str, expected: Mapping[str, str], allowed_paths: tuple[str, ...]) -> ToolResult:
+        """Apply a unified diff to several files, or to none."""
+        patched = PatchedFiles(self._tree, limit=self._limit, expected=expected, allowed_paths=allowed_paths)
+        for file in parse_patch(patch):
+            patched.add(file)
+        patched.complete()
+        make_changes(self._tree, patched.changes, limit=self._limit)
+        for group in patched.groups:
+            self._history.record("apply_patch", group)
+        return done("apply_patch", "\n".join([*patched.said, *patched.warnings]), patched.metadata)
+
+    def move(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
+        """Move one file."""
+        kind, _, _ = self._tree.info(source)
+        if kind == "symbolic link":
+            self._tree.find(source)  # refused where it leads out
+            raise ToolFailure(f"{shown(source)} is a symbolic link; move the file that it leads to, or use a command")
+        real, before = self._read(source, expected_sha256)
+        target, replaced = self._destination(real, destination, overwrite)
+        changes = (
+            Change(path=target, before=replaced, after=before),
+            Change(path=real, before=before, after=None),
+        )
+        make_changes(self._tree, changes, limit=self._limit)
+        self._history.record("move_file", changes)
+        said = f"Moved {real} to {target}{', replacing what was there' if replaced else ''}."
+        return done("move_file", said, {"source": real, "path": target, "replaced": replaced is not None})
+
+    def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
+        """Copy one file."""
+        real, content = self._read(source, expected_sha256)
+        target, replaced = self._destination(real, destination, overwrite)
+        after = replace(content, mode=replaced.mode) if replaced else content
+        change = Change(path=target, before=replaced, after=after)
+        make_changes(self._tree, (change,), limit=self._limit)
+        self._history.record("copy_file", (change,))
+        said = f"Copied {real} to {target}{', replacing what was there' if replaced else ''}."
+        return done("copy_file", said, {"source": real, "path": target, "replaced": replaced is not None})
+
+    def delete(self, path: str) -> ToolResult:
+        """Delete a file, a link or an empty directory; a file can be put back."""
+        kind, info, _ = self._tree.info(path)
+        before, real = None, path
+        if kind == "file" and info.st_size <= self._limit:
+            before, real = file_state(self._tree, path, limit=self._limit), self._tree.find(path)
+        kind = self._tree.remove(path)
+        if before is not None:
+            self._history.record("delete_file", (Change(path=real, before=before, after=None),))
+        return done("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
+
+    def undo(self, path: str) -> ToolResult:
+        """Take back the last change of a file."""
+        try:
+            real = self._tree.find(path)
+        except MissingPath:
+            real = posixpath.normpath(path)
+        entry = self._history.last(real)
+        if entry is None:
+            raise ToolFailure(
+                f"no change of {shown(path)} by the files tool is remembered; git_checkout restores files"
+            )
+        changes: list[Change] = []
+        for version in entry.versions:
+            now = file_state(self._tree, version.path, limit=self._limit)
+            if digest(now) != version.after:
+                raise ToolFailure(f"{shown(version.path)} was changed by something else since; undoing would lose that")
+            changes.append(Change(path=version.path, before=now, after=version.before))
+        make_changes(self._tree, changes, limit=self._limit)
+        self._history.forget(entry)
+        said = [f"Undid the last files_{entry.operation} of {real}."]
+        for change in changes:
+            if change.after is None:
+                said.append(f"Removed {change.path}, which it had created.")
+            else:
+                said.append(f"Put back {change.path} as it was before: {len(change.after.data)} bytes.")
+        metadata = {"undone": entry.operation, "paths": [change.path for change in changes]}
+        return done("undo_edit", "\n".join(said), metadata)
+
+    def _read(self, path: str, expected_sha256: str | None) -> tuple[str, FileState]:
+        content = self._tree.read(path, limit=self._limit)
+        state = FileState(data=content.data, mode=content.mode)
+        check_expected(path, state, expected_sha256)
+        return content.path, state
+
+    def _replaceable(self, path: str) -> FileState | None:
+        """What a file holds that is about to be replaced whole; None also where that is more than can be read."""
+        if self._tree.size(path) > self._limit:
+            return None
+        return file_state(self._tree, path, limit=self._limit)
+
+    def _put(self, operation: str, path: str, before: FileState | None, data: bytes) -> str:
+        unknown = before is None and self._tree.size(path) > 0
+        real = self._tree.write(path, data, limit=self._limit)
+        if not unknown:
+            self._history.record(operation, (Change(path=real, before=before, after=FileState(data=data)),))
+        return real
+
+    def _destination(self, source: str, path: str, overwrite: bool) -> tuple[str, FileState | None]:
+        """Where a file is to go, and what it replaces there."""
+        try:
+            kind, _, _ = self._tree.info(path)
+        except MissingPath:
+            return self._new(path), None
+        real = self._tree.find(path)
+        if kind != "file":
+            hint = f"; name the file, as {posixpath.join(real, posixpath.basename(source))!r}"
+            raise wrong_kind(kind)(f"{shown(path)} is a {kind}{hint if kind == 'directory' else ''}")
+        if real == source:
+            raise ToolFailure("source and destination are the same file")
+        if not overwrite:
+            raise ToolFailure(f"{shown(path)} exists already; overwrite=true replaces it")
+        return real, file_state(self._tree, path, limit=self._limit)
+
+    def _new(self, path: str) -> str:
+        """The real path of a file that does not exist: beneath the deepest directory that does."""
+        normal = posixpath.normpath(path)
+        above, name = posixpath.split(normal)
+        if normal.startswith("../"):
+            raise outside(path)
+        if path.endswith("/") or not name:
+            raise ToolFailure(f"{shown(path)} names no file")
+        missing = [name]
+        while above not in ("", "/"):
+            try:
+                real = self._tree.find(above)
+            except MissingPath:
+                above, name = posixpath.split(above)
+                missing.insert(0, name)
+                continue
+            return "/".join((real, *missing)) if real != "." else "/".join(missing)
+        return "/".join(missing)
+
+
+def check_expected(path: str, state: FileState, expected_sha256: str | None) -> None:
+    """Raises ToolFailure where a file no longer has the SHA-256 that the model believes it has."""
+    actual = hashlib.sha256(state.data).hexdigest()
+    if expected_sha256 is not None and expected_sha256.lower() != actual:
+        raise ToolFailure(f"{shown(path)} has changed: its SHA-256 is {actual}; read it again before editing")
+
+
+def done(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
+    """The result of an operation of the file tool that did what it was asked."""
+    return ToolResult(success=True, operation=f"files_{name}", content=content, metadata=metadata)
+
+
+def count(things: Collection[object], noun: str) -> str:
+    """How many there are, as a person says it."""
+    ending = "" if len(things) == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{len(things)} {noun}{ending}"
+
+
+def _edited(path: str, data: bytes, edit: Edit) -> Edited:
+    before = decode(path, data)
+    old, new = edit.old, edit.new
+    if before.newline == "\r\n":
+        old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
+    try:
+        replacement = replace_passage(before.content, old, new, replace_all=edit.replace_all)
+    except ToolFailure as failure:
+        raise ToolFailure(f"{shown(path)}: {failure.message}") from None
+    after = before.with_content(replacement.text)
+    return Edited(before=before, after=after, data=after.encode(path), replacement=replacement)
+
+
+def _written(
+    name: str,
+    path: str,
+    said: str,
+    data: bytes,
+    text: Text,
+    *,
+    before: str,
+    changed: tuple[int, int] | None = None,
+) -> ToolResult:
+    """The result of a change, with the syntax error that it brought in, if it did."""
+    error = syntax_error(path, text.content, changed=changed)
+    if error and before and syntax_error(path, before):
+        error = ""  # it was there before
+    if error:
+        said += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
+    metadata = {
+        "path": path,
+        "lines": len(text.lines),
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "syntax_error": error,
+    }
+    return done(name, said, metadata)
+
+
+def _said(path: str, replacement: Replacement, lines: list[str]) -> str:
+    times = "" if replacement.count == 1 else f" in {replacement.count} places"
+    how = ", found by overlooking white space at line ends" if replacement.tolerant else ""
+    return f"Edited {path}{times}{how}. Now it reads:\n{regions(lines, replacement.changed)}"

@@ -1,0 +1,232 @@
+"""The way of one git command to one remote repository: it runs on our side and adds what the sandbox never sees.
+
+Git in a sandbox speaks plain HTTP to the gateway; the gateway speaks to the server, over TLS, with the credential. It
+lets the requests of git's smart protocol to that one repository through and nothing else, and of a push exactly the
+change that was agreed on, so whatever git in the sandbox was made to do, it can neither learn the credential nor use it
+for another purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import httpx2
+
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.http.transport import GuardedTransport
+
+READ, WRITE = "git-upload-pack", "git-receive-pack"
+_HEAD_LIMIT = 64 * 1024
+_HEAD_SECONDS = 30.0
+_PASSED_ON = frozenset({"accept", "content-type", "content-encoding", "git-protocol"})
+_ANSWERED = ("content-type", "content-encoding")
+_LENGTH = re.compile(rb"[0-9a-f]{4}")
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_MAX_COMMAND_LINES = 10_000
+_FLUSH = 0
+# What git sends ahead of a push that is larger than its buffer, which has the size of our limit.
+_PROBE = b"0000"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefUpdate:
+    """A change of one ref at a remote from one commit to another; `old` is all zeros where the ref is new."""
+
+    ref: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Gateway:
+    """Serves one repository on loopback, below a path that only its caller knows; a context manager.
+
+    Args:
+        upstream: The repository's URL, without user info.
+        authorization: The value of the Authorization header; empty sends none.
+        transport: The way out, whose policy names the granted host. Closed with the gateway.
+        max_received_bytes: Of all answers together; more ends the operation.
+        max_sent_bytes: Of one request's body.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        authorization: str,
+        transport: GuardedTransport,
+        max_received_bytes: int,
+        max_sent_bytes: int,
+    ) -> None:
+        self._upstream = upstream
+        self._authorization = authorization
+        self._transport = transport
+        self._max_received = max_received_bytes
+        self.max_sent_bytes = max_sent_bytes
+        self._secret = secrets.token_urlsafe(24)
+        self._permitted: RefUpdate | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.StreamWriter] = set()
+        self.received = 0
+        self.problem: ToolFailure | None = None
+        """The first thing that went wrong here; git itself only sees an answer that breaks off, and may believe it."""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._transport.aclose()
+
+    @property
+    def address(self) -> str:
+        """Host and port, as a network grant writes them."""
+        if self._server is None:
+            raise RuntimeError("the gateway is not open")
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"{host}:{port}"
+
+    @property
+    def url(self) -> str:
+        """The repository as git in the sandbox calls it."""
+        return f"http://{self.address}/{self._secret}"
+
+    def permit(self, update: RefUpdate) -> None:
+        """Let a push make this one change."""
+        self._permitted = update
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._answer(await self._read(reader), writer)
+        except ToolFailure as failure:
+            self.problem = self.problem or failure
+            # An answer that has begun just breaks off.
+            if writer not in self._answering:
+                writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._answering.discard(writer)
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> _Request:
+        async with asyncio.timeout(_HEAD_SECONDS):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head[:-4].split("\r\n")
+        parts = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = headers.get("content-length", "0")
+        if len(parts) != 3 or "transfer-encoding" in headers or not _NUMBER.fullmatch(length):
+            raise ToolFailure("git sent a request that is not understood")
+        if int(length) > self.max_sent_bytes:
+            raise ToolFailure(f"this would send {length} bytes; at most {self.max_sent_bytes} may be sent at once")
+        body = await reader.readexactly(int(length))
+        return _Request(method=parts[0], target=parts[1], headers=headers, body=body)
+
+    async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> None:
+        place = self._place(request)
+        headers = {name: value for name, value in request.headers.items() if name in _PASSED_ON}
+        headers |= {"accept-encoding": "identity", "user-agent": "git/swe-ai-fleet"}
+        if self._authorization:
+            headers["authorization"] = self._authorization
+        outgoing = httpx2.Request(request.method, self._upstream + place, headers=headers, content=request.body or None)
+        response = await self._transport.handle_async_request(outgoing)
+        try:
+            _judge(response)
+            kept = [f"{name}: {response.headers[name]}" for name in _ANSWERED if name in response.headers]
+            self._answering.add(writer)
+            lines = ["HTTP/1.1 200 OK", *kept, "Cache-Control: no-cache", "Connection: close", "", ""]
+            writer.write("\r\n".join(lines).encode("latin-1", "replace"))
+            async for part in response.aiter_raw():
+                self.received += len(part)
+                if self.received > self._max_received:
+                    raise ToolFailure(
+                        f"the server sends more than {self._max_received} bytes, which is the limit of one operation; "
+                        "name single branches, or clone with a small depth"
+                    )
+                writer.write(part)
+                await writer.drain()
+        finally:
+            await response.aclose()
+
+    def _place(self, request: _Request) -> str:
+        """Where below the repository's URL a request goes. Raises ToolRefusal for what is not git's, or not allowed."""
+        secret, _, rest = request.target.removeprefix("/").partition("/")
+        if not hmac.compare_digest(secret.encode(), self._secret.encode()):
+            raise ToolRefusal("a request without the key of this gateway was turned away")
+        asked = (request.method, rest)
+        if asked in (("GET", f"info/refs?service={READ}"), ("POST", READ)):
+            return f"/{rest}"
+        if self._permitted is not None and asked == ("GET", f"info/refs?service={WRITE}"):
+            return f"/{rest}"
+        if self._permitted is not None and asked == ("POST", WRITE):
+            if request.body == _PROBE:
+                raise ToolFailure(f"this push has more than {self.max_sent_bytes} bytes, which may be sent at most")
+            _check_update(request, self._permitted)
+            return f"/{rest}"
+        raise ToolRefusal("git asked for something that this operation is not granted")
+
+
+def _judge(response: httpx2.Response) -> None:
+    """Raises what keeps an answer from being passed on."""
+    status = response.status_code
+    if 300 <= status < 400:
+        raise ToolRefusal("the server redirects to another address; redirects are not followed, grant that URL instead")
+    if status in (401, 403):
+        raise ToolFailure(f"the server refused access (HTTP {status}): its credential is wrong, or lacks rights")
+    if status == 404:
+        raise ToolFailure("there is no such repository at the server, or the remote's credential may not see it")
+    if status != 200:
+        raise ToolFailure(f"the server answered HTTP {status}")
+
+
+def _check_update(request: _Request, permitted: RefUpdate) -> None:
+    """Raises ToolRefusal where a push asks for anything but the one permitted change."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise ToolRefusal("a packed list of changes cannot be checked")
+    if _commands(request.body) != [f"{permitted.old} {permitted.new} {permitted.ref}"]:
+        raise ToolRefusal("git tried to push something else than what was allowed")
+
+
+def _commands(body: bytes) -> list[str]:
+    """The changes at the head of a push, in git's packet lines. Raises ToolRefusal where there is no end to them."""
+    commands: list[str] = []
+    offset = 0
+    for _ in range(_MAX_COMMAND_LINES):
+        prefix = body[offset : offset + 4]
+        length = int(prefix, 16) if _LENGTH.fullmatch(prefix) else -1
+        if length == _FLUSH:
+            return commands
+        if length <= 4 or offset + length > len(body):
+            break
+        line = body[offset + 4 : offset + length].decode("utf-8", "replace")
+        offset += length
+        if not line.startswith("shallow "):
+            commands.append(line.partition("\0")[0].rstrip("\n"))
+    raise ToolRefusal("the list of changes in this push cannot be read")

@@ -1,0 +1,339 @@
+"""Speaking HTTP to servers outside, without a way into the networks around this one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, cast
+from urllib.parse import unquote_plus
+
+import httpcore2
+import httpx2
+from pydantic import Field
+
+from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.http.body import Received, as_text, described, read_body
+from swe_ai_fleet.tools.http.transport import (
+    GuardedTransport,
+    HttpPolicy,
+    Resolver,
+    parse_url,
+    port_of,
+    redirect_target,
+)
+from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.secrets import MASK
+
+MAX_BODY_BYTES = 2 * 1024 * 1024
+MAX_REDIRECTS = 5
+MAX_SECONDS = 300.0
+_SPARE_SECONDS = 10.0
+_SHOWN_HEADERS = 50
+_SHOWN_HEADER_CHARS = 300
+_MAX_HEADERS = 64
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_FRAMING = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect"}
+)
+_CREDENTIAL = re.compile(
+    r"auth(?!ors?$)|token|secret|passw|pwd|cookie|credential|signature|session|jwt"
+    r"|(api|access|private)[-_]?key|(^|[-_.])(key|sig|sid|code)$",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(r"www-authenticate|proxy-authenticate|access-control-.*", re.IGNORECASE)
+_USER_INFO = re.compile(r"^([^/\\?#]*[:/\\]+)[^/\\?#]*@")
+Url = Annotated[str, Field(description="Absolute http or https URL, without user name or password.")]
+Headers = Annotated[dict[str, str] | None, Field(description="Request headers, name to value.")]
+Params = Annotated[
+    dict[str, str | int | float | bool] | None, Field(description="Query parameters, added to those of the URL.")
+]
+Content = Annotated[
+    str | dict[str, object] | list[object] | None,
+    Field(description="Body: a string is sent as it is, an object or array as JSON."),
+]
+Seconds = Annotated[float, Field(description="Limit of the whole exchange, in seconds.", gt=0, le=MAX_SECONDS)]
+_LIMIT = MAX_SECONDS + _SPARE_SECONDS
+
+
+class HttpTool(Toolkit):
+    """Requests to servers that the policy allows. It needs no workspace: `HttpTool()` is enough.
+
+    Args:
+        workspace: Taken as every toolkit takes one; not used.
+        pipeline: The way every call goes; without one, its own.
+        policy: Which servers may be spoken to; without one, any that is public.
+        resolver: Turns names into addresses; without one, the system's.
+        network: Opens connections to checked addresses; without one, the real network.
+        tls: How servers prove who they are; without one, by the usual public authorities.
+        max_body_bytes: Bytes of a body that are read, after decompression; the rest is cut off.
+    """
+
+    name = "http"
+
+    def __init__(
+        self,
+        workspace: Workspace | None = None,
+        pipeline: Pipeline | None = None,
+        *,
+        policy: HttpPolicy | None = None,
+        resolver: Resolver | None = None,
+        network: httpcore2.AsyncNetworkBackend | None = None,
+        tls: ssl.SSLContext | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.pipeline = pipeline or Pipeline()
+        self.policy = policy or HttpPolicy()
+        self._resolver = resolver
+        self._network = network
+        self._given_tls = tls
+        self._max_body_bytes = max_body_bytes
+
+    @operation(read_only=True, network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    async def get(
+        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
+    ) -> ToolResult:
+        """Fetch a URL: status, headers and body. Text is shown; anything else is described by type, size and hash."""
+        return await self._call("get", url, headers, params, None, timeout_seconds)
+
+    @operation(read_only=True, network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    async def head(
+        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
+    ) -> ToolResult:
+        """Fetch only the status and the headers of a URL."""
+        return await self._call("head", url, headers, params, None, timeout_seconds)
+
+    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    async def post(
+        self,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Content = None,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Send a POST request with a body."""
+        return await self._call("post", url, headers, params, body, timeout_seconds)
+
+    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    async def put(
+        self,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Content = None,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Send a PUT request with a body."""
+        return await self._call("put", url, headers, params, body, timeout_seconds)
+
+    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    async def patch(
+        self,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Content = None,
+        timeout_seconds: Seconds = 30.0,
+    ) -> ToolResult:
+        """Send a PATCH request with a body."""
+        return await self._call("patch", url, headers, params, body, timeout_seconds)
+
+    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    async def delete(
+        self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
+    ) -> ToolResult:
+        """Send a DELETE request."""
+        return await self._call("delete", url, headers, params, None, timeout_seconds)
+
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return self._given_tls or httpx2.create_ssl_context(trust_env=False)
+
+    async def _call(
+        self,
+        name: str,
+        url: str,
+        headers: dict[str, str] | None,
+        params: dict[str, str | int | float | bool] | None,
+        body: object,
+        seconds: float,
+    ) -> ToolResult:
+        started_at = time.monotonic()
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                target = parse_url(url)
+                target = target.copy_merge_params(params) if params else target
+                draft = _Draft.of(name.upper(), target, headers or {}, body)
+                return await self._exchange(name, draft, started_at)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return _failed(name, Outcome.TIMEOUT, f"there was no complete answer within {seconds:g} seconds")
+
+    async def _exchange(self, name: str, draft: _Draft, started_at: float) -> ToolResult:
+        transport = GuardedTransport(self.policy, resolver=self._resolver, network=self._network, tls=self._tls)
+        async with transport:
+            redirects = 0
+            response = await transport.handle_async_request(draft.request())
+            while response.status_code in _REDIRECTS and "location" in response.headers:
+                await response.aclose()
+                if redirects == MAX_REDIRECTS:
+                    raise ToolFailure(f"the server redirects more than {MAX_REDIRECTS} times")
+                redirects += 1
+                draft = draft.redirected(response.status_code, response.headers["location"])
+                response = await transport.handle_async_request(draft.request())
+            body = await read_body(response, self._max_body_bytes) if draft.method != "HEAD" else Received()
+            await response.aclose()
+        return _result(name, draft, response, body, redirects, time.monotonic() - started_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A request as it is to be sent next."""
+
+    method: str
+    url: httpx2.URL
+    headers: tuple[tuple[str, str], ...]
+    content: bytes
+
+    @classmethod
+    def of(cls, method: str, url: httpx2.URL, headers: Mapping[str, str], body: object) -> _Draft:
+        if len(headers) > _MAX_HEADERS:
+            raise ToolRefusal(f"{len(headers)} headers are too many; at most {_MAX_HEADERS} are allowed")
+        for name, value in headers.items():
+            if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise ToolRefusal(f"the header {name[:80]!r} holds characters that no header may hold")
+            if name.lower() in _FRAMING or name.lower().startswith("proxy-"):
+                raise ToolRefusal(f"the header {name} is not yours to set")
+        content, kind = b"", ""
+        if isinstance(body, str):
+            content, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+        elif body is not None:
+            content, kind = json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
+        defaults = {"User-Agent": "swe-ai-fleet", "Accept": "*/*", "Accept-Encoding": "gzip"}
+        defaults |= {"Content-Type": kind} if kind else {}
+        given = {name.lower() for name in headers}
+        kept = {name: value for name, value in defaults.items() if name.lower() not in given}
+        return cls(method=method, url=url, headers=(*kept.items(), *headers.items()), content=content)
+
+    def request(self) -> httpx2.Request:
+        headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in self.headers]
+        return httpx2.Request(self.method, self.url, headers=headers, content=self.content or None)
+
+    def redirected(self, status: int, location: str) -> _Draft:
+        """The request that follows. Raises ToolRefusal where the way leads out of what is allowed."""
+        url = redirect_target(self.url, location)
+        headers, method, content = self.headers, self.method, self.content
+        if (self.url.scheme, self.url.host, port_of(self.url)) != (url.scheme, url.host, port_of(url)):
+            carried = [name for name, _ in headers if _CREDENTIAL.search(name)]
+            if carried and self.url.scheme == "https" and url.scheme == "http":
+                raise ToolRefusal(f"the server redirects from https to http, and the request carries {carried[0]}")
+            headers = tuple(pair for pair in headers if pair[0] not in carried)
+        if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+            method, content = "GET", b""
+            headers = tuple(pair for pair in headers if not pair[0].lower().startswith("content-"))
+        return _Draft(method=method, url=url, headers=headers, content=content)
+
+
+def _result(
+    name: str, draft: _Draft, response: httpx2.Response, body: Received, redirects: int, elapsed: float
+) -> ToolResult:
+    status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+    final = _redact_url(str(draft.url))
+    kind = response.headers.get("content-type", "")
+    digest = hashlib.sha256(body.data).hexdigest()
+    headers = _shown_headers(response)
+    lines = [f"{status} from {final}" + _after(redirects)]
+    lines += [f"{header}: {value}" for header, value in headers.items()]
+    text = None if body.encoding else as_text(kind, body.data)
+    if draft.method != "HEAD":
+        lines += ["", text if text is not None else described(kind, body, digest)]
+    if body.cut:
+        lines.append(f"[cut: the body goes on, only its first {len(body.data)} bytes were read]")
+    metadata: dict[str, object] = {
+        "status": response.status_code,
+        "final_url": final,
+        "redirects": redirects,
+        "headers": headers,
+        "content_type": kind,
+        "bytes": len(body.data),
+        "sha256": digest,
+        "cut": body.cut,
+        "elapsed_seconds": round(elapsed, 3),
+    }
+    good = response.status_code < 400
+    return ToolResult(
+        success=good,
+        operation=f"{HttpTool.name}_{name}",
+        content="\n".join(lines),
+        error="" if good else status,
+        metadata=metadata,
+        outcome=Outcome.SUCCESS if good else Outcome.ERROR,
+        truncated=body.cut,
+    )
+
+
+def _after(redirects: int) -> str:
+    if not redirects:
+        return ""
+    return " (after 1 redirect)" if redirects == 1 else f" (after {redirects} redirects)"
+
+
+def _failed(name: str, outcome: Outcome, error: str) -> ToolResult:
+    return ToolResult(success=False, operation=f"{HttpTool.name}_{name}", error=error, outcome=outcome)
+
+
+def _shown_headers(response: httpx2.Response) -> dict[str, str]:
+    shown: dict[str, str] = {}
+    for name, value in response.headers.multi_items():
+        if len(shown) == _SHOWN_HEADERS:
+            break
+        if _CREDENTIAL.search(name) and not _HARMLESS.fullmatch(name):
+            value = MASK
+        elif name in ("location", "content-location", "refresh", "link"):
+            value = str(_redact_url(value))
+        before = f"{shown[name]}, " if name in shown else ""
+        shown[name] = (before + value)[:_SHOWN_HEADER_CHARS]
+    return shown
+
+
+def _redact_url(value: object) -> object:
+    """A URL, however broken, without user info, fragment and the values of parameters that name a secret."""
+    if not isinstance(value, str):
+        return value
+    address, hash_mark, _ = value.partition("#")
+    address, mark, query = address.partition("?")
+    address = _USER_INFO.sub(rf"\1{MASK}@", address)
+    pairs = [_redact_pair(pair) for pair in query.split("&")]
+    return f"{address}{mark}{'&'.join(pairs)}{hash_mark}{MASK if hash_mark else ''}"
+
+
+def _redact_pair(pair: str) -> str:
+    name, equals, _ = pair.partition("=")
+    return f"{name}={MASK}" if equals and _CREDENTIAL.search(unquote_plus(name)) else pair
+
+
+def _redact(value: object) -> object:
+    """A JSON value without the values whose names say that they are secret."""
+    if isinstance(value, Mapping):
+        parts = cast("Mapping[object, object]", value).items()
+        return {name: MASK if _CREDENTIAL.search(str(name)) else _redact(part) for name, part in parts}
+    if isinstance(value, list):
+        return [_redact(part) for part in cast("list[object]", value)]
+    return value

@@ -1,0 +1,1 @@
+"""Tools that are registered by name: classes, functions, plug-ins."""

@@ -1,0 +1,208 @@
+"""The shape of a tool that somebody adds: a name, declared parameters, and `execute`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
+from swe_ai_fleet.tools.operation import checked_arguments
+from swe_ai_fleet.tools.registry.plain_text import presented
+
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": int | float,
+    "boolean": bool,
+    "array": list[Any],
+    "object": dict[str, Any],
+}
+_OTHER_NAMES: Mapping[object, str] = {
+    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
+}  # fmt: skip
+_TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolParameter:
+    """One declared parameter of a tool.
+
+    `type` is a JSON name (`string`, `integer`, `number`, `boolean`, `array`, `object`) or Python's (`"int"`, `int`).
+    `default` is only told to the model; `execute` has its own. `choices` are the only values allowed, where there are
+    any. `items` is the type of an array's items. Raises InvalidRequest for any other type and for a name that is none.
+    """
+
+    name: str
+    type: str | type
+    description: str = ""
+    required: bool = True
+    default: object = field(default=None, kw_only=True)
+    choices: tuple[object, ...] = field(default=(), kw_only=True)
+    items: str | type = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.name.startswith("_"):
+            raise InvalidRequest(f"{self.name!r} is no name of a parameter", field="parameters")
+        object.__setattr__(self, "type", _json_type(self.type, self.name))
+        if self.items:
+            object.__setattr__(self, "items", _json_type(self.items, self.name))
+            if self.type != "array":
+                raise InvalidRequest(f"parameter {self.name}: only an array has items", field="parameters")
+
+    def schema(self) -> dict[str, object]:
+        """The JSON schema of its values."""
+        schema: dict[str, object] = {"type": self.type}
+        if self.description:
+            schema["description"] = self.description
+        if self.items:
+            schema["items"] = {"type": self.items}
+        if self.choices:
+            schema["enum"] = list(self.choices)
+        if self.default is not None:
+            schema["default"] = self.default
+        return schema
+
+    def annotation(self) -> Any:
+        """What pydantic checks its values by."""
+        if self.choices:
+            kind: Any = Literal[self.choices]
+        else:
+            kind = list[_TYPES[str(self.items)]] if self.items else _TYPES[str(self.type)]
+        return kind if self.required else kind | None
+
+
+class BaseTool(ABC):
+    """A tool of your own: set `name`, `description` and `parameters`, write `execute`, and register it.
+
+    The traits are what policy and scheduling go by. Their defaults assume the worst that is usual (it changes things
+    and speaks to the network), so say where yours does less.
+
+    Attributes:
+        name: What a model calls it by; letters, digits, `_` and `-`.
+        description: What a model reads about it.
+        parameters: What `execute` takes, by keyword.
+        read_only: Whether it changes nothing, here or elsewhere.
+        risk: How much harm a wrong call can do.
+        network: Whether it speaks to the network.
+        executes: Whether it runs commands in a sandbox, which keep a time limit of their own: it has none on top.
+        locks: Resources that two calls at a time must not share, unless both only read.
+        roles: Who gets it.
+        time_limit_seconds: When a call is given up.
+        late_note: What else to say about a call that was given up.
+    """
+
+    name: str = ""
+    description: str = ""
+    parameters: Sequence[ToolParameter] = ()
+    read_only: bool = False
+    risk: Risk = Risk.MEDIUM
+    network: bool = True
+    executes: bool = False
+    locks: frozenset[str] = frozenset({"workspace"})
+    roles: frozenset[Role] = frozenset(Role)
+    time_limit_seconds: float = 30.0
+    late_note: str = ""
+
+    @abstractmethod
+    async def execute(self, *args: Any, **kwargs: Any) -> object:
+        """Carry out one call, with checked arguments by keyword; its value is the tool's.
+
+        Raise ToolFailure to say what would work, or return a dict with a text under `error`.
+        """
+        ...
+
+    def schema(self) -> dict[str, object]:
+        """The JSON schema of the arguments."""
+        return {
+            "type": "object",
+            "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
+            "required": [parameter.name for parameter in self.parameters if parameter.required],
+            "additionalProperties": False,
+        }
+
+    def checked(self, arguments: Mapping[str, object], spec: OperationSpec) -> dict[str, object]:
+        """The arguments as `execute` takes them. Raises ToolFailure naming each problem and the signature.
+
+        A null for an optional parameter means that it was left out.
+        """
+        optional = {parameter.name for parameter in self.parameters if not parameter.required}
+        given = {name: value for name, value in arguments.items() if value is not None or name not in optional}
+        checked = checked_arguments(self._model, spec, given)
+        return {name: value for name, value in checked.items() if name in given}
+
+    def present(self, value: object) -> ToolResult:
+        """What an agent is told of a value: plain text to read, the whole of it as metadata."""
+        return presented(self.name, value)
+
+    def verify(self) -> None:
+        """Check the declaration. Raises InvalidRequest naming what is wrong with it."""
+        if not _TOOL_NAME.fullmatch(self.name):
+            raise InvalidRequest(
+                f"{self.name[:80]!r} is no name of a tool: letters, digits, '_' and '-', at most 64, a letter first",
+                field="name",
+            )
+        if not inspect.iscoroutinefunction(self.execute):
+            raise InvalidRequest(
+                f"execute of {self.name} must be `async def`; a plain function can be registered as it is",
+                field="execute",
+            )
+        foreign = [part for part in self.parameters if not isinstance(cast("object", part), ToolParameter)]
+        if foreign:
+            raise InvalidRequest(
+                f"the parameters of {self.name} must be ToolParameter(name, type, description, required); "
+                f"{foreign[0]!r:.80} is none",
+                field="parameters",
+            )
+        names = [parameter.name for parameter in self.parameters]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InvalidRequest(f"{self.name} declares twice: {', '.join(twice)}", field="parameters")
+        self._verify_signature(frozenset(names))
+
+    def _verify_signature(self, declared: frozenset[str]) -> None:
+        taken = inspect.signature(self.execute).parameters.values()
+        kinds = {parameter.kind for parameter in taken}
+        named = {
+            parameter.name: parameter.default is parameter.empty
+            for parameter in taken
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        unknown = declared - named.keys() if inspect.Parameter.VAR_KEYWORD not in kinds else frozenset[str]()
+        needed = {name for name, required in named.items() if required}
+        missing = needed - {parameter.name for parameter in self.parameters if parameter.required}
+        if unknown or missing:
+            said = "; ".join(
+                f"{text} {', '.join(sorted(names))}"
+                for text, names in (("execute does not take", unknown), ("execute requires", missing))
+                if names
+            )
+            raise InvalidRequest(f"the parameters of {self.name} do not fit its execute: {said}", field="parameters")
+
+    @cached_property
+    def _model(self) -> type[BaseModel]:
+        fields: dict[str, Any] = {
+            each.name: (each.annotation(), ... if each.required else None) for each in self.parameters
+        }
+        config = ConfigDict(extra="forbid", protected_namespaces=())
+        return create_model(self.name, __config__=config, **fields)
+
+
+def _json_type(given: object, name: str) -> str:
+    known = None
+    if isinstance(given, str | type):
+        known = given if given in _TYPES else _OTHER_NAMES.get(given)
+    if known is None:
+        raise InvalidRequest(
+            f"parameter {name}: {given!r:.80} is no type; the types are: {', '.join(_TYPES)}", field="parameters"
+        )
+    return cast("str", known)

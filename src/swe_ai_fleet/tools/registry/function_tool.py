@@ -1,0 +1,173 @@
+"""Plain functions as tools: the schema is made from the signature, the descriptions from the docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, cast
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticUserError
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import OperationSpec, Risk
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import arguments_model, checked_arguments, parameters_schema
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.docstring import Docstring
+
+MAX_ABANDONED = 4
+"""Calls of one function whose time is up and which still run; with more than that it is not called again."""
+_LATE = "it runs in a thread, which nobody can stop: it may still be at work"
+
+
+class FunctionTool(BaseTool):
+    """A function as a tool. A sync one runs in a thread of its own, an async one on the event loop.
+
+    Args:
+        function: Any function or method whose parameters can be given by name.
+        name: Without one, the function's own.
+        description: Without one, the docstring's.
+        one_line_doc: Whether a model reads only the first line of the docstring, or the whole.
+        read_only, risk, network, locks, roles, time_limit_seconds: As on BaseTool.
+
+    Raises:
+        InvalidRequest: No schema can be made of the function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        name: str = "",
+        description: str = "",
+        one_line_doc: bool = True,
+        read_only: bool = False,
+        risk: Risk = Risk.MEDIUM,
+        network: bool = True,
+        locks: frozenset[str] = frozenset({"workspace"}),
+        roles: frozenset[Role] = frozenset(Role),
+        time_limit_seconds: float = 30.0,
+    ) -> None:
+        self.function = function
+        self.name = name or str(getattr(function, "__name__", ""))
+        self._docstring = Docstring.parse(inspect.getdoc(function) or "")
+        told = self._docstring.first_line if one_line_doc else self._docstring.whole
+        self.description = description or told
+        self.read_only = read_only
+        self.risk = risk
+        self.network = network
+        self.locks = locks
+        self.roles = roles
+        self.time_limit_seconds = time_limit_seconds
+        self._abandoned = 0
+        self._asynchronous = inspect.iscoroutinefunction(function)
+        self.late_note = "" if self._asynchronous else _LATE
+        self._model = self._made_model()
+        self.parameters = self._declared()
+
+    async def execute(self, *args: Any, **kwargs: Any) -> object:
+        """Call the function. Raises what it raises."""
+        if self._asynchronous:
+            return await cast("Any", self.function)(*args, **kwargs)
+        if self._abandoned >= MAX_ABANDONED:
+            raise ToolFailure(
+                f"{self._abandoned} earlier calls of {self.name} ran out of time and have not ended; it is not called "
+                "again until they do"
+            )
+        value = await self._in_thread(functools.partial(self.function, *args, **kwargs))
+        return await value if inspect.isawaitable(value) else value
+
+    def schema(self) -> dict[str, object]:
+        return self._schema
+
+    def checked(self, arguments: Mapping[str, object], spec: OperationSpec) -> dict[str, object]:
+        return checked_arguments(self._model, spec, arguments)
+
+    @cached_property
+    def _schema(self) -> dict[str, object]:
+        schema = parameters_schema(self._model)
+        properties = cast("dict[str, dict[str, object]]", schema.setdefault("properties", {}))
+        for name, part in properties.items():
+            if name in self._docstring.parameters:
+                part.setdefault("description", self._docstring.parameters[name])
+        return schema
+
+    def _made_model(self) -> type[BaseModel]:
+        if not inspect.isroutine(self.function) or not self.name.isidentifier():
+            raise InvalidRequest(
+                f"{self.function!r:.120} is no function with a name; give a function, or a name", field="function"
+            )
+        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            raise InvalidRequest(f"{self.name} is a generator; a tool returns one value", field="function")
+        try:
+            for parameter in inspect.signature(self.function).parameters.values():
+                named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+                if not named or parameter.name.startswith("_"):
+                    raise InvalidRequest(
+                        f"{self.name} takes {parameter}, which has no schema; name each parameter, without a leading _",
+                        field="parameters",
+                    )
+            model = arguments_model(self.name, self.function)
+            model.model_json_schema()
+        except (NameError, TypeError, ValueError, PydanticUserError) as error:
+            raise InvalidRequest(
+                f"no schema can be made of {self.name}: {str(error)[:300]}", field="parameters"
+            ) from error
+        return model
+
+    def _declared(self) -> tuple[ToolParameter, ...]:
+        """The parameters as a reader of `parameters` expects them; the schema says more."""
+        required = cast("list[str]", self._schema.get("required", []))
+        found: list[ToolParameter] = []
+        for name, part in cast("dict[str, dict[str, object]]", self._schema["properties"]).items():
+            kinds = [part, *cast("list[dict[str, object]]", part.get("anyOf", []))]
+            kind = next((str(each["type"]) for each in kinds if each.get("type", "null") != "null"), "string")
+            found.append(ToolParameter(name, kind, str(part.get("description", "")), name in required))
+        return tuple(found)
+
+    def verify(self) -> None:
+        """Nothing more to check: the schema was made from the function."""
+
+    async def _in_thread(self, call: Callable[[], object]) -> object:
+        # Not asyncio.to_thread: its few workers would be used up by calls that never end, and joined at exit.
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[object] = loop.create_future()
+        context = contextvars.copy_context()
+        ended = given_up = False
+
+        def work() -> None:
+            try:
+                value, fault = context.run(call), None
+            except Exception as error:  # noqa: BLE001 (the edge to foreign code)
+                value, fault = None, error
+            except BaseException as error:  # noqa: BLE001 (sys.exit in a tool is its failure, not ours)
+                value, fault = None, ToolFailure(f"{self.name} raised {type(error).__name__}")
+            with suppress(RuntimeError):  # the loop may have ended before
+                loop.call_soon_threadsafe(finish, value, fault)
+
+        def finish(value: object, fault: Exception | None) -> None:
+            nonlocal ended
+            ended = True
+            if given_up:
+                self._abandoned -= 1
+            elif not done.done():
+                if isinstance(fault, StopIteration):
+                    fault = ToolFailure(f"{self.name} raised StopIteration")
+                done.set_exception(fault) if fault is not None else done.set_result(value)
+
+        threading.Thread(target=work, name=f"tool-{self.name}", daemon=True).start()
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if not ended:
+                given_up = True
+                self._abandoned += 1
+            raise

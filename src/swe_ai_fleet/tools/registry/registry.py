@@ -1,0 +1,196 @@
+"""Tools by name: registering them, describing them to a model, executing them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
+from pathlib import Path
+from types import MethodType
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
+
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
+from swe_ai_fleet.tools.registry.function_tool import FunctionTool
+from swe_ai_fleet.tools.registry.plain_text import jsonable
+from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+Registrable = BaseTool | type[BaseTool] | Callable[..., object]
+"""What can be registered: an instance, a class that can be made without arguments, a plain function."""
+_ERROR = "Error: "
+_UNKNOWN = OperationSpec(name="unknown", tool="unknown", operation="unknown", description="", parameters={})
+
+
+class _OnDefault(Generic[P, R]):
+    """A method that, called on the class, works on the default registry."""
+
+    def __init__(self, function: Callable[Concatenate[ToolRegistry, P], R]) -> None:
+        self._function = function
+        update_wrapper(cast("Any", self), function)
+
+    def __get__(self, instance: ToolRegistry | None, owner: type[ToolRegistry]) -> Callable[P, R]:
+        return MethodType(self._function, ToolRegistry.default() if instance is None else instance)
+
+
+class ToolRegistry:
+    """Tools by name. Each method works on an instance and, called on the class, on the default registry.
+
+    The default registry is made at first use and holds the built-in tools that need no settings; `file_reader` reads
+    beneath the directory that was the working directory then. Registering a tool of the same name replaces a built-in.
+
+    Args:
+        tools: Registered at once.
+        pipeline: The way every execution goes (policy, audit, masking); without one, its own.
+        standard: Tools that stand behind the registered ones: registering the same name replaces them.
+    """
+
+    _default: ClassVar[ToolRegistry | None] = None
+
+    def __init__(
+        self, tools: Iterable[Registrable] = (), *, pipeline: Pipeline | None = None, standard: Iterable[BaseTool] = ()
+    ) -> None:
+        self.pipeline = pipeline or Pipeline()
+        self._standard = {tool.name: tool for tool in standard}
+        self._tools: dict[str, BaseTool] = {}
+        self._face = RegisteredTools((), pipeline=self.pipeline)
+        self.register_tools(*tools)
+
+    @classmethod
+    def default(cls) -> ToolRegistry:
+        """The registry that methods called on the class work on."""
+        if ToolRegistry._default is None:
+            ToolRegistry._default = ToolRegistry(standard=builtin_tools(BuiltinSettings(file_root=Path.cwd())))
+        return ToolRegistry._default
+
+    @_OnDefault
+    def register_tool(self, tool: T) -> T:
+        """Register a tool and give it back, so that it can stand as a decorator above a class or a function.
+
+        Raises InvalidRequest where the name is taken or the declaration is wrong. The same tool again is no fault.
+        """
+        self.register_tools(cast("Registrable", tool))
+        return tool
+
+    @_OnDefault
+    def register_tools(self, *tools: Registrable) -> None:
+        """Register several, all or none. Raises InvalidRequest as `register_tool` does."""
+        added: dict[str, BaseTool] = {}
+        for given in tools:
+            tool = as_tool(given)
+            known = added.get(tool.name) or self._tools.get(tool.name)
+            if known is None:
+                added[tool.name] = tool
+            elif given not in (known, type(known), getattr(known, "function", None)):
+                taken = ", ".join({**self._tools, **added})
+                raise InvalidRequest(f"there is a tool {tool.name!r} already; taken are: {taken}", field="name")
+        self._tools |= added
+
+    @_OnDefault
+    def get_tool(self, name: str) -> BaseTool:
+        """The tool of that name. Raises NotFound naming those there are."""
+        tool = self._all.get(name)
+        if tool is None:
+            raise NotFound(self._no_tool(name), field="name")
+        return tool
+
+    @_OnDefault
+    def get_all_tools(self) -> dict[str, BaseTool]:
+        """All tools by name."""
+        return self._all
+
+    @_OnDefault
+    def get_tool_definitions(self, names: Sequence[str] | None = None) -> list[dict[str, object]]:
+        """What a model is told of the named tools (None: of all), as OpenAI's function objects. Raises NotFound."""
+        tools = self._all.values() if names is None else [self.get_tool(name) for name in names]
+        return [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema()},
+            }
+            for tool in tools
+        ]
+
+    @_OnDefault
+    async def execute_tool(self, name: str, /, **arguments: object) -> Any:
+        """Execute a tool, by way of the pipeline; its own value, or in JSON's types where a secret had to be masked.
+
+        It does not raise for what a model can get wrong: a failed call gives a dict whose `error` begins with
+        `Error:` and says what would work, be it an unknown tool, wrong arguments, a refusal, a time-out or an
+        exception of the tool's. Such a dict holds what the tool returned besides.
+        """
+        tool = self._all.get(name)
+        if tool is None:
+            return {"error": self._rejected(name, arguments)}
+        values: list[object] = []
+        operation = RegisteredOperation(tool, keep=values.append)
+        result = await self.pipeline.call(operation, self._face, arguments)
+        if not values:
+            return {"error": result.observation()}
+        (value,) = values
+        masked = result.metadata["value"]
+        if not result.success:
+            fields = cast("dict[str, object]", masked) if isinstance(masked, dict) else {}
+            return {**fields, "error": f"{_ERROR}{result.error}"}
+        return value if masked == jsonable(value) else masked
+
+    @_OnDefault
+    def toolkit(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        workspace: Workspace | None = None,
+        pipeline: Pipeline | None = None,
+    ) -> RegisteredTools:
+        """The named tools (None: all) as operations of an agent. Raises NotFound."""
+        tools = self._all.values() if names is None else [self.get_tool(name) for name in names]
+        return RegisteredTools(tools, workspace, pipeline)
+
+    @property
+    def _all(self) -> dict[str, BaseTool]:
+        return {**self._standard, **self._tools}
+
+    def _no_tool(self, name: str) -> str:
+        close = difflib.get_close_matches(name[:64], self._all, n=1)
+        guess = f" Did you mean {close[0]}?" if close else ""
+        return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(self._all) or 'none'}"
+
+    def _rejected(self, name: str, arguments: Mapping[str, object]) -> str:
+        """An audit entry for a call that reached no tool, and what to say about it."""
+        failed = ToolResult(success=False, operation=name[:64], error=self._no_tool(name), outcome=Outcome.INVALID)
+        self.pipeline.trail.open(_UNKNOWN, arguments={"name": name[:64]}, secret=arguments, call_id="").close(failed)
+        return failed.observation()
+
+
+def as_tool(given: object) -> BaseTool:
+    """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
+    if isinstance(given, type) and issubclass(given, BaseTool):
+        given = _made(given)
+    elif inspect.isroutine(cast("object", given)):
+        given = FunctionTool(cast("Callable[..., object]", given))
+    if not isinstance(given, BaseTool):
+        raise InvalidRequest(
+            f"{given!r:.120} can't be registered; give a BaseTool class or instance, or a function", field="tool"
+        )
+    given.verify()
+    return given
+
+
+def _made(kind: type[BaseTool]) -> BaseTool:
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(cast("Any", kind).__abstractmethods__))
+        raise InvalidRequest(f"{kind.__name__} is abstract: it does not define {missing}", field="tool")
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise InvalidRequest(
+            f"{kind.__name__} can't be made without arguments ({error}); register an instance of it", field="tool"
+        ) from None
+    return kind()

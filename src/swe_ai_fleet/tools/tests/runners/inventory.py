@@ -1,0 +1,159 @@
+"""The repository's files at the moment of a call, and the nearest manifest to a path: monorepos hold many suites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.paths import Tree, shown
+from swe_ai_fleet.tools.files.search import Scope, find_files
+from swe_ai_fleet.tools.tests.runners.detection import MAKEFILES, is_test, test_command, test_script
+
+MAX_FILES = 50_000
+_MAX_TESTS_READ = 40
+_MAX_MANIFEST_BYTES = 1024 * 1024
+_READ = ("package.json", "pyproject.toml", "setup.cfg", "tox.ini", *MAKEFILES)
+_MAX_NAMED = 10
+
+MANIFESTS = {"go": "go.mod", "cargo": "Cargo.toml", "npm": "package.json"}
+"""By framework, the file that marks a directory whose tests it runs."""
+
+_OF_SUFFIX = {
+    ".go": "go",
+    ".rs": "cargo",
+    **dict.fromkeys((".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".vue", ".svelte"), "npm"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A directory relative to the workspace, and the argv that runs the tests in it."""
+
+    directory: str
+    argv: tuple[str, ...]
+
+
+class Inventory:
+    """What a workspace holds now. Ignored files do not count."""
+
+    def __init__(self, tree: Tree, files: Iterable[str]) -> None:
+        self._tree = tree
+        self.files = frozenset(files)
+
+    @classmethod
+    async def take(cls, workspace: Workspace) -> Inventory:
+        """List the files. Raises ToolFailure where that takes too long."""
+        found = await find_files(workspace, Scope(), limit=MAX_FILES)
+        return cls(Tree(workspace.root, workspace.mount), found.items)
+
+    def text(self, path: str) -> str:
+        """A manifest's text, empty where it cannot be read."""
+        if path not in self.files:
+            return ""
+        try:
+            return self._tree.read(path, limit=_MAX_MANIFEST_BYTES).data.decode("utf-8", "replace")
+        except ToolFailure:
+            return ""
+
+    def real(self, path: str) -> str:
+        """The real path of something that exists, relative to the workspace. Raises ToolFailure."""
+        return self._tree.find(path)
+
+    def has(self, path: str) -> bool:
+        """Whether a path leads to something inside the workspace."""
+        try:
+            self._tree.find(path)
+        except ToolFailure:
+            return False
+        return True
+
+    def is_directory(self, path: str) -> bool:
+        """Whether a path leads to something inside the workspace that is no listed file."""
+        return self.has(path) and self.real(path) not in self.files
+
+    def remove(self, path: str) -> None:
+        """Remove one file that a run has left."""
+        self._tree.remove(path)
+
+    def framework_of(self, path: str) -> str:
+        """Which framework a path's own name speaks of; empty for directories and other files."""
+        return _OF_SUFFIX.get(PurePosixPath(path).suffix, "")
+
+    def root_for(self, framework: str, paths: Iterable[str]) -> str:
+        """The one directory whose manifest is the nearest to all paths; without paths, the only one there is.
+
+        Raises ToolFailure where there is none, or more than one.
+        """
+        manifest = MANIFESTS[framework]
+        roots = {self._nearest(manifest, path) for path in paths}
+        if None in roots:
+            raise ToolFailure(f"there is no {manifest} beside or above these paths; {self._where(manifest)}")
+        if len(roots) > 1:
+            named = ", ".join(sorted(shown(root) for root in roots if root is not None)[:_MAX_NAMED])
+            raise ToolFailure(f"these paths belong to several projects ({named}): run each in a call of its own")
+        if roots:
+            return roots.pop() or "."
+        if manifest in self.files:
+            return "."
+        below = self._holding(manifest)
+        if len(below) == 1:
+            return below[0]
+        raise ToolFailure(f"there is no {manifest} at the top of the workspace; {self._where(manifest)}")
+
+    async def suite(self, directory: str = ".") -> Suite | None:
+        """How the tests of a directory are run, by its own files; None where there are none."""
+        return await asyncio.to_thread(self._suite, directory)
+
+    async def only_suite(self) -> Suite:
+        """The suite at the top, else the only one below. Raises ToolFailure naming what there is."""
+        if top := await self.suite():
+            return top
+        found = [suite for directory in self._projects() if (suite := await self.suite(directory)) is not None]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in found[:_MAX_NAMED])
+            raise ToolFailure(f"there are several test suites, name one in paths ({named})")
+        raise ToolFailure("no tests were found in this repository; use tests_pytest or shell_run_command")
+
+    def _suite(self, directory: str) -> Suite | None:
+        prefix = "" if directory == "." else f"{directory}/"
+        files = [path.removeprefix(prefix) for path in self.files if path.startswith(prefix)]
+        tests = sorted(filter(is_test, files))[:_MAX_TESTS_READ]
+        texts = {name: self.text(prefix + name) for name in (*_READ, *tests) if prefix + name in self.files}
+        argv = test_command(files, texts)
+        return Suite(directory=directory, argv=argv) if argv else None
+
+    def _projects(self) -> list[str]:
+        """Directories with a manifest of their own, the outermost first; none inside another."""
+        names = {*MANIFESTS.values(), "pyproject.toml", "setup.py", *MAKEFILES}
+        holding = {str(PurePosixPath(path).parent) for path in self.files if PurePosixPath(path).name in names}
+        found: list[str] = []
+        for directory in sorted(holding, key=lambda name: (name.count("/"), name)):
+            if not any(directory.startswith(f"{outer}/") for outer in found):
+                found.append(directory)
+        return found[:100]
+
+    def _nearest(self, manifest: str, path: str) -> str | None:
+        place = PurePosixPath(path)
+        for directory in (place, *place.parents):
+            name = str(directory / manifest)
+            if name in self.files and (manifest != "package.json" or test_script(self.text(name))):
+                return str(directory)
+        return None
+
+    def _holding(self, manifest: str) -> list[str]:
+        found = [PurePosixPath(path) for path in self.files if PurePosixPath(path).name == manifest]
+        if manifest == "package.json":
+            found = [path for path in found if test_script(self.text(str(path)))]
+        return sorted(str(path.parent) for path in found)
+
+    def _where(self, manifest: str) -> str:
+        found = self._holding(manifest)
+        if not found:
+            return "nor anywhere below" if manifest != "package.json" else "none below has a test script"
+        return f"there is one in {', '.join(shown(name) for name in found[:_MAX_NAMED])}: name a path there"

@@ -1,0 +1,242 @@
+"""JavaScript runners: the JSON of jest and mocha, node's JUnit, and the summaries that each of them prints."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from swe_ai_fleet.tools.tests.reports import MAX_MESSAGE_CHARS, FailingTest, TestReport
+from swe_ai_fleet.tools.tests.runners.lines import lines, seconds
+from swe_ai_fleet.tools.tests.runners.tally import End, Tally
+
+_MAX_TESTS = 100_000
+_JEST_ENDS: Mapping[object, End] = {
+    "passed": "passed",
+    "failed": "failure",
+    "pending": "skipped",
+    "skipped": "skipped",
+    "disabled": "skipped",
+    "todo": "skipped",
+}
+_JEST_SYNTAX = re.compile(r"SyntaxError: (/[^:]{1,1000}): (.{1,300}) \((\d{1,9}:\d{1,9})\)")
+_JEST_LINE = re.compile(r"Tests: +(.{1,200}), (\d{1,9}) total")
+_JEST_TIME = re.compile(r"Time: +(\d{1,9}(?:\.\d{1,9})?) s.*")
+_JEST_FAILING = re.compile(r" {2}● (.{1,400})")
+_VITEST_LINE = re.compile(r" +Tests +(.{1,200}) \(\d{1,9}\)")
+_VITEST_FAILING = re.compile(r" FAIL {2}(.{1,400})")
+_VITEST_TIME = re.compile(r" +Duration +(\d{1,9}(?:\.\d{1,9})?)(ms|s)\b.*")
+_MOCHA_COUNT = re.compile(r" {2}(\d{1,9}) (passing|pending|failing)(?: \((\d{1,9})(ms|s|m)\))?")
+_MOCHA_FAILING = re.compile(r" {2}(\d{1,9})\) (.{1,300})")
+_NODE_COUNT = re.compile(r"(?:\u2139|#) (pass|fail|cancelled|skipped|todo|duration_ms) (\d{1,12}(?:\.\d{1,12})?)")
+_NODE_UNEXPLAINED = "test failed"
+_NODE_PLACE = re.compile(r"(?:file://)?(/[^:]{1,1000}):(\d{1,9})")
+_NODE_ERROR = re.compile(r"(?:Uncaught )?\w{0,60}Error\b")
+_COUNT = re.compile(r"(\d{1,9}) (failed|passed|skipped|todo|pending)")
+
+
+def parse_jest_json(data: bytes, root: str = "") -> TestReport | None:
+    """The report in the JSON that `jest --json` wrote; None where it is none. Ids are `file::name`.
+
+    A file that could not be run is an error under its own name. `root` is cut off file names.
+    """
+    found = _mapping(data)
+    suites = found.get("testResults")
+    if not isinstance(suites, list):
+        return None
+    tally, milliseconds, count = Tally(), 0.0, 0
+    for suite in _mappings(cast("object", suites)):
+        file = _relative(_text(suite.get("name")), root)
+        tests = _mappings(suite.get("assertionResults"))
+        milliseconds += max(0.0, _number(suite.get("endTime")) - _number(suite.get("startTime")))
+        if not tests and suite.get("status") == "failed":
+            said = _text(suite.get("message"))
+            message = _syntax_error(said, root) or _first_line(said.removeprefix("  ● Test suite failed to run"))
+            tally.add(file, "error", message, said)
+        for test in tests:
+            if (count := count + 1) > _MAX_TESTS:
+                break
+            said = "\n".join(_texts(test.get("failureMessages")))
+            name = _text(test.get("fullName")) or _text(test.get("title"))
+            end = _JEST_ENDS.get(_text(test.get("status")), "skipped")
+            tally.add(f"{file}::{name}", end, _first_line(said), said)
+    return tally.report(milliseconds / 1000)
+
+
+def parse_mocha_json(data: bytes, root: str = "") -> TestReport | None:
+    """The report that mocha's json reporter wrote; None where it is none. Ids are `file::name`."""
+    found = _mapping(data)
+    stats = found.get("stats")
+    if not isinstance(stats, dict):
+        return None
+    tally = Tally()
+    ends: tuple[tuple[str, End], ...] = (("passes", "passed"), ("failures", "failure"), ("pending", "skipped"))
+    for key, end in ends:
+        for test in _mappings(found.get(key))[:_MAX_TESTS]:
+            facts = _object(test.get("err"))
+            file = _relative(_text(test.get("file")), root)
+            name = _text(test.get("fullTitle"))
+            message, stack = _text(facts.get("message")), _text(facts.get("stack"))
+            tally.add(f"{file}::{name}" if file else name, end, message, stack)
+    return tally.report(_number(cast("Mapping[str, object]", stats).get("duration")) / 1000)
+
+
+def explain_node(report: TestReport, output: str) -> TestReport:
+    """The report of node's runner with files that could not even be loaded as errors, and where and why they failed.
+
+    The report itself only says of them that the test failed; node prints the rest.
+    """
+    unexplained = {test.id: test for test in report.failing if test.message == _NODE_UNEXPLAINED}
+    if not unexplained:
+        return report
+    said = lines(output)
+    reasons: dict[str, str] = {}
+    for position, line in enumerate(said):
+        match = _NODE_PLACE.fullmatch(line)
+        if match is None:
+            continue
+        reason = next((text for text in said[position + 1 : position + 8] if _NODE_ERROR.match(text)), "")
+        found = [name for name in unexplained if match[1].endswith(name)]
+        for name in found if reason else []:
+            reasons.setdefault(name, f"{name}:{match[2]}: {reason}")
+    failing = tuple(
+        FailingTest(id=test.id, message=reasons[test.id][:MAX_MESSAGE_CHARS], traceback="")
+        if test.id in reasons
+        else test
+        for test in report.failing
+    )
+    summary = report.summary
+    return TestReport(
+        summary=replace(summary, failed=summary.failed - len(reasons), errors=summary.errors + len(reasons)),
+        failing=failing,
+    )
+
+
+def parse_jest_output(text: str) -> TestReport | None:
+    """The report in what jest printed; None without its line of counts."""
+    return _summarised(lines(text), _JEST_LINE, _JEST_FAILING, _JEST_TIME)
+
+
+def parse_vitest_output(text: str) -> TestReport | None:
+    """The report in what vitest printed; None without its line of counts."""
+    return _summarised(lines(text), _VITEST_LINE, _VITEST_FAILING, _VITEST_TIME)
+
+
+def parse_mocha_output(text: str) -> TestReport | None:
+    """The report in what mocha's usual reporter printed; None without its counts."""
+    counts: dict[str, int] = {}
+    duration, failing = 0.0, dict[str, str]()
+    after, number = False, ""
+    for line in lines(text):
+        if match := _MOCHA_COUNT.fullmatch(line):
+            counts[match[2]] = int(match[1])
+            if match[2] == "passing":
+                failing, after, number = {}, True, ""
+                duration = int(match[3] or 0) * {"ms": 0.001, "s": 1.0, "m": 60.0}.get(match[4] or "", 0.0)
+        elif after and (match := _MOCHA_FAILING.fullmatch(line)) and len(failing) < 1000:
+            failing[match[1]], number = match[2].rstrip(":"), "" if line.endswith(":") else match[1]
+        elif number and line.startswith("       "):
+            # The titles of the suites around a test stand on lines of their own before it.
+            failing[number] = f"{failing[number]} {line.strip().rstrip(':')}"[:400]
+            number = "" if line.endswith(":") else number
+        else:
+            number = ""
+    if "passing" not in counts:
+        return None
+    tally = Tally()
+    tally.count("passed", counts["passing"])
+    tally.count("skipped", counts.get("pending", 0))
+    _named(tally, list(failing.values()), counts.get("failing", 0))
+    return tally.report(duration)
+
+
+def parse_node_output(text: str) -> TestReport | None:
+    """The counts that node's own test runner prints at its end, with names of what failed; None without them."""
+    counts: dict[str, float] = {}
+    failing: list[str] = []
+    listing = False
+    for line in lines(text):
+        if match := _NODE_COUNT.fullmatch(line):
+            counts[match[1]] = seconds(match[2])
+        elif line == "✖ failing tests:":
+            listing, failing = True, []
+        elif listing and line.startswith("✖ ") and len(failing) < 1000:
+            failing.append(line[2:].rsplit(" (", 1)[0])
+    if not {"pass", "fail"} <= counts.keys():
+        return None
+    tally = Tally()
+    tally.count("passed", int(counts["pass"]))
+    tally.count("skipped", int(counts.get("skipped", 0) + counts.get("todo", 0)))
+    _named(tally, failing, int(counts["fail"] + counts.get("cancelled", 0)))
+    return tally.report(counts.get("duration_ms", 0.0) / 1000)
+
+
+def _summarised(
+    found: list[str], counts: re.Pattern[str], failing: re.Pattern[str], time: re.Pattern[str]
+) -> TestReport | None:
+    position = next((place for place in range(len(found) - 1, -1, -1) if counts.fullmatch(found[place])), None)
+    if position is None:
+        return None
+    match = counts.fullmatch(found[position])
+    numbers = {what: int(number) for number, what in _COUNT.findall(match[1] if match else "")}
+    timed = next((end for line in found[position:] if (end := time.fullmatch(line))), None)
+    scale = 0.001 if timed and timed.re.groups > 1 and timed[2] == "ms" else 1.0
+    names = dict.fromkeys(named[1] for line in found[:position] if (named := failing.fullmatch(line)))
+    tally = Tally()
+    tally.count("passed", numbers.get("passed", 0))
+    tally.count("skipped", sum(numbers.get(what, 0) for what in ("skipped", "todo", "pending")))
+    _named(tally, list(names), numbers.get("failed", 0))
+    return tally.report(seconds(timed[1]) * scale if timed else 0.0)
+
+
+def _named(tally: Tally, names: list[str], failed: int) -> None:
+    """As many failures as were counted, by name as far as names are known; what is named beyond that could not run."""
+    for position, name in enumerate(names):
+        tally.add(name, "failure" if position < failed else "error")
+    tally.count("failure", failed - len(names))
+
+
+def _mapping(data: bytes) -> Mapping[str, object]:
+    start = data.find(b"{")
+    try:
+        value: object = json.loads(data[max(start, 0) :])
+    except (ValueError, RecursionError):
+        return {}
+    return _object(value)
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, object]", item) for item in items if isinstance(item, dict)]
+
+
+def _texts(value: object) -> list[str]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [item[:20_000] for item in items if isinstance(item, str)][:20]
+
+
+def _text(value: object) -> str:
+    return value[:20_000] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e14 else 0.0
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _syntax_error(said: str, root: str) -> str:
+    match = next((match for line in said.splitlines() if (match := _JEST_SYNTAX.search(line[:4_000]))), None)
+    return f"{_relative(match[1], root)}:{match[3]}: SyntaxError: {match[2]}" if match else ""
+
+
+def _relative(file: str, root: str) -> str:
+    return file.removeprefix(f"{root}/") if root else file

@@ -1,0 +1,87 @@
+"""One test run to be: the argv, where its report will lie, and how that is read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.tests.reports import TestReport
+from swe_ai_fleet.tools.tests.runners.recognised import recognise
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_KEYWORD_CHARS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which tests to run; nothing said means all. `paths` exist and are relative to the workspace."""
+
+    paths: tuple[str, ...] = ()
+    keyword: str = ""
+
+    @property
+    def some(self) -> bool:
+        """Whether it is a part only."""
+        return bool(self.paths or self.keyword)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A command that runs tests.
+
+    `cwd` is relative to the workspace. `report` is the file that the runner writes, as commands see it, empty where it
+    only prints; `refine` completes what stands in it by what was printed. `transient` are files that the run may leave
+    in the repository and that go unless they were there before. `absent` is what to say where the program is missing.
+    """
+
+    framework: str
+    argv: tuple[str, ...]
+    told: tuple[str, ...]
+    absent: str
+    cwd: str = "."
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    report: str = ""
+    read_report: Callable[[bytes], TestReport | None] | None = None
+    refine: Callable[[TestReport, str], TestReport] | None = None
+    read_output: Callable[[str], TestReport | None] = recognise
+    output_limit: int = DEFAULT_OUTPUT_LIMIT
+    transient: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command as a person would type it, without what only serves the report."""
+        typed = shlex.join(self.told)
+        return typed if self.cwd == "." else f"{typed} (in {self.cwd})"
+
+
+def checked_keyword(keyword: str | None) -> str:
+    """The keyword itself, empty for None. Raises ToolRefusal for what a runner could take for an option."""
+    if keyword is None:
+        return ""
+    if keyword.startswith(("-", "@")):
+        raise ToolRefusal(f"keyword {shown(keyword)} looks like an option; give (a part of) a test's name")
+    if not keyword.strip() or len(keyword) > _MAX_KEYWORD_CHARS or _CONTROL.search(keyword):
+        raise ToolFailure(f"keyword {shown(keyword)} selects nothing; leave it out to run all tests")
+    return keyword
+
+
+def checked_path(path: str) -> str:
+    """The path itself. Raises ToolRefusal for what a runner could take for an option or a file of options."""
+    if path.startswith(("-", "@")):
+        raise ToolRefusal(f"path {shown(path)} looks like an option; give a file or directory, as './{path[:60]}'")
+    if not path.strip() or _CONTROL.search(path):
+        raise ToolFailure(f"{shown(path)} is no path; leave paths out to run all tests")
+    return path
+
+
+def not_installed(program: str, needs: str) -> str:
+    """What to tell a model that has no such program, and what would help."""
+    return (
+        f"{program} is not installed in this workspace's environment; the task's environment must bring {needs} "
+        "(a set-up command, or a directory on its path), or use another runner"
+    )

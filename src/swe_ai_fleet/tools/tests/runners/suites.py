@@ -1,0 +1,67 @@
+"""Which tests a call of `tests_run` means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.paths import shown
+from swe_ai_fleet.tools.tests.runners.detection import PYTEST
+from swe_ai_fleet.tools.tests.runners.frameworks import framework_of
+from swe_ai_fleet.tools.tests.runners.inventory import Inventory, Suite
+from swe_ai_fleet.tools.tests.runners.plan import checked_path
+
+_PYTHON = ("pytest", "unittest")
+_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
+
+
+async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> Suite:
+    """The environment's test command; where paths lie in another project of the repository, that one's.
+
+    Args:
+        own: The environment's test command, empty where it has none: then the files say what there is.
+
+    Raises:
+        ToolFailure: Nothing is found, or the paths belong to several suites.
+    """
+    if not paths:
+        return Suite(directory=".", argv=own) if own else await inventory.only_suite()
+    found = list(dict.fromkeys([await _suite_of(inventory, own, path.partition("::")[0]) for path in paths]))
+    if len(found) > 1:
+        named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in found)
+        raise ToolFailure(f"these paths belong to several test suites, run each in a call of its own ({named})")
+    return found[0]
+
+
+async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Suite:
+    default = Suite(directory=".", argv=own)
+    if own and framework_of(own) in ("", *_PYTHON) and not inventory.has(path):
+        return default  # it has names of its own for tests, and says itself what it cannot find
+    framework = inventory.framework_of(path)
+    if framework:
+        root = inventory.root_for(framework, [inventory.real(checked_path(path))])
+        return Suite(directory=root, argv=own if framework_of(own) == framework else _COMMANDS[framework])
+    if path.endswith(".py"):
+        return await _python(inventory, own)
+    place = PurePosixPath(inventory.real(checked_path(path)))
+    for directory in (place, *place.parents):
+        suite = await inventory.suite(str(directory))
+        if suite is not None and framework_of(suite.argv) in _PYTHON:
+            return await _python(inventory, own)
+        if suite is not None:
+            same = framework_of(own) == framework_of(suite.argv)
+            return Suite(directory=suite.directory, argv=own) if same else suite
+    if own:
+        return default
+    raise ToolFailure(f"no tests were found for {shown(path)}; use tests_pytest or shell_run_command")
+
+
+async def _python(inventory: Inventory, own: tuple[str, ...]) -> Suite:
+    """Python's tests run from the top of the workspace, wherever they lie."""
+    if framework_of(own) in _PYTHON:
+        return Suite(directory=".", argv=own)
+    top = await inventory.suite()
+    if top is not None and framework_of(top.argv) in _PYTHON:
+        return top
+    return Suite(directory=".", argv=PYTEST)
