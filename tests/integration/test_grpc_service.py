@@ -650,6 +650,12 @@ async def test_every_field_reaches_the_task(service: Service):
             allowed_tools=["files"],
             denied_tools=["files_delete"],
             network=pb.NetworkPolicy(allowed_hosts=["example.org"]),
+            mcp_servers=[
+                pb.McpServer(
+                    name="maths", command=["python3", "x.py"], variables={"A": "b"}, allowed_hosts=["example.org"]
+                ),
+                pb.McpServer(name="far", url="https://example.org/mcp", tools=["get_*"]),
+            ],
             allowed_paths=["src/**"],
             checks=[
                 pb.CheckSpec(command="make", required=False, expected_exit_code=2),
@@ -707,6 +713,24 @@ async def test_every_field_reaches_the_task(service: Service):
                     "expected_exit_code": 2,
                 },
                 {"name": "t", "command": "x", "timeout_seconds": 5.0, "required": True, "expected_exit_code": 0},
+            ],
+            "mcp_servers": [
+                {
+                    "name": "maths",
+                    "command": ["python3", "x.py"],
+                    "url": "",
+                    "variables": {"A": "b"},
+                    "tools": ["*"],
+                    "allowed_hosts": ["example.org"],
+                },
+                {
+                    "name": "far",
+                    "command": [],
+                    "url": "https://example.org/mcp",
+                    "variables": {},
+                    "tools": ["get_*"],
+                    "allowed_hosts": [],
+                },
             ],
             "abort_on_error": True,
         },
