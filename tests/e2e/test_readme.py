@@ -51,7 +51,9 @@ async def test_the_quick_tour(fleet: FleetUnderTest, tmp_path: Path) -> None:
     ]
     assert "agent-dev-1" in outputs[3]
     assert "intact" in outputs[5]
-    assert "utils.py" in outputs[6]
+    assert "files_repo_map" in outputs[6]
+    assert "utils.py" in outputs[7]
+    assert "utils.py" in outputs[8]
 
 
 async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: Path) -> None:
