@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from swe_ai_fleet import ToolEnabledAgent
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.git_server import ENCODED, PASSWORD, USER, git_server
 
 TASK = "Bring the version of the service into VERSION"
 FETCH = (
@@ -118,6 +120,71 @@ async def test_what_is_not_opened_is_not_offered(tmp_path: Path, service: str) -
     assert "sandbox without network" in told
     assert [operation["outcome"] for operation in result.operations] == ["invalid"] * 4 + ["error"]
     assert "version 42" not in told
+
+
+async def test_a_granted_remote_is_pushed_to_and_its_credential_seen_by_nobody(tmp_path: Path) -> None:
+    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
+    (tmp_path / "served").mkdir()
+    git(tmp_path, "clone", "-q", "--bare", str(clone), "served/project.git")
+    git(tmp_path / "served/project.git", "config", "http.receivepack", "true")
+    calls: tuple[tuple[str, dict[str, object]], ...] = (
+        ("files_write_file", {"path": "VERSION", "content": "42\n"}),
+        ("git_add", {"paths": ["."]}),
+        ("git_commit", {"message": "Note the version"}),
+        ("git_push", {"to": "agents/version"}),
+        ("git_push", {"to": "main"}),
+    )
+    turns = (*(Turn(tool_calls=(call,)) for call in calls), DONE)
+    async with (
+        git_server(tmp_path / "served") as served,
+        ScriptedModelServer(Script(conversations=(Conversation(match=TASK, turns=turns),))) as model,
+    ):
+        remote: dict[str, JsonValue] = {
+            "name": "origin",
+            "url": f"{served.url}/project.git",
+            "push": ["agents/*"],
+            "username": USER,
+            "secret": PASSWORD,
+            "private": True,
+            "insecure": True,
+        }
+        settings = Settings(home=tmp_path / "home", git_remotes=(remote,))
+        agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
+        result = await agent.execute_task(TASK)
+        told = json.dumps([body["messages"] for body in model.bodies])
+    outcomes = [operation["outcome"] for operation in result.operations]
+    assert outcomes == ["success", "success", "success", "success", "refused"], told
+    pushed = git(tmp_path / "served/project.git", "rev-parse", "agents/version")
+    assert pushed == result.artifacts["commit_sha"]
+    assert git(tmp_path / "served/project.git", "branch", "--format=%(refname:short)").split() == [
+        "agents/version",
+        "main",
+    ]
+    for where in (told, json.dumps(result.to_dict()), (clone / ".git/config").read_text()):
+        assert PASSWORD not in where and ENCODED not in where
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"git_remotes": ({"name": "o", "url": "ssh://example.org/a", "secret": PASSWORD},)}, "git_remotes.url"),
+        ({"git_remotes": ({"name": "o", "url": 7, "secret": PASSWORD},)}, "git_remotes"),
+        ({"mcp_servers": ({"name": "x"},)}, "mcp_servers.command"),
+        ({"docker": {"host": "ssh://example.org"}}, "docker.host"),
+        ({"tool_hosts": "not a host"}, "tool_hosts"),
+        ({"plugins": "no-such-plugin"}, "plugins"),
+    ],
+)
+async def test_a_malformed_setting_is_named_without_its_secrets(
+    tmp_path: Path, changed: dict[str, object], field: str
+) -> None:
+    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
+    settings = Settings.model_validate({"home": tmp_path / "home", **changed})
+    agent = ToolEnabledAgent("a", "DEV", clone, "http://127.0.0.1:1/v1", "m", settings=settings)
+    with pytest.raises(InvalidRequest) as refused:
+        await agent.execute_task(TASK)
+    assert refused.value.field == field
+    assert PASSWORD not in str(refused.value)
 
 
 MCP_SERVER = """

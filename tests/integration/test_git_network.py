@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import shutil
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,50 +21,14 @@ from swe_ai_fleet.tools.git.grants import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy
 from swe_ai_fleet.tools.shell import ShellTool
+from tests.git_server import ENCODED, USER, GitServer, git_server
+from tests.git_server import PASSWORD as SECRET
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
-SECRET = "correct horse battery"
-ENCODED = base64.b64encode(f"robot:{SECRET}".encode()).decode()
 
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass(slots=True)
-class Server:
-    """`git http-backend` behind aiohttp. Without the right password everything is 401."""
-
-    root: Path
-    url: str = ""
-    seen: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    instead: Answer | None = None
-
-    @property
-    def project(self) -> Path:
-        return self.root / "team/project.git"
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.seen.append((request.method, request.path_qs))
-        if self.instead is not None:
-            return await self.instead(request)
-        if request.headers.get("Authorization") != f"Basic {ENCODED}":
-            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
-        body = await request.read()
-        variables = {
-            "PATH": os.environ["PATH"], "GIT_PROJECT_ROOT": str(self.root), "GIT_HTTP_EXPORT_ALL": "1",
-            "REQUEST_METHOD": request.method, "PATH_INFO": request.path, "QUERY_STRING": request.query_string,
-            "CONTENT_TYPE": request.headers.get("Content-Type", ""), "REMOTE_USER": "robot",
-            "CONTENT_LENGTH": str(len(body)), "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""),
-            "GIT_CONFIG_NOSYSTEM": "1",
-        }  # fmt: skip
-        process = await asyncio.create_subprocess_exec(
-            "git", "http-backend", env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        answer, _ = await process.communicate(body)
-        head, _, content = answer.partition(b"\r\n\r\n")
-        headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if line)
-        status = int(headers.pop("Status", "200").split()[0])
-        return web.Response(status=status, headers=headers, body=content)
+def project(server: GitServer) -> Path:
+    return server.root / "team/project.git"
 
 
 @pytest.fixture(scope="session")
@@ -87,23 +48,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, template: Path) -> AsyncIterator[Server]:
+async def server(tmp_path: Path, template: Path) -> AsyncIterator[GitServer]:
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
-    running = Server(root=tmp_path / "served")
-    application = web.Application(client_max_size=2**26)
-    application.router.add_route("*", "/{path:.*}", running.handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    running.url = f"http://{host}:{port}"
-    yield running
-    await runner.cleanup()
+    async with git_server(tmp_path / "served") as running:
+        yield running
 
 
-def grant(server: Server, **changed: object) -> RemoteGrant:
+def grant(server: GitServer, **changed: object) -> RemoteGrant:
     options: dict[str, object] = {
-        "name": "origin", "url": f"{server.url}/team/project.git", "push": ("fix/*",), "username": "robot",
+        "name": "origin", "url": f"{server.url}/team/project.git", "push": ("fix/*",), "username": USER,
         "secret": SECRET, "private": True, "insecure": True,
     }  # fmt: skip
     return RemoteGrant(**(options | changed))  # type: ignore[arg-type]
@@ -122,7 +75,7 @@ def make_tool(workspace: LocalWorkspace, *grants: RemoteGrant, **options: object
 
 
 @pytest.fixture
-async def tool(workspace: LocalWorkspace, server: Server) -> GitTool:
+async def tool(workspace: LocalWorkspace, server: GitServer) -> GitTool:
     """A tool with a grant for the project, whose workspace holds a clone of it."""
     made = make_tool(workspace, grant(server))
     await ok(made.clone("origin"))
@@ -166,10 +119,10 @@ def everything_below(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     root = workspace.root
     assert (root / "later.py").read_text() == "later\n"
-    assert git(root, "rev-parse", "HEAD") == git(server.project, "rev-parse", "main")
+    assert git(root, "rev-parse", "HEAD") == git(project(server), "rev-parse", "main")
     assert git(root, "branch", "-a", "--format=%(refname)").split() == [
         "refs/heads/main",
         "refs/remotes/origin/main",
@@ -182,13 +135,13 @@ async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: Server) -
     assert git(root, "status", "--porcelain") == ""
 
 
-async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, server: Server) -> None:
+async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, server: GitServer) -> None:
     tool = make_tool(workspace, grant(server, name="team", url=f"{server.url}/team/*"))
     url = f"{server.url}/team/project.git"
     result = await ok(tool.clone(url, "libs/one", branch="side", depth=1))
     one = workspace.root / "libs/one"
     assert (result.metadata["branch"], result.metadata["path"]) == ("side", "libs/one")
-    assert result.metadata["refs"] == {"team/side": {"old": "", "new": git(server.project, "rev-parse", "side")}}
+    assert result.metadata["refs"] == {"team/side": {"old": "", "new": git(project(server), "rev-parse", "side")}}
     assert [path.name for path in sorted(one.iterdir())] == [".git", "app.py"]
     await ok(tool.clone(url, "/workspace/two", depth=1))
     two = workspace.root / "two"
@@ -202,7 +155,7 @@ async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, s
     assert not (workspace.root / "four").exists()
 
 
-async def test_a_repository_of_the_newer_object_format(workspace: LocalWorkspace, server: Server) -> None:
+async def test_a_repository_of_the_newer_object_format(workspace: LocalWorkspace, server: GitServer) -> None:
     source = server.root / "newer"
     git(server.root, "init", "-q", "-b", "main", "--object-format=sha256", str(source))
     git(source, "commit", "-q", "--allow-empty", "-m", "first")
@@ -217,7 +170,7 @@ async def test_a_repository_of_the_newer_object_format(workspace: LocalWorkspace
     assert git(server.root / "team/newer.git", "rev-parse", "fix/x") == mine
 
 
-async def test_clone_never_over_something(workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     tool = make_tool(workspace, grant(server))
     (tmp_path / "clone-sibling").mkdir()
     (workspace.root / "full").mkdir()
@@ -233,14 +186,14 @@ async def test_clone_never_over_something(workspace: LocalWorkspace, server: Ser
     assert server.seen == []
 
 
-async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     assert (await ok(tool.fetch())).content.endswith("everything is up to date")
-    old = git(server.project, "rev-parse", "main")
+    old = git(project(server), "rev-parse", "main")
     source = tmp_path / "source"
     new = commit_files(source, {"news.py": "news\n"})
     git(source, "tag", "v2")
     git(source, "branch", "extra")
-    git(source, "push", "-q", str(server.project), "main", "extra", "v2")
+    git(source, "push", "-q", str(project(server)), "main", "extra", "v2")
     fetched = await ok(tool.fetch(branches=["main"]))
     assert fetched.metadata["refs"] == {"origin/main": {"old": old, "new": new}}
     assert git(workspace.root, "rev-parse", "HEAD") == old
@@ -253,54 +206,54 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
 
 
 async def test_pull_merges_and_reports_conflicts(
-    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
     await commit(tool, workspace, "mine.py", "mine\n")
     commit_files(tmp_path / "source", {"theirs.py": "theirs\n"})
-    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
     await failed(tool, tool.pull(ff_only=True), "Not possible to fast-forward")
     await ok(tool.pull())
     assert len(git(workspace.root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     await commit(tool, workspace, "app.py", "mine\n")
     commit_files(tmp_path / "source", {"app.py": "theirs\n"})
-    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
     conflict = await tool.pull()
     assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
     assert "git_merge(abort=true)" in conflict.observation()
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
 
 
-async def test_a_fetch_sends_only_what_is_new(workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+async def test_a_fetch_sends_only_what_is_new(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     source = tmp_path / "source"
     commit_files(source, {"blob": os.urandom(300_000)})
-    git(source, "push", "-q", str(server.project), "main")
+    git(source, "push", "-q", str(project(server)), "main")
     tool = make_tool(workspace, grant(server))
     assert (await ok(tool.clone("origin"))).metadata["received_bytes"] > 300_000  # type: ignore[operator]
     commit_files(source, {"small": "small\n"})
-    git(source, "push", "-q", str(server.project), "main")
+    git(source, "push", "-q", str(project(server)), "main")
     assert (await ok(tool.fetch())).metadata["received_bytes"] < 10_000  # type: ignore[operator]
 
 
-async def test_fetch_into_a_shallow_clone(workspace: LocalWorkspace, server: Server, tmp_path: Path) -> None:
+async def test_fetch_into_a_shallow_clone(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     tool = make_tool(workspace, grant(server))
     await ok(tool.clone("origin", depth=1))
     new = commit_files(tmp_path / "source", {"x": "x\n"})
-    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
     await ok(tool.pull())
     assert git(workspace.root, "rev-parse", "HEAD") == new
     await ok(tool.checkout("fix/shallow", create=True))
     mine = await commit(tool, workspace, "y", "y\n")
     await ok(tool.push())
-    assert git(server.project, "rev-parse", "fix/shallow") == mine
+    assert git(project(server), "rev-parse", "fix/shallow") == mine
     assert git(workspace.root, "fsck") == ""
 
 
-async def test_push(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     await ok(tool.checkout("fix/one", create=True))
     first = await commit(tool, workspace, "app.py", "a = 2\n")
     pushed = await ok(tool.push())
     assert pushed.metadata == {"remote": "origin", "branch": "fix/one", "old": "", "new": first, "forced": False}
-    assert git(server.project, "rev-parse", "fix/one") == first
+    assert git(project(server), "rev-parse", "fix/one") == first
     assert git(workspace.root, "rev-parse", "refs/remotes/origin/fix/one") == first
     assert "nothing to push" in (await ok(tool.push())).content
     second = await commit(tool, workspace, "app.py", "a = 3\n")
@@ -308,13 +261,13 @@ async def test_push(tool: GitTool, workspace: LocalWorkspace, server: Server) ->
     assert (again.metadata["old"], again.metadata["new"]) == (first, second)
     assert f"{first[:10]}..{second[:10]} -> origin/fix/one" in again.content
     await ok(tool.push(branch="fix/one", to="fix/two"))
-    assert git(server.project, "rev-parse", "fix/two") == second
+    assert git(project(server), "rev-parse", "fix/two") == second
     await failed(tool, tool.push(branch="fix/absent"), "no commit")
 
 
-async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     await commit(tool, workspace, "app.py", "a = 2\n")
-    before = git(server.project, "for-each-ref")
+    before = git(project(server), "for-each-ref")
     await refused(tool, tool.push(), "'main'", "fix/*")
     await refused(tool, tool.push(to="feature"), "not granted")
     await refused(tool, tool.push(to="refs/heads/fix/x"), "no name of a branch")
@@ -324,38 +277,38 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     await refused(guarded, guarded.push(to="release/1"), "protected")
     nothing = make_tool(workspace, grant(server, push=()))
     await refused(nothing, nothing.push(to="fix/x"), "none")
-    assert git(server.project, "for-each-ref") == before
+    assert git(project(server), "for-each-ref") == before
     named = make_tool(workspace, grant(server, push=("*", "main")))
     await ok(named.push())
-    assert git(server.project, "rev-parse", "main") == git(workspace.root, "rev-parse", "HEAD")
+    assert git(project(server), "rev-parse", "main") == git(workspace.root, "rev-parse", "HEAD")
 
 
 async def test_no_force_without_a_lease(
-    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
     await ok(tool.checkout("fix/one", create=True))
     await commit(tool, workspace, "app.py", "a = 2\n")
     await ok(tool.push())
     await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
     rewritten = git(workspace.root, "rev-parse", "HEAD")
-    old = git(server.project, "rev-parse", "fix/one")
+    old = git(project(server), "rev-parse", "fix/one")
     await failed(tool, tool.push(), "git_pull(branch='fix/one')")
-    assert git(server.project, "rev-parse", "fix/one") == old
+    assert git(project(server), "rev-parse", "fix/one") == old
     # Somebody else pushes: what the clone last saw is no longer there.
     other = tmp_path / "other"
-    git(tmp_path, "clone", "-q", "-b", "fix/one", str(server.project), str(other))
+    git(tmp_path, "clone", "-q", "-b", "fix/one", str(project(server)), str(other))
     theirs = commit_files(other, {"theirs": "theirs\n"})
     git(other, "push", "-q", "origin", "fix/one")
     await failed(tool, tool.push(force_with_lease=True), "git_fetch")
-    assert git(server.project, "rev-parse", "fix/one") == theirs
+    assert git(project(server), "rev-parse", "fix/one") == theirs
     await ok(tool.fetch())
     forced = await ok(tool.push(force_with_lease=True))
     assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
-    assert git(server.project, "rev-parse", "fix/one") == rewritten
+    assert git(project(server), "rev-parse", "fix/one") == rewritten
 
 
-async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
-    hook = server.project / "hooks/update"
+async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+    hook = project(server) / "hooks/update"
     hook.write_text("#!/bin/sh\necho 'ask a person first' >&2\nexit 1\n")
     hook.chmod(0o755)
     await failed(tool, tool.push(to="fix/x"), "ask a person first", "hook declined")
@@ -375,7 +328,7 @@ BAD_REMOTES = (
 )  # fmt: skip
 
 
-async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     for remote in BAD_REMOTES:
         text = remote.format(url=f"{server.url}/team/project.git")
         for call in (tool.fetch(text), tool.pull(text), tool.push(text, to="fix/x"), tool.clone(text, "new")):
@@ -385,7 +338,7 @@ async def test_remotes_that_are_not_granted(tool: GitTool, workspace: LocalWorks
     assert not (workspace.root / "new").exists()
 
 
-async def test_branches_that_are_none(tool: GitTool, server: Server) -> None:
+async def test_branches_that_are_none(tool: GitTool, server: GitServer) -> None:
     for branch in ("--upload-pack=touch pwned", "-f", ":main", "a:b", "a b", "a..b", "*", "", "refs/heads/x", "x.lock"):
         for call in (
             tool.fetch(branches=[branch]), tool.pull(branch=branch), tool.push(branch=branch), tool.push(to=branch),
@@ -405,7 +358,7 @@ async def test_paths_and_refs_that_lead_out_are_recorded_as_refused(tool: GitToo
     assert not list(workspace.root.glob("*pwned*"))
 
 
-async def test_user_info_is_refused_and_not_recorded(tool: GitTool, server: Server) -> None:
+async def test_user_info_is_refused_and_not_recorded(tool: GitTool, server: GitServer) -> None:
     url = server.url.replace("http://", f"http://robot:{SECRET}@") + "/team/project.git"
     for call in (tool.clone(url, "new"), tool.fetch(url), tool.push(url)):
         await refused(tool, call, "user name or password")
@@ -460,7 +413,7 @@ TRAPS = (
 
 @pytest.mark.parametrize("line", TRAPS)
 async def test_what_the_clone_is_configured_to_has_no_effect(
-    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path, line: str
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path, line: str
 ) -> None:
     trap = workspace.root / ".git/trap"
     trap.write_text("#!/bin/sh\ntouch /workspace/sprung\nenv >> /workspace/sprung\nexit 0\n")
@@ -468,17 +421,17 @@ async def test_what_the_clone_is_configured_to_has_no_effect(
     (workspace.root / ".git/hooks").mkdir(exist_ok=True)
     await shell(workspace, line.format(trap="/workspace/.git/trap", server=server.url))
     news = commit_files(tmp_path / "source", {"news.py": "news\n"})
-    git(tmp_path / "source", "push", "-q", str(server.project), "main")
+    git(tmp_path / "source", "push", "-q", str(project(server)), "main")
     assert (await ok(tool.fetch())).metadata["refs"]["origin/main"]["new"] == news  # type: ignore[index,call-overload]
     await ok(tool.pull())
     assert (workspace.root / "news.py").read_text() == "news\n"
     await ok(tool.checkout("fix/one", create=True))
     mine = await commit(tool, workspace, "app.py", "a = 2\n")
     await ok(tool.push())
-    assert git(server.project, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").split("\n") == [
+    assert git(project(server), "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").split("\n") == [
         f"refs/heads/fix/one {mine}",
         f"refs/heads/main {news}",
-        f"refs/heads/side {git(server.project, 'rev-parse', 'side')}",
+        f"refs/heads/side {git(project(server), 'rev-parse', 'side')}",
     ]
     assert not (workspace.root / "sprung").exists()
     assert {path for _, path in server.seen} <= {
@@ -512,7 +465,7 @@ open("/workspace/seen", "wb").write(b"|".join(seen))
 
 
 async def test_nobody_in_a_sandbox_sees_the_credential(
-    tool: GitTool, workspace: LocalWorkspace, server: Server, tmp_path: Path
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
 ) -> None:
     await ok(tool.checkout("fix/one", create=True))
     await commit(tool, workspace, "app.py", "a = 2\n")
@@ -559,8 +512,8 @@ async def test_nobody_in_a_sandbox_sees_the_credential(
     assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob("fleet-courier-*/repository/refs/heads/fix"))
 
 
-async def test_what_a_server_echoes_is_masked(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
-    hook = server.project / "hooks/update"
+async def test_what_a_server_echoes_is_masked(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+    hook = project(server) / "hooks/update"
     hook.write_text(f"#!/bin/sh\necho 'you sent {SECRET} as {ENCODED}' >&2\nexit 1\n")
     hook.chmod(0o755)
     result = await tool.push(to="fix/x")
@@ -569,7 +522,7 @@ async def test_what_a_server_echoes_is_masked(tool: GitTool, workspace: LocalWor
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_redirects_are_not_followed(tool: GitTool, server: Server, status: int) -> None:
+async def test_redirects_are_not_followed(tool: GitTool, server: GitServer, status: int) -> None:
     other: list[str] = []
 
     async def redirect(request: web.Request) -> web.StreamResponse:
@@ -583,7 +536,7 @@ async def test_redirects_are_not_followed(tool: GitTool, server: Server, status:
     assert other == []
 
 
-async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: LocalWorkspace, server: Server) -> None:
+async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: LocalWorkspace, server: GitServer) -> None:
     class Rebinding:
         async def resolve(self, host: str, port: int) -> Sequence[str]:
             return ["127.0.0.1"]
@@ -596,7 +549,7 @@ async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: Loc
     assert list(workspace.root.iterdir()) == []
 
 
-async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: Server) -> None:
+async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: GitServer) -> None:
     sent = 0
 
     async def flood(request: web.Request) -> web.StreamResponse:
@@ -614,23 +567,23 @@ async def test_a_huge_answer_is_stopped(workspace: LocalWorkspace, server: Serve
     assert sent < 50_000_000
     server.instead, server_root = None, server.root.parent / "source"
     commit_files(server_root, {"big": os.urandom(3_000_000)})
-    git(server_root, "push", "-q", str(server.project), "main")
+    git(server_root, "push", "-q", str(project(server)), "main")
     await failed(tool, tool.clone("origin", "sub"), "more than 1000000 bytes")
     assert not (workspace.root / "sub").exists()
     assert list(workspace.root.iterdir()) == []
 
 
-async def test_a_push_that_is_too_large(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+async def test_a_push_that_is_too_large(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     (workspace.root / "big").write_bytes(os.urandom(3_000_000))
     await ok(tool.add(["big"]))
     await ok(tool.commit("Big"))
     small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
     await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
-    assert "fix/big" not in git(server.project, "branch")
+    assert "fix/big" not in git(project(server), "branch")
     await ok(tool.push(to="fix/big"))
 
 
-async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
+async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
     asked = asyncio.Event()
 
     async def hang(request: web.Request) -> web.StreamResponse:
@@ -655,12 +608,12 @@ async def test_a_server_that_never_answers(tool: GitTool, workspace: LocalWorksp
     await ok(tool.fetch())
 
 
-async def test_hostile_objects_are_not_taken_in(tool: GitTool, workspace: LocalWorkspace, server: Server) -> None:
-    blob = git(server.project, "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
-    inner = git(server.project, "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
-    tree = git(server.project, "mktree", "--missing", stdin=f"040000 tree {inner}\t.git\n".encode())
-    evil = git(server.project, "commit-tree", tree, "-m", "evil")
-    git(server.project, "update-ref", "refs/heads/evil", evil)
+async def test_hostile_objects_are_not_taken_in(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+    blob = git(project(server), "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
+    inner = git(project(server), "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
+    tree = git(project(server), "mktree", "--missing", stdin=f"040000 tree {inner}\t.git\n".encode())
+    evil = git(project(server), "commit-tree", tree, "-m", "evil")
+    git(project(server), "update-ref", "refs/heads/evil", evil)
     before = git(workspace.root, "for-each-ref")
     await failed(tool, tool.fetch(), "git fetch")
     assert git(workspace.root, "for-each-ref") == before
@@ -673,7 +626,7 @@ class TestGateway:
     UPDATE = RefUpdate(ref="refs/heads/fix/x", old="0" * 40, new="1" * 40)
 
     @pytest.fixture
-    async def gateway(self, server: Server) -> AsyncIterator[Gateway]:
+    async def gateway(self, server: GitServer) -> AsyncIterator[Gateway]:
         transport = GuardedTransport(
             HttpPolicy(private_hosts=("127.0.0.1",), ports=(int(server.url.rpartition(":")[2]),))
         )
@@ -700,7 +653,7 @@ class TestGateway:
     def commands(self, *lines: str) -> bytes:
         return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
 
-    async def test_only_two_places_of_one_repository_are_served(self, gateway: Gateway, server: Server) -> None:
+    async def test_only_two_places_of_one_repository_are_served(self, gateway: Gateway, server: GitServer) -> None:
         key = self.secret(gateway)
         assert await self.ask(gateway, "GET", f"{key}/info/refs?service=git-upload-pack") == 200
         server.seen.clear()
@@ -717,7 +670,7 @@ class TestGateway:
         assert await self.ask(gateway, "POST", f"{key}/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
         assert server.seen == []
 
-    async def test_only_the_permitted_change_is_pushed(self, gateway: Gateway, server: Server) -> None:
+    async def test_only_the_permitted_change_is_pushed(self, gateway: Gateway, server: GitServer) -> None:
         gateway.permit(self.UPDATE)
         key, null, new = self.secret(gateway), "0" * 40, "1" * 40
         good = f"{null} {new} refs/heads/fix/x"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import os
-import subprocess
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
 from swe_ai_fleet.domain.environment import Environment
@@ -19,42 +14,9 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionF
 from swe_ai_fleet.domain.task import Delivery, RepoRef
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from tests.git_server import PASSWORD, GitServer, git_server
 
-PASSWORD = "correct horse"
 PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
-
-
-@dataclass(slots=True)
-class GitServer:
-    """`git http-backend` behind aiohttp. Without the right password everything is 401."""
-
-    root: Path
-    url: str = ""
-    requests: list[str] = field(default_factory=list[str])
-
-    async def handle(self, request: web.Request) -> web.Response:
-        self.requests.append(request.path_qs)
-        expected = "Basic " + base64.b64encode(f"robot:{PASSWORD}".encode()).decode()
-        if request.headers.get("Authorization") != expected:
-            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
-        variables = {
-            "PATH": os.environ["PATH"], "GIT_PROJECT_ROOT": str(self.root), "GIT_HTTP_EXPORT_ALL": "1",
-            "REQUEST_METHOD": request.method, "PATH_INFO": request.path, "QUERY_STRING": request.query_string,
-            "CONTENT_TYPE": request.headers.get("Content-Type", ""), "REMOTE_USER": "robot",
-            "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""), "GIT_CONFIG_NOSYSTEM": "1",
-        }  # fmt: skip
-        body = await request.read()
-        variables["CONTENT_LENGTH"] = str(len(body))
-        variables.pop("HTTP_CONTENT_ENCODING")  # aiohttp has already unpacked the body
-        process = await asyncio.create_subprocess_exec(
-            "git", "http-backend", env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        answer, _ = await process.communicate(body)
-        head, _, content = answer.partition(b"\r\n\r\n")
-        headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if line)
-        status = int(headers.pop("Status", "200").split()[0])
-        return web.Response(status=status, headers=headers, body=content)
 
 
 @pytest.fixture
@@ -67,17 +29,8 @@ async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
     git(tmp_path, "clone", "-q", "--bare", str(source), "served/project.git")
     git(tmp_path / "served/project.git", "config", "http.receivepack", "true")
     git(tmp_path, "init", "-q", "--bare", "served/empty.git")
-    running = GitServer(root=tmp_path / "served")
-    application = web.Application(client_max_size=2**26)
-    application.router.add_route("*", "/{path:.*}", running.handle)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    running.url = f"http://{host}:{port}"
-    yield running
-    await runner.cleanup()
+    async with git_server(tmp_path / "served") as running:
+        yield running
 
 
 async def find_credential(tenant: str, reference: str) -> Credential | None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
+from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.runtime.sandboxes import sandbox_policy
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.access import ToolAccess
@@ -90,6 +90,14 @@ def _configured(values: Sequence[object], kind: type[T], field: str) -> tuple[T,
 
 
 def _network_rules(settings: Settings) -> NetworkRules:
-    default, private = listed(settings.tool_hosts), listed(settings.tool_private_hosts)
-    ceiling = NetworkGrant(hosts=(*listed(settings.grantable_hosts), *default), private_hosts=private)
+    default, private, grantable = (
+        _patterns(getattr(settings, name), name) for name in ("tool_hosts", "tool_private_hosts", "grantable_hosts")
+    )
+    ceiling = NetworkGrant(hosts=(*grantable, *default), private_hosts=private)
     return NetworkRules(default=ceiling.narrowed(default, field="tool_hosts"), ceiling=ceiling)
+
+
+def _patterns(text: str, field: str) -> tuple[str, ...]:
+    for pattern in listed(text):
+        HostPattern.parse(pattern, field=field)
+    return listed(text)
