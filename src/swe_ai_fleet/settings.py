@@ -67,6 +67,7 @@ class Settings(BaseSettings):
         default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."
     )
     max_processes: int = Field(default=512, ge=16, description="Processes of one sandbox session.")
+    max_cpus: float = Field(default=2.0, gt=0, description="CPUs that one sandbox session may use.")
     max_disk_bytes: int = Field(
         default=10 * 1024**3, ge=1024**2, description="Bytes that a workspace, its home and its /tmp may hold together."
     )

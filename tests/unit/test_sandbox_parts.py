@@ -153,11 +153,20 @@ def test_control_groups_of_version_1_are_made_below_our_own(tmp_path: Path) -> N
     (tmp_path / "ours").mkdir()
     groups = ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/ours\n")
     assert (groups.processes, groups.memory) == (True, False)
-    group = groups.create(max_processes=7, max_memory_bytes=1)
+    group = groups.create(SandboxPolicy(max_processes=7))
     assert group is not None
     (entrance,) = group.entrances
     assert entrance.parent.parent == tmp_path / "ours"
     assert (entrance.parent / "pids.max").read_text() == "7"
+
+
+def test_cpus_are_limited_by_a_share_of_each_period(tmp_path: Path) -> None:
+    mount = V1_MOUNT.format(point=tmp_path).replace("rw,pids", "rw,cpu,cpuacct")
+    groups = ControlGroups(mount, "3:cpu,cpuacct:/\n")
+    assert (groups.processes, groups.cpu) == (False, True)
+    group = groups.create(SandboxPolicy(max_cpus=0.5))
+    assert group is not None
+    assert (group.directories[0] / "cpu.cfs_quota_us").read_text() == "50000"
 
 
 def test_control_groups_of_version_2_need_the_controllers(tmp_path: Path) -> None:
@@ -175,7 +184,7 @@ def test_leftovers_of_dead_processes_are_removed_and_only_those(tmp_path: Path) 
 
 def test_no_control_groups_without_a_mount() -> None:
     groups = ControlGroups("", "")
-    assert groups.create(max_processes=1, max_memory_bytes=1) is None
+    assert groups.create(SandboxPolicy()) is None
 
 
 def test_defaults_are_the_strict_ones() -> None:

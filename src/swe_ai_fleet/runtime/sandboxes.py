@@ -24,4 +24,9 @@ def make_sandbox(settings: Settings) -> Sandbox:
 def sandbox_policy(settings: Settings) -> SandboxPolicy:
     """The rung and the limits of every sandbox of this node. Where `auto` was not tried out it means bubblewrap."""
     rung = Rung.BUBBLEWRAP if settings.sandbox == "auto" else Rung(settings.sandbox)
-    return SandboxPolicy(rung=rung, max_processes=settings.max_processes, max_disk_bytes=settings.max_disk_bytes)
+    return SandboxPolicy(
+        rung=rung,
+        max_processes=settings.max_processes,
+        max_cpus=settings.max_cpus,
+        max_disk_bytes=settings.max_disk_bytes,
+    )

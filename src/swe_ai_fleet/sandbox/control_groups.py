@@ -1,4 +1,4 @@
-"""Control groups: the limits on processes and memory that bind root too."""
+"""Control groups: the limits on processes, memory and CPUs that bind root too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
+
 _PREFIX = "fleet-"
+_CONTROLLERS = ("pids", "memory", "cpu")
 _REMOVE_ATTEMPTS = 50
+_PERIOD_MICROSECONDS = 100_000
+"""What the kernel's own scheduling goes by where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,7 @@ class ControlGroups:
         self._parents: list[_Parent] = []
         self.processes = False
         self.memory = False
+        self.cpu = False
         own = _own_paths(membership)
         mounts = _mounts(mountinfo)
         for controller, point, root in mounts:
@@ -65,6 +71,8 @@ class ControlGroups:
             elif controller == "memory" and not self.memory:
                 limit = ("memory.limit_in_bytes", "memory")
                 self.memory = self._adopt(_below(point, root, own.get("memory", "/")), limit)
+            elif controller == "cpu" and not self.cpu:
+                self.cpu = self._adopt(_below(point, root, own.get("cpu", "/")), ("cpu.cfs_quota_us", "cpu"))
         for controller, point, root in mounts:
             if controller == "" and not self.processes:
                 self._adopt_unified([_below(point, root, own.get("", "/")), point])
@@ -88,7 +96,7 @@ class ControlGroups:
     def _adopt_unified(self, candidates: list[Path]) -> None:
         for directory in candidates:
             control = directory / "cgroup.subtree_control"
-            for controller in ("+pids", "+memory"):
+            for controller in ("+pids", "+memory", "+cpu"):
                 # Refused where the group itself holds processes or the controller is not delegated.
                 with suppress(OSError):
                     control.write_text(controller)
@@ -97,14 +105,22 @@ class ControlGroups:
                 enabled = control.read_text().split()
             if "pids" not in enabled:
                 continue
-            limits = [("pids.max", "processes")] + ([("memory.max", "memory")] if "memory" in enabled else [])
+            limits = [("pids.max", "processes")]
+            limits += [("memory.max", "memory")] if "memory" in enabled else []
+            limits += [("cpu.max", "cpu of a period")] if "cpu" in enabled else []
             if self._adopt(directory, *limits):
-                self.processes, self.memory = True, len(limits) > 1
+                self.processes, self.memory, self.cpu = True, "memory" in enabled, "cpu" in enabled
                 return
 
-    def create(self, *, max_processes: int, max_memory_bytes: int) -> ControlGroup | None:
-        """A fresh group with these limits, or None where no group can be had."""
-        amounts = {"processes": max_processes, "memory": max_memory_bytes}
+    def create(self, policy: SandboxPolicy) -> ControlGroup | None:
+        """A fresh group with a policy's limits, or None where no group can be had."""
+        quota = max(1_000, round(policy.max_cpus * _PERIOD_MICROSECONDS))
+        amounts = {
+            "processes": policy.max_processes,
+            "memory": policy.max_memory_bytes,
+            "cpu": quota,
+            "cpu of a period": f"{quota} {_PERIOD_MICROSECONDS}",
+        }
         name = f"{_PREFIX}{os.getpid()}-{next(self._numbers)}"
         directories: list[Path] = []
         for parent in self._parents:
@@ -144,7 +160,7 @@ def _mounts(mountinfo: str) -> list[tuple[str, Path, str]]:
         if kind == "cgroup2":
             found.append(("", Path(point), root))
         elif kind == "cgroup":
-            found += [(option, Path(point), root) for option in options.split(",") if option in ("pids", "memory")]
+            found += [(option, Path(point), root) for option in options.split(",") if option in _CONTROLLERS]
     return found
 
 

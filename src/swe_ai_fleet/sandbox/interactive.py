@@ -208,9 +208,7 @@ class _Ground:
         if command.confined and command.network is not None:
             proxy = FilteringProxy(command.network)
             await proxy.start(scratch.proxy / _PROXY_SOCKET)
-        group = ControlGroups.discover().create(
-            max_processes=policy.max_processes, max_memory_bytes=policy.max_memory_bytes
-        )
+        group = ControlGroups.discover().create(policy)
         return cls(
             confined=command.confined,
             policy=policy,

@@ -23,16 +23,17 @@ class Rung(StrEnum):
 class SandboxPolicy:
     """The rung and the limits of every workspace of a sandbox.
 
-    `max_processes` and `max_memory_bytes` hold for one session (one running command and what it started);
+    `max_processes`, `max_memory_bytes` and `max_cpus` hold for one session (one running command and what it started);
     `max_file_bytes` is the largest single file a command can write, `max_disk_bytes` what a workspace, its home and its
     /tmp may hold together (measured while a command runs; `max_disk_bytes` is passed by what is written between two
-    looks). A command whose time is up gets SIGTERM,
-    `grace_seconds` to tidy up, then SIGKILL. Of one workspace at most `max_sessions` commands run at a time.
+    looks). A command whose time is up gets SIGTERM, `grace_seconds` to tidy up, then SIGKILL. Of one workspace at most
+    `max_sessions` commands run at a time.
     """
 
     rung: Rung = Rung.BUBBLEWRAP
     max_processes: int = 512
     max_memory_bytes: int = 4 * 1024**3
+    max_cpus: float = 2.0
     max_file_bytes: int = 2 * 1024**3
     max_disk_bytes: int = 10 * 1024**3
     grace_seconds: float = 2.0

@@ -78,6 +78,8 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
         notes.append("the fleet is root and no pids control group is writable: fork bombs are not stopped")
     if not host.groups.memory:
         notes.append("no memory control group is writable: a command can use all memory")
+    if not host.groups.cpu:
+        notes.append("no cpu control group is writable: a command can use all CPUs while it runs")
     closes = tuple(attack for attack in Attack if attack not in succeeded)
     return SandboxReport(rung=host.policy.rung, closes=closes, notes=tuple(notes))
 

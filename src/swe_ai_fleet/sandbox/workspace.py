@@ -236,7 +236,7 @@ class LocalWorkspace:
 
     def _launch(self, ground: _Ground) -> Launch:
         host, policy, scratch = ground.host, ground.host.policy, ground.scratch
-        group = host.groups.create(max_processes=policy.max_processes, max_memory_bytes=policy.max_memory_bytes)
+        group = host.groups.create(policy)
         if host.landlock is not None:
             arguments = landlock_arguments(
                 host.landlock,
