@@ -17,11 +17,12 @@ from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools.catalogue import TOOLKITS
+from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.tools.catalogue import operations
 
 SECRET = "sk-of-the-model-server-1234"
 SECONDS = 120.0
-NAMES = [definition.spec.name for kit in TOOLKITS for definition in kit.definitions.values()]
+NAMES = list(operations())
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
 
@@ -166,6 +167,19 @@ class TestRun:
         assert (ran.code, ran.out) == (2, "")
         assert said in ran.err
         assert not shell.audit.exists()
+
+    async def test_a_built_in_tool(self, shell: Shell) -> None:
+        ran = await shell.run("calculator", "expression=6 * 7")
+        assert (ran.code, ran.out) == (0, "6 * 7 = 42\n")
+
+    @needs_sandbox
+    async def test_tests_find_what_their_repository_needs(self, shell: Shell, tmp_path: Path) -> None:
+        test = "import app\n\n\ndef test_it():\n    assert app.x == 1\n"
+        clone = make_repository(tmp_path / "clone", {"app.py": "x = 1\n", "test_app.py": test})
+        (clone / "app.py").write_text("x = 1 + 1\n")
+        ran = await shell.run("tests_run", "--workspace", str(clone), "--json")
+        assert (ran.code, ran.document["metadata"]["tests"]["failed"]) == (1, 1), ran.out
+        assert git(clone, "status", "--porcelain") == "M app.py"
 
     @needs_sandbox
     async def test_commands_run_in_the_sandbox(self, shell: Shell) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +25,11 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.task import Constraints, Role
+from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
@@ -78,8 +83,8 @@ async def run_tool(
     pipeline = Pipeline(trail=trail, policy=policy, mask=secret_mask(settings))
     settings = await with_rung(settings)
     access = tool_access(settings)
-    environment = Environment(network=access.hosts(Constraints()))
-    async with make_sandbox(settings).workspace(root, environment=environment) as opened:
+    network = access.hosts(Constraints())
+    async with _workspace(settings, root, network, builds=spec.executes) as opened:
         kits = all_toolkits(opened, pipeline, access)
         kit = kits.get(spec.tool, kits[BuiltinTools.name])
         result = await kit.call(spec.operation, given)
@@ -91,6 +96,23 @@ async def run_tool(
         screen.line(result.observation())
         screen.note(f"audit: {audit.path}, entry {trail.entries[-1].seq}, hash {trail.head}")
     return _exit(result)
+
+
+@asynccontextmanager
+async def _workspace(
+    settings: Settings, root: Path, network: NetworkGrant | None, *, builds: bool
+) -> AsyncGenerator[Workspace]:
+    """The directory as an agent has it; with `builds` a clone comes with the environment of its repository."""
+    if not builds or not (root / ".git").is_dir():
+        async with make_sandbox(settings).workspace(root, environment=Environment(network=network)) as opened:
+            yield opened
+        return
+    workspaces = workspace_provider(settings)
+    repo = RepoRef(location=str(root), uncommitted=UncommittedChanges.IGNORE)
+    pinned = await workspaces.pin(DEFAULT_TENANT, repo)
+    environment = replace(await workspaces.environment(pinned, EnvironmentSpec()), network=network)
+    async with workspaces.attach(AGENT, pinned, environment) as clone:
+        yield clone
 
 
 async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
