@@ -39,7 +39,7 @@ class Toolbox:
     Args:
         toolkits: By name; all must share `pipeline`.
         pipeline: The way every call goes.
-        idle: Names of operations that this run has no use for, and which are not there for it.
+        idle: Names of operations that the model is not shown; a call by name is carried out like any other.
     """
 
     def __init__(
@@ -51,10 +51,12 @@ class Toolbox:
             definition.spec.name: (toolkit, definition)
             for toolkit in toolkits.values()
             for definition in toolkit.definitions.values()
-            if definition.spec.name not in idle
         }
-        offered = [found.spec for _, found in self._operations.values() if pipeline.policy.offers(found.spec)]
-        self.specs: tuple[OperationSpec, ...] = (*offered, FINAL_ANSWER)
+        specs = [found.spec for name, (_, found) in self._operations.items() if name not in idle]
+        self.specs: tuple[OperationSpec, ...] = (
+            *(spec for spec in specs if pipeline.policy.offers(spec)),
+            FINAL_ANSWER,
+        )
 
     async def call_all(self, calls: Sequence[ToolCall]) -> tuple[Observation, ...]:
         """Carry out the calls of one reply, concurrently where they allow it; observations in the calls' order.

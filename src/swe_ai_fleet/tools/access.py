@@ -33,7 +33,7 @@ class ToolAccess:
     remotes: tuple[RemoteGrant, ...] = ()
     docker: DockerPolicy | None = None
     mcp_servers: tuple[McpServer, ...] = ()
-    builtin: BuiltinSettings = field(default_factory=BuiltinSettings)
+    builtin: BuiltinSettings = field(default_factory=lambda: BuiltinSettings(wikipedia_url=""))
     plugins: tuple[BaseTool, ...] = ()
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
 

@@ -42,12 +42,15 @@ TOOLKITS: tuple[type[Toolkit], ...] = (
 REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
 """What git does only where a remote is granted."""
 
+RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
+"""What `tests_run` calls by itself where a repository needs it."""
+
 PLUGINS = "plugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolset:
-    """The toolkits of one run by name, the operations in them that it has no use for, and what could not be had."""
+    """The toolkits of one run by name, the operations in them that it is not shown, and what could not be had."""
 
     toolkits: dict[str, Toolkit]
     idle: frozenset[str] = frozenset()
@@ -88,38 +91,39 @@ def all_toolkits(
 async def open_toolkits(
     workspace: Workspace, pipeline: Pipeline, access: ToolAccess, task: Task
 ) -> AsyncGenerator[Toolset]:
-    """The toolkits of one agent run: those for code always, the others where the run may use what they need.
-
-    Of the built-in tools a run holds those that the task names, and those for the web where they can reach it.
-    """
-    network = workspace.environment.network
+    """The toolkits of one agent run. An engine that nobody configured is not there, whoever calls it."""
     kits = all_toolkits(workspace, pipeline, access, tenant=task.tenant)
-    needed = {HttpTool.name: network, DatabaseTool.name: access.databases, DockerTool.name: access.docker}
-    held = {name: kit for name, kit in kits.items() if needed.get(name, True)}
-    if access.plugins:
-        held[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
-    reserved = {definition.spec.name for kit in held.values() for definition in kit.definitions.values()}
-    notes: tuple[str, ...] = ()
+    docker = kits.pop(DockerTool.name)
     async with AsyncExitStack() as stack:
-        docker = held.get(DockerTool.name)
-        if isinstance(docker, DockerTool):
-            await stack.enter_async_context(docker)
+        if access.docker is not None and isinstance(docker, DockerTool):
+            kits[docker.name] = await stack.enter_async_context(docker)
+        if access.plugins:
+            kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
+        idle, notes = _idle(kits, access, task, networked=workspace.environment.network is not None), tuple[str, ...]()
         if servers := access.servers(task.constraints):
-            names = reserved | kits.keys()
-            mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names)
-            held[mcp.name] = await stack.enter_async_context(mcp)
+            names = {definition.spec.name for kit in kits.values() for definition in kit.definitions.values()}
+            mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names | kits.keys())
+            kits[mcp.name] = await stack.enter_async_context(mcp)
             notes = mcp.notes
-        yield Toolset(toolkits=held, idle=_idle(kits, access, task, networked=bool(network)), notes=notes)
+        yield Toolset(toolkits=kits, idle=idle, notes=notes)
 
 
 def _idle(kits: dict[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
-    """The operations that would only say that they can do nothing, and built-in ones that nobody asked for."""
-    idle = frozenset[str]() if access.remotes else REMOTE_OPERATIONS
+    """What a run is not shown unless its task names it: operations without what they need, and rarely needed ones."""
     of_use = {
+        HttpTool.name: networked,
+        DatabaseTool.name: bool(access.databases),
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
+        **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
+        **dict.fromkeys(RUNNERS, False),
     }
-    builtin = {definition.spec.name for definition in kits[BuiltinTools.name].definitions.values()}
     asked = {*task.tools, *task.constraints.allowed_tools}
-    return idle | frozenset(name for name in builtin - asked if not of_use.get(name, False))
+    idle: set[str] = set()
+    for kit in kits.values():
+        for spec in (definition.spec for definition in kit.definitions.values()):
+            shown = of_use.get(spec.name, of_use.get(spec.tool, kit.name != BuiltinTools.name))
+            if not shown and not {spec.name, spec.tool} & asked:
+                idle.add(spec.name)
+    return frozenset(idle)
