@@ -259,8 +259,34 @@ class TestHostileConfiguration:
         ):
             result = await call
             assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
+            entry = tool.pipeline.trail.entries[-1]
+            assert (f"git_{entry.operation}", entry.outcome) == (result.operation, result.outcome)
         await shell.run_command(f"git checkout -qf main; echo >> app.py; {TRAPS[trap][1]}")
         assert marker.exists(), "the trap does not work, so this test proves nothing"
+
+    async def test_a_filter_runs_in_the_sandbox_alone(
+        self, workspace: Workspace, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Large-file storage needs filters, so they run as any command of the agent's does: what they reach is its."""
+        secret, outside = f"secret-{uuid.uuid4().hex}", tmp_path / "pwned"
+        monkeypatch.setenv("FLEET_TEST_SECRET", secret)
+        tool, shell = GitTool(workspace), ShellTool(workspace)
+        script = f"{workspace.mount}/.git/filter"
+        lines = f"env >{workspace.mount}/ran; touch {outside}; exec 3<>/dev/tcp/127.0.0.1/1; cat"
+        (root / ".git/filter").write_text(f"#!/bin/bash\n{lines}\n")
+        (root / ".git/filter").chmod(0o755)
+        await ok(
+            shell.run_command(
+                f"git config filter.x.clean {script}; git config filter.x.smudge {script}; "
+                "echo '*.py filter=x' > .git/info/attributes; echo '# changed' >> app.py"
+            )
+        )
+        for call in (tool.add(["app.py"]), tool.commit("changed"), tool.checkout("other"), tool.checkout("main")):
+            await ok(call)
+            assert tool.pipeline.trail.entries[-1].outcome is Outcome.SUCCESS
+        assert "HOME=" in (root / "ran").read_text(), "the filter does not run, so this test proves nothing"
+        assert secret not in (root / "ran").read_text()
+        assert not outside.exists()
 
 
 class TestShell:

@@ -69,6 +69,13 @@ async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
     return result
 
 
+def recorded(tool: DatabaseTool, result: ToolResult) -> None:
+    """The call's end stands in the audit as the caller was told: ours to refuse, or the database's to fail."""
+    entry = tool.pipeline.trail.entries[-1]
+    decision = Decision.REFUSED if result.outcome is Outcome.REFUSED else Decision.ALLOWED
+    assert (f"db_{entry.operation}", entry.outcome, entry.decision) == (result.operation, result.outcome, decision)
+
+
 @pytest.fixture(scope="session")
 def postgresql_directory() -> Iterator[Path]:
     """A PostgreSQL server on a unix socket in this directory, with passwords; the superuser is `postgres`."""
@@ -207,7 +214,8 @@ class TestPostgreSQL:
         cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT count(*) FROM work.item)")
         assert await cursor.fetchone() == (None, 2)
         (last,) = tool.pipeline.trail.entries[-1:]
-        assert (last.outcome, last.arguments["sql"]) == (result.outcome, sql)
+        assert last.arguments["sql"] == sql
+        recorded(tool, result)
 
     @pytest.mark.parametrize("read_only", [True, False])
     @pytest.mark.parametrize(
@@ -241,11 +249,13 @@ class TestPostgreSQL:
         result = await refused(tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only))
         assert not marker.exists()
         assert await names(item) == [1, 2]
-        assert tool.pipeline.trail.entries[-1].outcome is result.outcome
+        recorded(tool, result)
 
     async def test_roles_that_reach_the_machine(self, tool: DatabaseTool) -> None:
-        await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres")
-        await refused(tool.postgresql_query("helper", "SELECT 1", read_only=False), "pg_execute_server_program")
+        recorded(tool, await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres"))
+        change = tool.postgresql_query("helper", "SELECT 1", read_only=False)
+        recorded(tool, await refused(change, "pg_execute_server_program"))
+        assert [entry.decision for entry in tool.pipeline.trail.entries[1::2]] == [Decision.REFUSED] * 2
 
     async def test_results_are_bounded(self, tool: DatabaseTool) -> None:
         began = time.monotonic()
@@ -381,8 +391,8 @@ class TestRedis:
             ("SORT", ["queue", "STORE", "stolen"]),
             ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
         ):
-            result = await refused(cache.redis_command("cache", command, args), "may write")
-            assert cache.pipeline.trail.entries[-1].outcome is result.outcome
+            recorded(cache, await refused(cache.redis_command("cache", command, args), "may write"))
+            assert cache.pipeline.trail.entries[-1].decision is Decision.REFUSED
         assert "\\xff00" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
         await ok(cache.redis_command("cache", "SET", ["raw", "two words", "EX", 100], read_only=False))
         assert "two words" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
@@ -426,8 +436,7 @@ class TestRedis:
         self, cache: DatabaseTool, command: str, args: list[str | int | float], read_only: bool
     ) -> None:
         result = await refused(cache.redis_command("cache", command, args, read_only=read_only))
-        entry = cache.pipeline.trail.entries[-1]
-        assert (entry.operation, entry.outcome) == ("redis_command", result.outcome)
+        recorded(cache, result)
         assert SECRET not in repr(cache.pipeline.trail.entries)
         assert "[1 row]" in (await ok(cache.redis_command("cache", "EXISTS", ["raw"]))).content
 
@@ -438,9 +447,9 @@ class TestRedis:
             await client.setrange("large", 20_000_000, "x")
             await client.mset({f"key:{number}": number for number in range(1_100)})
         for command, args in (("GET", ["large"]), ("GETRANGE", ["large", 0, -1]), ("MGET", ["raw", "large"])):
-            await refused(cache.redis_command("cache", command, args), "handled whole")
+            recorded(cache, await refused(cache.redis_command("cache", command, args), "handled whole"))
         assert "20000001" in (await ok(cache.redis_command("cache", "STRLEN", ["large"]))).content
-        await refused(cache.redis_command("cache", "KEYS", ["*"]), "SCAN 0 MATCH")
+        recorded(cache, await refused(cache.redis_command("cache", "KEYS", ["*"]), "SCAN 0 MATCH"))
         await refused(cache.redis_command("cache", "SCAN", [0, "COUNT", 10_000_000]), "at most")
         result = await ok(cache.describe_schema("cache"))
         assert result.metadata["row_count"] == 50
@@ -566,7 +575,7 @@ class TestSQLite:
         before = (root / "app.db").read_bytes(), (tmp_path / "outside.db").read_bytes()
         result = await refused(local.sqlite_query(sql, **where), "SQLite")
         assert before == ((root / "app.db").read_bytes(), (tmp_path / "outside.db").read_bytes())
-        assert local.pipeline.trail.entries[-1].outcome is result.outcome
+        recorded(local, result)
 
     @pytest.mark.parametrize("read_only", [True, False])
     @pytest.mark.parametrize(
@@ -596,7 +605,7 @@ class TestSQLite:
         result = await refused(local.sqlite_query(statement, "app.db", read_only=read_only))
         assert not (tmp_path / "pwned").exists()
         assert ids(root / "app.db") == [1, 2]
-        assert local.pipeline.trail.entries[-1].outcome is result.outcome
+        recorded(local, result)
 
     async def test_nothing_outside_the_workspace(self, local: DatabaseTool, root: Path, tmp_path: Path) -> None:
         (root / "link.db").symlink_to(tmp_path / "outside.db")
@@ -605,10 +614,10 @@ class TestSQLite:
         os.mkfifo(root / "pipe.db")
         paths = ("../outside.db", str(tmp_path / "outside.db"), "link.db", ".git/app.db", "pipe.db", ".", ":memory:")
         for path in (*paths, f"file:{tmp_path}/outside.db", "file:app.db?mode=rwc"):
-            await refused(local.sqlite_query("SELECT * FROM item", path))
-            await refused(local.describe_schema(path=path))
+            recorded(local, await refused(local.sqlite_query("SELECT * FROM item", path)))
+            recorded(local, await refused(local.describe_schema(path=path)))
         for path in paths[:-1]:
-            await refused(local.sqlite_query("DELETE FROM item", path, read_only=False))
+            recorded(local, await refused(local.sqlite_query("DELETE FROM item", path, read_only=False)))
         assert ids(tmp_path / "outside.db") == [1, 2]
         await refused(DatabaseTool().sqlite_query("SELECT 1", "app.db"), "no workspace")
 
@@ -622,6 +631,7 @@ class TestSQLite:
         )
         assert result.outcome is Outcome.TIMEOUT
         assert result.duration < 10
+        recorded(local, result)
 
     async def test_cancel_ends_the_thread(
         self, local: DatabaseTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -157,6 +157,8 @@ async def test_what_a_process_in_it_can_do(kit: DockerTool) -> None:
     assert "kmsg" not in result.content
     assert (await run(kit, "mount -t tmpfs x /mnt || mount -o remount,rw /workspace")).exit_code != 0
     assert (await run(kit, "touch /workspace/x")).exit_code == 1
+    ended = [entry.outcome for entry in kit.pipeline.trail.entries if entry.outcome is not Outcome.STARTED]
+    assert ended == [Outcome.SUCCESS, Outcome.ERROR, Outcome.ERROR]
 
 
 async def test_commands_beside_it_have_no_more(kit: DockerTool) -> None:
@@ -199,6 +201,8 @@ async def test_memory_and_processes_are_bounded(kit: DockerTool) -> None:
     many = await run(kit, "for i in $(seq 30); do sleep 5 & done; wait", pids=10)
     assert many.exit_code != 0
     assert "fork" in many.content
+    ended = [entry.outcome for entry in kit.pipeline.trail.entries if entry.outcome is not Outcome.STARTED]
+    assert ended[-1] is Outcome.ERROR
 
 
 async def test_a_flood_is_cut_off(kit: DockerTool, client: Any) -> None:
@@ -348,6 +352,7 @@ async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: D
             ):
                 result = await kit.call(operation, arguments)
                 assert f"this run has no container {reference!r}" in result.error
+                assert kit.pipeline.trail.entries[-1].outcome is Outcome.ERROR
         for image in ("theirs", f"{other.owner.namespace}/theirs:latest"):
             assert (await kit.call("run", {"image": image})).outcome is Outcome.REFUSED
         assert "svc" in (await other.ps()).content

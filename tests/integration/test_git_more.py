@@ -246,6 +246,8 @@ async def test_nothing_of_a_hostile_configuration_runs(workspace: Workspace, roo
         result = await call
         assert result.success == success, result.observation()
         assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
+        entry = tool.pipeline.trail.entries[-1]
+        assert (f"git_{entry.operation}", entry.outcome) == (result.operation, result.outcome)
 
     await no_trap(tool.blame("app"))
     (root / "app").write_text("one\nour two\nthree\nfour\n")

@@ -434,6 +434,9 @@ async def test_what_the_clone_is_configured_to_has_no_effect(
         f"refs/heads/side {git(project(server), 'rev-parse', 'side')}",
     ]
     assert not (workspace.root / "sprung").exists()
+    ended = [entry for entry in tool.pipeline.trail.entries if entry.outcome is not Outcome.STARTED]
+    assert {entry.outcome for entry in ended} == {Outcome.SUCCESS}
+    assert ended[-1].operation == "push"
     assert {path for _, path in server.seen} <= {
         f"/team/project.git/{place}"
         for place in ("git-upload-pack", "git-receive-pack", "info/refs?service=git-upload-pack",

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -71,6 +72,16 @@ def running(word: str) -> list[int]:
     return found
 
 
+def recorded(kit: McpTool, *operations: str) -> None:
+    """The last calls, each with an entry of its start and one of its end; what a server does is not ours to refuse."""
+    trail = kit.pipeline.trail
+    ended = [entry for entry in trail.entries if entry.outcome is not Outcome.STARTED][-len(operations) :]
+    assert [(entry.operation, entry.decision, entry.outcome) for entry in ended] == [
+        (operation, Decision.ALLOWED, Outcome.SUCCESS) for operation in operations
+    ]
+    assert verify(trail.entries, head=trail.head) is None
+
+
 async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
         while not holds():
@@ -101,7 +112,9 @@ class TestConfinement:
             assert (await kit.call("bad_write", {"say": "/workspace/b.txt"})).content == "written"
             for path in (str(tmp_path / "secret.txt"), "/workspace/way_out", "/etc/shadow", "/proc/self/root/root"):
                 assert (await kit.call("bad_read", {"say": path})).content.startswith("failed: ")
+                assert kit.pipeline.trail.entries[-1].arguments == {"say": path}
             assert (await kit.call("bad_write", {"say": "/usr/x"})).content.startswith("failed: ")
+            recorded(kit, *["read"] * 4, "write")
         assert (root / "b.txt").read_text() == "written"
 
     async def test_a_read_only_workspace(self, root: Path) -> None:
@@ -109,6 +122,8 @@ class TestConfinement:
         async with opened(root, server, pipeline=Pipeline(policy=Policy(read_only=True))) as kit:
             assert (await kit.call("bad_read", {"say": "/workspace/a.txt"})).content == "inside"
             assert (await kit.call("bad_write", {"say": "/workspace/a.txt"})).outcome is Outcome.REFUSED
+            entry = kit.pipeline.trail.entries[-1]
+            assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
         async with opened(root, server) as kit:
             result = await kit.call("bad_write", {"say": "/workspace/a.txt"})
             assert "Read-only file system" in result.content
@@ -133,6 +148,7 @@ class TestConfinement:
             beyond = await kit.call("granted_fetch", {"say": "http://example.org/"})
             assert kit.definitions["granted_fetch"].spec.network
             assert not kit.definitions["bad_fetch"].spec.network
+            recorded(kit, "fetch", "fetch", "fetch")
         assert alone.content.startswith("failed: ")
         assert through.content == "hello"
         assert "403" in beyond.content
@@ -160,6 +176,7 @@ class TestConfinement:
             (root / "altered").touch()
             result = await kit.call("bad_echo", {})
             assert result.outcome is Outcome.REFUSED
+            assert kit.pipeline.trail.entries[-1].decision is Decision.REFUSED
             assert (await kit.call("bad_flat", {})).success
 
     async def test_a_server_that_hangs_is_replaced(self, root: Path) -> None:

@@ -198,6 +198,7 @@ async def test_host_files_cannot_be_written(kit: BuiltinTools, tmp_path: Path) -
     found = await run(kit, f"open({str(tmp_path / 'x')!r}, 'w').write('x')")
     assert "FileNotFoundError" in found.error
     assert not (tmp_path / "x").exists()
+    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
     for path in ("/usr/bin/owned", "/etc/owned", "/owned", "/proc/sys/kernel/hostname"):
         found = await run(kit, f"open({path!r}, 'w').write('x')")
         assert ("Error" in found.error, audited(kit)[0]) == (True, Outcome.ERROR)
@@ -208,6 +209,7 @@ async def test_a_link_out_of_the_workspace_leads_nowhere(kit: BuiltinTools, tmp_
     code = f"import os\nos.symlink({str(tmp_path / 'secret.txt')!r}, 'link')\nresult = open('link').read()"
     found = await run(kit, code)
     assert "FileNotFoundError" in found.error
+    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
     read = await kit.call("file_reader", {"file_path": "link"})
     assert "outside the workspace" in read.error
     assert kit.pipeline.trail.entries[-1].outcome is Outcome.REFUSED
@@ -223,7 +225,8 @@ async def test_the_environment_is_not_the_hosts(kit: BuiltinTools, monkeypatch: 
     )
     found = await run(kit, code)
     assert "PATH" in str(found.metadata["result"])
-    assert token not in repr(found)
+    assert token not in repr((found, kit.pipeline.trail.entries))
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
 
 
 async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
@@ -238,6 +241,7 @@ async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
         )
         found = await run(kit, code)
         assert (found.success, found.metadata["result"]) == (True, [])
+        assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
         with pytest.raises(BlockingIOError):
             server.accept()
 
@@ -263,6 +267,7 @@ result = [others[:2], result]
     found = await run(kit, code)
     assert found.success, found.observation()
     assert found.metadata["result"] == [[1, 2], []]
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
     assert (await run(kit, "result = 1")).metadata["result"] == 1
 
 
@@ -277,6 +282,10 @@ async def test_a_fork_bomb_is_stopped(kit: BuiltinTools) -> None:
     children, errno = found.metadata["result"]  # type: ignore[misc]
     assert (children < 40, errno) == (True, 11)
     assert time.monotonic() - started < 10, "what it forked is killed, not waited for"
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    found = await run(kit, "import os, time\nfor _ in range(200): os.fork() or (time.sleep(60), os._exit(0))")
+    assert "BlockingIOError" in found.error
+    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
     assert (await run(kit, "result = 1")).metadata["result"] == 1
 
 
@@ -318,12 +327,15 @@ async def test_an_output_flood_is_cut_and_the_result_still_comes(kit: BuiltinToo
     assert (found.success, found.metadata["result"]) == (True, "after")
     assert len(str(found.metadata["output"])) < 5_200
     assert "left out" in str(found.metadata["output"])
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
+    assert kit.pipeline.trail.entries[-1].bytes_out < 20_000
 
 
 async def test_a_large_result_is_cut(kit: BuiltinTools) -> None:
     found = await run(kit, "result = ['x' * 100] * 100_000")
     assert len(str(found.metadata["result"])) < 5_200
     assert "more characters]" in str(found.metadata["result"])
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
 
 
 FORGE = """
@@ -354,6 +366,7 @@ async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools, data: str
     assert (found.success, found.outcome) == (False, Outcome.ERROR)
     assert "before its result could be read" in found.error
     assert len(found.observation()) < 20_000
+    assert audited(kit) == (Outcome.ERROR, Decision.ALLOWED)
 
 
 async def test_a_forged_report_says_no_more_than_a_result_could(kit: BuiltinTools) -> None:
@@ -363,12 +376,15 @@ async def test_a_forged_report_says_no_more_than_a_result_could(kit: BuiltinTool
     found = await run(kit, FORGE.format(data=data))
     assert found.metadata["result"] == {"outcome": "success", "code": "x"}
     assert str(found.metadata["code"]).startswith("\nimport os")
+    assert found.outcome is Outcome.SUCCESS, "it says what its own `result` could have said, and no more"
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
 
 
 async def test_what_it_leaves_running_is_killed(kit: BuiltinTools) -> None:
     token = f"86{secrets.randbelow(10**9):09d}"
     code = f"import subprocess\nsubprocess.Popen(['sleep', '{token}'], start_new_session=True)\nresult = 1"
     assert (await run(kit, code)).metadata["result"] == 1
+    assert audited(kit) == (Outcome.SUCCESS, Decision.ALLOWED)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:

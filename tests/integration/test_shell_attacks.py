@@ -6,33 +6,49 @@ import asyncio
 import shutil
 import socket
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from swe_ai_fleet.domain.audit import AuditEntry, verify
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox, SandboxPolicy, examine_sandbox
+from swe_ai_fleet.sandbox.attacks import Attack
+from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from swe_ai_fleet.tools.shell import ShellTool
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
-
+MIB = 1024 * 1024
 SECRET = f"secret-{uuid.uuid4().hex}"
 LIMITS = ToolLimits(command_timeout_seconds=30.0, observation_chars=2_000)
+RUNGS = [
+    pytest.param(Rung.BUBBLEWRAP, marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")),
+    pytest.param(Rung.LANDLOCK, marks=pytest.mark.skipif(Landlock.find() is None, reason="no Landlock here")),
+]
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request: pytest.FixtureRequest) -> Rung:
+    return request.param
 
 
 @pytest.fixture
-async def workspace(tmp_path: Path) -> AsyncIterator[Workspace]:
+def root(tmp_path: Path) -> Path:
     root = tmp_path / "clone"
     root.mkdir()
-    async with open_workspace(root) as opened:
-        yield opened
+    return root
+
+
+def sandbox(rung: Rung, **limits: int) -> Sandbox:
+    return Sandbox(SandboxPolicy(rung=rung, grace_seconds=0.3, **limits))
+
+
+def shell(workspace: LocalWorkspace) -> ShellTool:
+    return ShellTool(workspace, Pipeline(limits=LIMITS))
 
 
 async def tried(tool: ShellTool, command: str, **limits: float) -> tuple[ToolResult, AuditEntry]:
@@ -41,93 +57,178 @@ async def tried(tool: ShellTool, command: str, **limits: float) -> tuple[ToolRes
     started, ended = tool.pipeline.trail.entries[-2:]
     assert (started.outcome, started.call_id) == (Outcome.STARTED, ended.call_id)
     assert started.arguments["command"] == command
-    assert (ended.outcome, ended.exit_code) == (result.outcome, result.exit_code)
+    assert (ended.decision, ended.outcome, ended.exit_code) == (Decision.ALLOWED, result.outcome, result.exit_code)
     assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
     return result, ended
 
 
+def left_over(word: str) -> list[int]:
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if word in (process.info["cmdline"] or ())]
+
+
 @pytest.mark.parametrize("what", ["keys", "environments", "neighbours", "links"])
 async def test_reading_what_is_not_its_own(
-    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    rung: Rung, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     home, neighbour = tmp_path / "home", tmp_path / "neighbour"
     for directory in (home / ".ssh", neighbour):
         directory.mkdir(parents=True)
-        (directory / "id_ed25519").write_text(SECRET)
+    (home / ".ssh" / "id_ed25519").write_text(SECRET)
     monkeypatch.setenv("FLEET_TEST_SECRET", SECRET)
     command = {
         "keys": f"cat ~/.ssh/id_ed25519 {home}/.ssh/id_ed25519",
         "environments": "cat /proc/*/environ | tr '\\0' '\\n' | grep FLEET_TEST_SECRET",
-        "neighbours": f"cat {neighbour}/id_ed25519 ../neighbour/id_ed25519 /proc/1/root{neighbour}/id_ed25519",
-        "links": f"ln -s {neighbour}/id_ed25519 link && cat link",
+        "neighbours": f"cat {neighbour}/key ../neighbour/key /proc/1/root{neighbour}/key",
+        "links": f"ln -s {neighbour}/key link && cat link",
     }[what]
-    victim = await asyncio.create_subprocess_exec("sleep", "600")
-    try:
-        result, entry = await tried(ShellTool(workspace, Pipeline(limits=LIMITS)), command)
-    finally:
-        victim.kill()
-        await victim.wait()
+    both = sandbox(rung)
+    async with both.workspace(root) as workspace, both.workspace(neighbour) as other:
+        assert (await other.run(Command(argv=("sh", "-c", f"echo {SECRET} >key; cat key")))).ok
+        victim = await asyncio.create_subprocess_exec("sleep", "600")
+        try:
+            assert SECRET.encode() in Path(f"/proc/{victim.pid}/environ").read_bytes()
+            result, entry = await tried(shell(workspace), command)
+        finally:
+            victim.kill()
+            await victim.wait()
     assert not result.success
     assert SECRET not in result.observation()
     assert entry.outcome is Outcome.ERROR
 
 
-async def test_a_network_that_was_not_granted(workspace: Workspace) -> None:
-    tool = ShellTool(workspace, Pipeline(limits=LIMITS))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.setblocking(False)
-        port = server.getsockname()[1]
-        for address in (f"127.0.0.1/{port}", f"localhost/{port}", "169.254.169.254/80", "192.0.2.1/80"):
-            result, entry = await tried(tool, f"exec 3<>/dev/tcp/{address} && echo reached >&3", timeout_seconds=10)
-            assert entry.outcome is Outcome.ERROR, result.observation()
-        with pytest.raises(BlockingIOError):
-            server.accept()
+async def test_seeing_what_else_runs(rung: Rung, root: Path) -> None:
+    """Without namespaces a command sees the arguments of other processes, and nothing more of them."""
+    victim = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        async with sandbox(rung).workspace(root) as workspace:
+            _, entry = await tried(shell(workspace), f"tr '\\0' ' ' </proc/{victim.pid}/cmdline | grep 'sleep 600'")
+            assert entry.outcome is (Outcome.SUCCESS if rung is Rung.LANDLOCK else Outcome.ERROR)
+            attempt = f"kill -9 {victim.pid} || cat /proc/{victim.pid}/environ /proc/{victim.pid}/maps"
+            _, entry = await tried(shell(workspace), attempt)
+            assert entry.outcome is Outcome.ERROR
+        assert victim.returncode is None
+    finally:
+        victim.kill()
+        await victim.wait()
+
+
+async def test_a_network_that_was_not_granted(rung: Rung, root: Path) -> None:
+    async with sandbox(rung).workspace(root) as workspace:
+        tool = shell(workspace)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            port = server.getsockname()[1]
+            for address in (f"127.0.0.1/{port}", f"localhost/{port}", "169.254.169.254/80", "192.0.2.1/80"):
+                result, entry = await tried(tool, f"exec 3<>/dev/tcp/{address} && echo reached >&3", timeout_seconds=10)
+                assert entry.outcome is Outcome.ERROR, result.observation()
+            with pytest.raises(BlockingIOError):
+                server.accept()
 
 
 @pytest.mark.parametrize("how", ["end", "time-out"])
-async def test_a_process_that_outlives_the_call(workspace: Workspace, how: str) -> None:
+async def test_a_process_that_outlives_the_call(rung: Rung, root: Path, how: str) -> None:
     seconds = str(900_000 + uuid.uuid4().int % 90_000)
     leave = f"setsid nohup sleep {seconds} >/dev/null 2>&1 & (sleep {seconds} &)"
-    tool = ShellTool(workspace, Pipeline(limits=LIMITS))
-    if how == "end":
-        _, entry = await tried(tool, f"{leave}; echo left")
-        assert entry.outcome is Outcome.SUCCESS
-    else:
-        _, entry = await tried(tool, f"{leave}; wait", timeout_seconds=0.5)
-        assert entry.outcome is Outcome.TIMEOUT
-    assert not [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
+    async with sandbox(rung).workspace(root) as workspace:
+        if how == "end":
+            _, entry = await tried(shell(workspace), f"{leave}; echo left")
+            assert entry.outcome is Outcome.SUCCESS
+        else:
+            _, entry = await tried(shell(workspace), f"{leave}; wait", timeout_seconds=0.5)
+            assert entry.outcome is Outcome.TIMEOUT
+        assert left_over(seconds) == []
 
 
-async def test_a_flood_with_a_secret_at_its_seams(workspace: Workspace) -> None:
-    tool = ShellTool(workspace, Pipeline(limits=LIMITS, mask=Secrets([SECRET])))
-    (workspace.root / "word").write_text(f"{SECRET} ")
-    # Words of one length without a line end: wherever head and tail are cut, a word is cut with them.
-    result, entry = await tried(tool, "cat word; yes \"$(cat word)\" | tr -d '\\n' | head -c 9000000; echo; echo end")
+async def test_a_flood_with_a_secret_at_its_seams(rung: Rung, root: Path) -> None:
+    (root / "word").write_text(f"{SECRET} ")
+    async with sandbox(rung).workspace(root) as workspace:
+        tool = ShellTool(workspace, Pipeline(limits=LIMITS, mask=Secrets([SECRET])))
+        # Words of one length without a line end: wherever head and tail are cut, a word is cut with them.
+        flood = "cat word; yes \"$(cat word)\" | tr -d '\\n' | head -c 9000000; echo; echo end"
+        result, entry = await tried(tool, flood)
     assert result.truncated
     assert result.content.endswith("end")
     assert MASK in result.content
     assert len(result.content) < 2_300
-    assert entry.bytes_out < 3 * 1024 * 1024
+    assert entry.bytes_out < 3 * MIB
     pieces = {SECRET[i : i + 8] for i in range(len("secret-"), len(SECRET) - 8)}
     assert not any(piece in result.content for piece in pieces)
 
 
-async def test_a_disk_and_a_memory_that_are_filled(workspace: Workspace) -> None:
-    tool = ShellTool(workspace, Pipeline(limits=LIMITS))
-    result, entry = await tried(tool, "truncate -s 1000G big && echo made")
-    assert entry.outcome is Outcome.ERROR, result.observation()
-    assert not (workspace.root / "big").exists() or (workspace.root / "big").stat().st_size == 0
-    greedy = "exec python3 -c 'x = bytearray(1 << 40); print(len(x))'"
-    result, entry = await tried(tool, greedy)
-    assert entry.outcome is Outcome.ERROR
-    assert "1099511627776" not in result.content
+FORK_BOMB = """
+import os, sys, time
+for count in range(200):
+    print(count, flush=True)
+    if not os.fork():
+        time.sleep(int(sys.argv[1]))
+        os._exit(0)
+"""
+
+
+async def test_a_fork_bomb(rung: Rung, root: Path) -> None:
+    (root / "bomb.py").write_text(FORK_BOMB)
+    seconds = str(900_000 + uuid.uuid4().int % 90_000)
+    async with sandbox(rung, max_processes=40).workspace(root) as workspace:
+        tool = shell(workspace)
+        result, entry = await tried(tool, f"python3 bomb.py {seconds}")
+        assert (entry.outcome, entry.exit_code) == (Outcome.ERROR, 1)
+        assert "BlockingIOError" in result.content
+        assert int(result.content.split("Traceback")[0].split()[-1]) < 40
+        assert left_over(seconds) == []
+        assert (await tried(tool, "echo still here"))[0].content == "still here"
+
+
+FILLING = """
+import time
+for number in range(200):
+    with open(f"fill-{number}", "wb") as file:
+        file.write(bytes(1 << 20))
+    time.sleep(0.01)
+"""
+
+
+async def test_a_disk_that_is_filled(rung: Rung, root: Path) -> None:
+    (root / "fill.py").write_text(FILLING)
+    async with sandbox(rung, max_disk_bytes=8 * MIB).workspace(root) as workspace:
+        tool = shell(workspace)
+        result, entry = await tried(tool, "python3 fill.py")
+        assert (entry.outcome, entry.exit_code) == (Outcome.ERROR, 137)
+        assert "[disk limit: " in result.content
+        assert len(list(root.glob("fill-*"))) < 200
+        result, entry = await tried(tool, "head -c 100000 /dev/zero >more")
+        assert entry.outcome is Outcome.ERROR
+        assert "no file can grow" in result.content
+        assert (await tried(tool, "rm fill-* && echo cleared"))[1].outcome is Outcome.SUCCESS
+        assert (await tried(tool, "head -c 100000 /dev/zero >more"))[1].outcome is Outcome.SUCCESS
+
+
+async def test_a_file_without_end(rung: Rung, root: Path) -> None:
+    async with sandbox(rung, max_file_bytes=MIB).workspace(root) as workspace:
+        tool = shell(workspace)
+        for command in ("truncate -s 1000G big && echo made", "head -c 3000000 /dev/zero >big && echo made"):
+            result, entry = await tried(tool, command)
+            assert entry.outcome is Outcome.ERROR, result.observation()
+    assert (root / "big").stat().st_size <= MIB
+
+
+async def test_a_memory_that_is_filled(rung: Rung, root: Path) -> None:
+    if Attack.MEMORY in (await examine_sandbox(rung.value)).leaves_open:
+        pytest.skip("no memory control group is writable")
+    greedy = "exec python3 -c 'held = [bytearray(16 << 20) for _ in range(32)]; print(len(held))'"
+    async with sandbox(rung, max_memory_bytes=128 * MIB).workspace(root) as workspace:
+        tool = shell(workspace)
+        result, entry = await tried(tool, greedy)
+        assert entry.outcome is Outcome.ERROR
+        assert "32" not in result.content
+        assert (await tried(tool, "echo still here"))[0].content == "still here"
 
 
 @pytest.mark.parametrize("policy", [Policy(read_only=True), Policy(denied=frozenset({"shell"}))])
-async def test_a_shell_that_was_not_granted(workspace: Workspace, policy: Policy) -> None:
-    tool = ShellTool(workspace, Pipeline(policy=policy))
-    result = await tool.run_command("touch made")
+async def test_a_shell_that_was_not_granted(rung: Rung, root: Path, policy: Policy) -> None:
+    async with sandbox(rung).workspace(root) as workspace:
+        tool = ShellTool(workspace, Pipeline(policy=policy))
+        result = await tool.run_command("touch made")
     assert result.outcome is Outcome.REFUSED
-    assert not (workspace.root / "made").exists()
+    assert not (root / "made").exists()
     (entry,) = tool.pipeline.trail.entries
-    assert (entry.outcome, entry.reason) == (Outcome.REFUSED, result.error)
+    assert (entry.decision, entry.outcome, entry.reason) == (Decision.REFUSED, Outcome.REFUSED, result.error)

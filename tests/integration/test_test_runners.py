@@ -24,7 +24,8 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy, examine_sandbox, open_workspace
+from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.tests import TestTool
@@ -520,6 +521,36 @@ FORGED = {
 }
 
 
+# What each suite tries to have, and what is said when it cannot.
+GREEDY = {
+    "processes": (
+        "Errno 11",
+        """
+    for _ in range(200):
+      os.fork() or os.execvp("sleep", ["sleep", "{seconds}"])
+    self.fail("got it all")
+""",
+    ),
+    "memory": (
+        "out of memory",
+        """
+    held = [bytearray(16 << 20) for _ in range(32)]
+    self.fail("got it all")
+""",
+    ),
+    "disk": (
+        "[disk limit",
+        """
+    for number in range(200):
+      with open(f"fill-{number}", "wb") as file:
+        file.write(bytes(1 << 20))
+      time.sleep(0.01)
+    self.fail("got it all")
+""",
+    ),
+}
+
+
 class TestHostileSuites:
     async def test_a_suite_that_looks_around_finds_nothing(
         self, root: Path, put: Callable[[Files], None], monkeypatch: pytest.MonkeyPatch
@@ -555,6 +586,29 @@ class TestHostileSuites:
         entry = tool.pipeline.trail.entries[-1]
         assert (entry.tool, entry.operation, entry.outcome, entry.exit_code) == ("tests", "run", Outcome.ERROR, 1)
         assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
+
+    @pytest.mark.parametrize("what", GREEDY)
+    async def test_a_suite_that_uses_up_the_machine(self, root: Path, put: Callable[[Files], None], what: str) -> None:
+        if what == "memory" and Attack.MEMORY in (await examine_sandbox("bubblewrap")).leaves_open:
+            pytest.skip("no memory control group is writable")
+        seconds = str(900_000 + uuid.uuid4().int % 90_000)
+        said, body = GREEDY[what]
+        head = "import os\nimport time\nimport unittest\n\nclass T(unittest.TestCase):\n  def test_it(self):"
+        put({"tests/test_greedy.py": head + body.replace("{seconds}", seconds)})
+        mib = 1024 * 1024
+        policy = SandboxPolicy(
+            max_processes=40, max_memory_bytes=128 * mib, max_disk_bytes=8 * mib, max_file_bytes=mib, grace_seconds=0.3
+        )
+        async with Sandbox(policy).workspace(root, environment=BARE) as opened:
+            tool = TestTool(opened)
+            result = await failed(tool.run(), said)
+            entry = tool.pipeline.trail.entries[-1]
+            assert (entry.tool, entry.operation, entry.outcome) == ("tests", "run", Outcome.ERROR)
+            assert entry.exit_code == result.exit_code
+            assert entry.exit_code == (1 if what == "processes" else 137)
+            assert "got it all" not in result.observation()
+        assert not [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
+        assert sum(path.stat().st_size for path in root.glob("fill-*")) < 100 * mib
 
     @needs_make
     async def test_what_other_runners_start_dies_too(self, root: Path, put: Callable[[Files], None]) -> None:

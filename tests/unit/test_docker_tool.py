@@ -195,6 +195,8 @@ async def test_nothing_but_the_workspace_can_be_mounted(kit: DockerTool, workspa
     result = await kit.call("run", {"image": "python:3.12", "workspace": workspace})
     assert result.outcome is Outcome.INVALID
     assert "'ro', 'rw' or 'none'" in result.error
+    (entry,) = kit.pipeline.trail.entries
+    assert (entry.operation, entry.outcome) == ("run", Outcome.INVALID)
 
 
 async def test_working_directories_do_not_lead_out_through_a_link(kit: DockerTool, root: Path) -> None:
@@ -411,7 +413,7 @@ def test_stages_and_arguments() -> None:
         parse(text, {}).until("three")
 
 
-@pytest.mark.parametrize(
+FORBIDDEN_STEPS = pytest.mark.parametrize(
     "line",
     [
         "RUN --mount=type=bind,from=other,target=/x cat /x",
@@ -428,9 +430,23 @@ def test_stages_and_arguments() -> None:
         "COPY --from=-bad /a /b",
     ],
 )
+
+
+@FORBIDDEN_STEPS
 def test_steps_that_no_build_gets(line: str) -> None:
     with pytest.raises(ToolRefusal):
         parse(f"FROM scratch\n{line}\n", {})
+
+
+@FORBIDDEN_STEPS
+async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(
+    kit: DockerTool, root: Path, line: str
+) -> None:
+    (root / "Dockerfile").write_text(f"FROM scratch\n{line}\n")
+    error = refused(kit, await kit.call("build", {"tag": "app"}))
+    assert "no container engine" not in error
+    if "ADD" in line:
+        assert "ADD fetches nothing here" in error or "ONBUILD" in error
 
 
 @pytest.mark.parametrize(

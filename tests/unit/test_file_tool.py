@@ -169,11 +169,15 @@ class TestReadFile:
     async def test_binary_files_are_named_not_shown(self, files: FileTool, root: Path, data: bytes, kind: str) -> None:
         (root / "blob").write_bytes(data)
         failed(await files.read_file("blob"), "binary", f"{len(data)} bytes", kind)
+        (entry,) = files.pipeline.trail.entries
+        assert (entry.operation, entry.outcome) == ("read_file", Outcome.ERROR)
 
     async def test_a_file_over_the_limit(self, files: FileTool, root: Path) -> None:
         with (root / "big").open("wb") as file:
             file.truncate(11 * MIB)
         failed(await files.read_file("big"), f"{11 * MIB} bytes", f"at most {10 * MIB}")
+        (entry,) = files.pipeline.trail.entries
+        assert (entry.operation, entry.outcome) == ("read_file", Outcome.ERROR)
 
     async def test_a_directory_and_a_missing_file(self, files: FileTool) -> None:
         failed(await files.read_file("src"), "is a directory", "files_list_files")
@@ -220,6 +224,7 @@ class TestWriteFile:
     async def test_more_than_the_limit(self, root: Path) -> None:
         files = FileTool(HostWorkspace(root), Pipeline(limits=ToolLimits(max_file_bytes=10)))
         failed(await files.write_file("x", "\u00e9" * 6), "12 bytes", "at most 10")
+        assert files.pipeline.trail.entries[-1].outcome is Outcome.ERROR
         assert not (root / "x").exists()
 
     async def test_appending_starts_on_a_line_of_its_own(self, files: FileTool, root: Path) -> None:

@@ -245,6 +245,8 @@ class TestBodies:
         assert result.truncated
         assert result.metadata["bytes"] == 100_000
         assert path == "/bomb" or "only its first 100000 bytes were read" in result.content
+        entry = http.pipeline.trail.entries[-1]
+        assert (entry.outcome, entry.bytes_out < 110_000) == (Outcome.SUCCESS, True)
 
     async def test_long_text_is_truncated_by_the_pipeline(self, site: Site) -> None:
         policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
@@ -402,6 +404,8 @@ class TestForbiddenAddresses:
         assert (names.asked, network.dialled) == (["rebind.test"], [PUBLIC])
         assert site.seen[0][2]["Host"] == f"rebind.test:{site.port}"
         failed(await http.get(url), Outcome.REFUSED, "not on the public internet")
+        entry = http.pipeline.trail.entries[-1]
+        assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
         assert network.dialled == [PUBLIC]
 
     async def test_the_next_address_is_tried(self, site: Site) -> None:
@@ -496,6 +500,7 @@ class TestFaults:
         result = await http.get(site.url(f"/missing?access_token={SECRET}&q=1"), headers={"X-Api-Key": SECRET})
         entries = http.pipeline.trail.entries
         assert SECRET not in repr(entries) + repr(result)
+        assert entries[-1].arguments["url"] == site.url("/missing?access_token=[masked]&q=1")
         assert entries[0].arguments["url"] == "http://[masked]@127.0.0.1/p?api_key=[masked]&q=1#[masked]"
         assert "ann" in str(entries[0].arguments["body"])
         assert site.seen[0][1] == f"/missing?access_token={SECRET}&q=1"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 
@@ -73,6 +73,7 @@ class Site:
                     "stranger",
                     "hang",
                     "broken",
+                    "moved",
                 )
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             case "tools/call":
@@ -94,6 +95,8 @@ class Site:
         if name == "packed":
             body = gzip.compress(json.dumps(done).encode())
             return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
+        if name == "moved":
+            return web.Response(status=307, headers={"Location": f"http://127.0.0.2:{self.port}/elsewhere"})
         if name == "stranger":
             return web.json_response({**done, "id": 4711})
         if name == "hang":
@@ -202,6 +205,7 @@ async def test_nobody_listens(site: Site, tmp_path: Path) -> None:
         ("packed", "compresses its answer"),
         ("stranger", "not one to the question"),
         ("broken", "broke off"),
+        ("moved", "redirects are not followed"),
     ],
 )
 async def test_answers_that_are_none(site: Site, tmp_path: Path, tool: str, words: str) -> None:
@@ -209,8 +213,10 @@ async def test_answers_that_are_none(site: Site, tmp_path: Path, tool: str, word
         result = await kit.call(f"web_{tool}", {})
         assert result.outcome is Outcome.ERROR
         assert words in result.error
-        assert kit.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+        entry = kit.pipeline.trail.entries[-1]
+        assert (entry.operation, entry.decision, entry.outcome) == (tool, Decision.ALLOWED, Outcome.ERROR)
         assert (await kit.call("web_echo", {})).success
+        assert "/elsewhere" not in {seen for _, seen, _, _ in site.seen}
 
 
 @pytest.mark.parametrize("tool", ["hang", "comments"])
