@@ -16,6 +16,8 @@ def configure_logging(level: str) -> None:
     numbers = logging.getLevelNamesMapping()
     if level.upper() not in numbers:
         raise ValueError(f"{level!r} is no log level: use debug, info, warning or error")
+    # Drivers that write hosts and ports of databases to standard error themselves; our own lines say what failed.
+    logging.getLogger("neo4j").setLevel(logging.CRITICAL)
     readable = sys.stderr.isatty()
     renderer = structlog.dev.ConsoleRenderer() if readable else structlog.processors.JSONRenderer()
     structlog.configure(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+import struct
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -13,16 +15,27 @@ from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
     from neo4j import AsyncTransaction
+    from neo4j.exceptions import Neo4jError
 
 _CONNECT_SECONDS = 10.0
 _FETCH_ROWS = 100
 REFUSED = re.compile(
-    r"(load\s+csv|\b(?:apoc|dbms)\s*\.|\bin\s+transactions\b|\bterminate\s+transactions?\b)", re.IGNORECASE
+    r"(load\s+csv|\b(?:apoc|dbms|genai)\s*\.|\bin\s+transactions\b|\bterminate\s+transactions?\b)", re.IGNORECASE
 )
 """Refused in every mode: reading files and URLs from the server, its procedures, transactions of its own."""
 
 _FORBIDDEN_CODES = ("Statement.AccessMode", "Security.Forbidden")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_APART = re.compile(
+    r"""//[^\n\r]*|/\*.*?(?:\*/|\Z)|'(?:\\.|[^'\\])*+(?:'|\\?\Z)|"(?:\\.|[^"\\])*+(?:"|\\?\Z)|`(?:[^`]|``)*+(?:`|\Z)""",
+    re.DOTALL,
+)
+"""Comments, strings and quoted names; what is opened always matches, so that a statement is gone through once."""
+
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_INTEGERS = range(-(2**63), 2**63)
+_UNREADABLE = (LookupError, TypeError, AttributeError, AssertionError, ValueError, struct.error, RecursionError)
+"""What the driver lets through where a server does not keep to the protocol."""
+
 _SCHEMA: tuple[tuple[str, LiteralString], ...] = (
     ("label", "CALL db.labels()"),
     ("relationship type", "CALL db.relationshipTypes()"),
@@ -35,11 +48,16 @@ async def query(
 ) -> Rows:
     """Run one statement with `$name` as parameters. Raises ToolFailure, TimeoutError."""
     check(cypher)
-    async with _transaction(url, read_only=read_only, timeout_seconds=timeout_seconds) as transaction:
+    _check_values(params)
+    async with _transaction(url, read_only=read_only, timeout_seconds=timeout_seconds, rows=max_rows) as transaction:
         result = await transaction.run(cast("LiteralString", cypher), dict(params))
         collector = Collector(result.keys(), max_rows)
         async for record in result:
-            if not collector.add(record.values()):
+            if not collector.add([_readable(value) for value in record.values()]):
+                if read_only:
+                    # A rollback would have the statement run to its end first, which may be far away.
+                    transaction.cancel()
+                    return collector.rows("", {"counters": {}})
                 break
         summary = await result.consume()
         if not read_only:
@@ -55,14 +73,16 @@ async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
     async with _transaction(url, read_only=True, timeout_seconds=timeout_seconds) as transaction:
         for kind, statement in _SCHEMA:
             async for record in await transaction.run(statement):
-                collector.add((kind, record[0]))
+                if not collector.add((kind, record[0])):
+                    transaction.cancel()
+                    return collector.rows()
     return collector.rows()
 
 
 async def explain(url: str, cypher: str, *, max_rows: int, timeout_seconds: float) -> Rows:
     """The plan of a statement, which is not run."""
     check(cypher)
-    if re.match(r"(explain|profile)\b", _COMMENT.sub(" ", cypher).strip(), re.IGNORECASE):
+    if re.match(r"(explain|profile)\b", _bare(cypher).strip(), re.IGNORECASE):
         raise ToolFailure("give the bare statement, without EXPLAIN or PROFILE")
     async with _transaction(url, read_only=True, timeout_seconds=timeout_seconds) as transaction:
         summary = await (await transaction.run(cast("LiteralString", f"EXPLAIN {cypher}"))).consume()
@@ -70,19 +90,27 @@ async def explain(url: str, cypher: str, *, max_rows: int, timeout_seconds: floa
     pending = [(0, cast("Mapping[str, object]", summary.plan or {}))]  # pyright: ignore[reportUnknownMemberType]
     while pending:
         depth, plan = pending.pop()
-        collector.add(("  " * depth + str(plan.get("operatorType", "?")),))
+        if not collector.add(("  " * depth + str(plan.get("operatorType", "?")),)):
+            break
         children = cast("list[Mapping[str, object]]", plan.get("children") or [])
         pending += [(depth + 1, child) for child in reversed(children)]
     return collector.rows()
 
 
 def check(cypher: str) -> None:
-    """Refuse what the list above names, comments within it or not. Raises ToolFailure."""
+    """Refuse what the list above names, comments within it or not, and a second statement. Raises ToolFailure."""
     if not cypher.strip():
         raise ToolFailure("the statement is empty")
-    for text in (cypher, _COMMENT.sub(" ", cypher).replace("`", "")):
-        if named := REFUSED.search(text):
-            raise ToolRefusal(f"{named[1]} is refused here: it reaches files, other servers or other transactions")
+    if not _encodable(cypher):
+        raise ToolFailure("the statement holds half of a pair of surrogates, which no database can read")
+    # Neo4j reads \uXXXX anywhere in a statement, within words and at the ends of strings too.
+    for text in (cypher, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), cypher)):
+        bare = _bare(text)
+        for view in (text, bare):
+            if named := REFUSED.search(view.replace("\u180e", " ")):
+                raise ToolRefusal(f"{named[1]} is refused here: it reaches files, other servers or other transactions")
+        if ";" in bare.rstrip("; \t\r\n"):
+            raise ToolRefusal("a second statement is refused here: each call is one, in a transaction of its own")
 
 
 def split(url: str) -> tuple[str, tuple[str, str] | None, str | None]:
@@ -94,12 +122,78 @@ def split(url: str) -> tuple[str, tuple[str, str] | None, str | None]:
     return urlunsplit((parts.scheme, host, "", parts.query, "")), auth, parts.path.strip("/") or None
 
 
+def _bare(cypher: str) -> str:
+    """The statement without comments and strings, its quoted names without the quotes."""
+
+    def kept(part: re.Match[str]) -> str:
+        if part[0].startswith("`"):
+            return part[0].strip("`").replace(";", "")
+        return " " if part[0].startswith("/") else "''"
+
+    return _APART.sub(kept, cypher)
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _check_values(params: Mapping[str, object]) -> None:
+    for name, value in params.items():
+        for part in cast("list[object]", value) if isinstance(value, list) else [value]:
+            if isinstance(part, int) and part not in _INTEGERS:
+                raise ToolFailure(f"the parameter {name[:80]!r} does not fit into 64 bits: give it as a string")
+            if not _encodable(name) or (isinstance(part, str) and not _encodable(part)):
+                raise ToolFailure(f"the parameter {name[:80]!r} holds half of a pair of surrogates")
+
+
+def _readable(value: object, *, within: bool = False) -> object:
+    """Nodes, relationships and paths as Cypher draws them; `within` another value, strings are quoted."""
+    from neo4j.graph import Node, Path, Relationship
+
+    match value:
+        case Node():
+            labels = "".join(f":{label}" for label in sorted(value.labels))
+            return f"({' '.join(filter(None, (labels, _properties(value))))})"
+        case Relationship():
+            return f"[{' '.join(filter(None, (f':{value.type}', _properties(value))))}]"
+        case Path():
+            return "".join(_drawn(value))
+        case dict():
+            items = cast("dict[str, object]", value).items()
+            return "{" + ", ".join(f"{name}: {_readable(part, within=True)}" for name, part in items) + "}"
+        case list():
+            return f"[{', '.join(str(_readable(part, within=True)) for part in cast('list[object]', value))}]"
+        case str() if within:
+            return json.dumps(value, ensure_ascii=False)
+        case None if within:
+            return "NULL"
+        case _:
+            return value
+
+
+def _properties(entity: Mapping[str, object]) -> str:
+    return str(_readable(dict(entity.items()))) if len(entity) else ""
+
+
+def _drawn(path: object) -> Iterator[str]:
+    from neo4j.graph import Path
+
+    assert isinstance(path, Path)
+    yield str(_readable(path.nodes[0]))
+    for start, relationship, end in zip(path.nodes, path.relationships, path.nodes[1:], strict=False):
+        forward = relationship.start_node == start
+        yield f"{'' if forward else '<'}-{_readable(relationship)}-{'>' if forward else ''}{_readable(end)}"
+
+
 @asynccontextmanager
-async def _transaction(url: str, *, read_only: bool, timeout_seconds: float) -> AsyncGenerator[AsyncTransaction]:
-    """A transaction on a driver of its own; leaving it without a commit rolls it back."""
+async def _transaction(
+    url: str, *, read_only: bool, timeout_seconds: float, rows: int = _FETCH_ROWS
+) -> AsyncGenerator[AsyncTransaction]:
+    """A transaction on a driver of its own; one for reading is rolled back at its end, as any is by an exception."""
     try:
         import neo4j
-        from neo4j.exceptions import AuthError, ClientError, DriverError, Neo4jError
+        from neo4j._exceptions import BoltError  # what servers that speak no Bolt get is not public
+        from neo4j.exceptions import DriverError, IncompleteCommit, Neo4jError
     except ImportError:
         raise ToolFailure("Neo4j needs its driver: pip install 'swe-ai-fleet[db]'") from None
     address, auth, database = split(url)
@@ -110,17 +204,35 @@ async def _transaction(url: str, *, read_only: bool, timeout_seconds: float) -> 
                 address, auth=auth, connection_timeout=_CONNECT_SECONDS, max_transaction_retry_time=0
             ) as driver,
             driver.session(  # pyright: ignore[reportUnknownMemberType]
-                default_access_mode=mode, database=database, fetch_size=_FETCH_ROWS
+                default_access_mode=mode, database=database, fetch_size=min(_FETCH_ROWS, rows + 1)
             ) as session,
             await session.begin_transaction(timeout=timeout_seconds) as transaction,
         ):
-            yield transaction
-    except AuthError:
-        raise ToolFailure("the connection to Neo4j cannot be opened: its credentials are refused") from None
-    except ClientError as error:
-        if "TransactionTimedOut" in (error.code or ""):
-            raise TimeoutError from None
-        kind = ToolRefusal if (error.code or "").endswith(_FORBIDDEN_CODES) else ToolFailure
-        raise kind(f"Neo4j: {error.message}") from None
-    except (DriverError, Neo4jError) as error:
+            try:
+                yield transaction
+                if read_only and not transaction.closed():
+                    # Left to itself, the driver commits a transaction whose block ends well.
+                    await transaction.rollback()
+            except (BoltError, *_UNREADABLE):
+                # The driver's own rollback would wait for the rest of that answer, in a loop that never yields.
+                transaction.cancel()
+                raise
+    except Neo4jError as error:
+        raise _answered(error) from None
+    except IncompleteCommit:
+        raise ToolFailure("Neo4j: the connection failed at the commit: look whether it happened") from None
+    except DriverError as error:
         raise ToolFailure(f"Neo4j: the connection failed: {type(error).__name__}") from None
+    except (BoltError, *_UNREADABLE):
+        raise ToolFailure("Neo4j: the connection failed: the server's answer cannot be read") from None
+
+
+def _answered(error: Neo4jError) -> Exception:
+    from neo4j.exceptions import AuthError
+
+    code = error.code or ""
+    if isinstance(error, AuthError) or "Security.AuthenticationRateLimit" in code:
+        return ToolFailure("the connection to Neo4j cannot be opened: its credentials are refused")
+    if "TransactionTimedOut" in code:
+        return TimeoutError()
+    return (ToolRefusal if code.endswith(_FORBIDDEN_CODES) else ToolFailure)(f"Neo4j: {error.message}")

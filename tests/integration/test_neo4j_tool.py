@@ -1,0 +1,436 @@
+"""The database tool and Neo4j's own driver against a double that speaks Neo4j's wire protocol.
+
+The double answers from a script and is no Neo4j: what the tool and the driver send, and what they make of each answer,
+is tested here; whether Neo4j holds to its access modes and limits is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.event import Event, EventBody, Writer
+from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools.db.results import MAX_RESULT_CHARS
+from swe_ai_fleet.tools.pipeline import Pipeline
+from tests.bolt_server import (
+    PASSWORD,
+    QUOTED,
+    USER,
+    Answer,
+    BoltServer,
+    Failure,
+    bolt_server,
+    date_time,
+    node,
+    path,
+    relationship,
+)
+
+READING = ["BEGIN", "RUN", "PULL", "ROLLBACK"]
+ONE = Answer(fields=("n",), records=lambda: [[1]])
+
+
+class ListJournal:
+    """Keeps the events written to it."""
+
+    def __init__(self) -> None:
+        self.bodies: list[EventBody] = []
+
+    async def append(self, body: EventBody) -> Event:
+        return self.post(body)
+
+    def post(self, body: EventBody) -> Event:
+        self.bodies.append(body)
+        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
+        return writer.event(body, ordinal=len(self.bodies), at="")
+
+    async def flush(self) -> None:
+        pass
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[BoltServer]:
+    async with bolt_server() as running:
+        yield running
+
+
+@pytest.fixture
+def journal() -> ListJournal:
+    return ListJournal()
+
+
+@pytest.fixture
+def tool(server: BoltServer, journal: ListJournal) -> DatabaseTool:
+    """Connections `graph` (for reading), `notes` (writable) and `wrong`, whose password is not the server's."""
+    urls = {"graph": server.url(), "notes": server.url(), "wrong": server.url(password="another%2Bpassword")}
+    pipeline = Pipeline(trail=AuditTrail(journal=journal))
+    return DatabaseTool(pipeline=pipeline, connections=urls, writable=("notes",))
+
+
+@pytest.fixture(autouse=True)
+async def nothing_leaks(server: BoltServer, tool: DatabaseTool, journal: ListJournal) -> AsyncIterator[None]:
+    """After each test: every connection is gone, the chain holds, and no record of it shows a credential."""
+    yield
+    await server.until_all_gone()
+    assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
+    clean(repr(tool.pipeline.trail.entries), repr(journal.bodies))
+
+
+def clean(*texts: str) -> None:
+    for text in texts:
+        assert not any(part in text for part in (PASSWORD, QUOTED, "another+password", "another%2B", "127.0.0.1"))
+
+
+async def ok(call: Awaitable[ToolResult]) -> ToolResult:
+    result = await call
+    assert result.success, result.observation()
+    clean(repr(result))
+    return result
+
+
+async def failed(tool: DatabaseTool, call: Awaitable[ToolResult], outcome: Outcome, *said: str) -> ToolResult:
+    result = await call
+    assert not result.success, result.content
+    assert result.outcome is outcome, result
+    for text in said:
+        assert text in result.error, result.error
+    clean(repr(result))
+    entry = tool.pipeline.trail.entries[-1]
+    assert entry.outcome is outcome
+    assert entry.decision is (Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED)
+    return result
+
+
+class TestReading:
+    async def test_values_as_text(self, server: BoltServer, tool: DatabaseTool) -> None:
+        ada, engine = node(1, ["Person", "Author"], name="Ada", born=1815), node(2, ["Machine"])
+        rows = [
+            ["nothing", None],
+            ["bool", True],
+            ["int", -(2**40)],
+            ["float", 1.5],
+            ["bytes", b"\x00\xff"],
+            ["text", "two\nlines"],
+            ["list", [1, "a", None, [2.0]]],
+            ["map", {"a": {"b": [True]}}],
+            ["node", ada],
+            ["relationship", relationship(7, 1, "WROTE", 2, year=1843)],
+            ["path", path([ada, engine], ["WROTE", "NAMES"], [1, 1, -2, 0])],
+            ["time", date_time(1_700_000_000, 250_000_000, 3_600)],
+        ]
+        server.on("MATCH", Answer(fields=("kind", "value"), records=lambda: rows))
+        params = {
+            "name": "Ada's",
+            "ages": [1, 200, 70_000, -(2**50), 2.5],
+            "none": None,
+            "yes": True,
+            "long": "é" * 300,
+        }
+        result = await ok(tool.neo4j_query("graph", "MATCH (p {name: $name}) RETURN p", params))
+        person = '(:Author:Person {name: "Ada", born: 1815})'
+        assert result.content.splitlines() == [
+            "kind | value",
+            "nothing | NULL",
+            "bool | True",
+            f"int | {-(2**40)}",
+            "float | 1.5",
+            "bytes | \\x00ff",
+            "text | two\\nlines",
+            'list | [1, "a", NULL, [2.0]]',
+            "map | {a: {b: [True]}}",
+            f"node | {person}",
+            "relationship | [:WROTE {year: 1843}]",
+            f"path | {person}-[:WROTE]->(:Machine)<-[:NAMES]-{person}",
+            "time | 2023-11-14T23:13:20.250000000+01:00",
+            "[12 rows]",
+        ]
+        facts = {"columns": ["kind", "value"], "row_count": 12, "truncated": False, "counters": {}}
+        assert result.metadata == facts
+        assert server.sent("RUN")[0][:2] == ("MATCH (p {name: $name}) RETURN p", params)
+
+    @pytest.mark.parametrize("scheme", ["bolt", "neo4j"])
+    async def test_never_commits(self, server: BoltServer, scheme: str) -> None:
+        server.on("RETURN", ONE)
+        tool = DatabaseTool(connections={"graph": server.url(scheme)}, writable=("graph",))
+        await ok(tool.neo4j_query("graph", "RETURN 1 AS n", timeout_seconds=7))
+        assert server.messages() == READING
+        begin = server.sent("BEGIN")[0][0]
+        assert (begin["mode"], begin["db"], begin["tx_timeout"]) == ("r", "graph", 7_000)
+        await server.until_all_gone()
+        assert server.connections == len(server.sent("LOGON")) == len(server.sent("GOODBYE"))
+
+    async def test_describe(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("db.labels", Answer(fields=("label",), records=lambda: [["Person"], ["Machine"]]))
+        server.on("db.relationshipTypes", Answer(fields=("relationshipType",), records=lambda: [["WROTE"]]))
+        server.on("db.propertyKeys", Answer(fields=("propertyKey",), records=lambda: [["na\nme"]]))
+        result = await ok(tool.describe_schema("graph"))
+        assert result.content.splitlines() == [
+            "kind | name",
+            "label | Person",
+            "label | Machine",
+            "relationship type | WROTE",
+            "property | na\\nme",
+            "[4 rows]",
+        ]
+        assert server.messages() == ["BEGIN", *["RUN", "PULL"] * 3, "ROLLBACK"]
+        assert server.sent("BEGIN")[0][0]["mode"] == "r"
+
+    async def test_describe_stops(self, server: BoltServer, tool: DatabaseTool) -> None:
+        endless = Answer(fields=("label",), records=lambda: ([f"L{n}"] for n in itertools.count()), endless=True)
+        server.on("db.labels", endless)
+        result = await ok(tool.describe_schema("graph"))
+        assert (result.truncated, result.metadata["row_count"]) == (True, 1_000)
+
+    async def test_explain(self, server: BoltServer, tool: DatabaseTool) -> None:
+        leaf = {"operatorType": "NodeByLabelScan@graph", "args": {}, "identifiers": ["p"], "children": []}
+        plan = {"operatorType": "ProduceResults@graph", "args": {}, "identifiers": ["p"], "children": [leaf]}
+        server.on("EXPLAIN MATCH", Answer(fields=("p",), summary={"plan": plan}))
+        result = await ok(tool.explain("MATCH (p:Person) RETURN p", "graph"))
+        assert result.content.splitlines()[:3] == ["plan", "ProduceResults@graph", "  NodeByLabelScan@graph"]
+        assert server.sent("RUN")[0][0] == "EXPLAIN MATCH (p:Person) RETURN p"
+        assert server.sent("BEGIN")[0][0]["mode"] == "r"
+        assert not server.sent("COMMIT")
+
+
+class TestWriting:
+    CREATED = Answer(summary={"stats": {"nodes-created": 2, "labels-added": 1, "contains-updates": True}})
+
+    async def test_commits_where_writable(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("CREATE", self.CREATED)
+        result = await ok(tool.neo4j_query("notes", "CREATE (:Note), ()", read_only=False))
+        assert server.messages() == ["BEGIN", "RUN", "PULL", "COMMIT"]
+        assert server.sent("BEGIN")[0][0].get("mode", "w") == "w"
+        assert "nodes created: 2" in result.content
+        assert result.metadata["counters"]["nodes_created"] == 2
+        operations = [(entry.operation, entry.outcome) for entry in tool.pipeline.trail.entries]
+        assert operations == [("neo4j_query", Outcome.STARTED), ("neo4j_query", Outcome.SUCCESS)]
+
+    async def test_refused_where_not_writable(self, server: BoltServer, tool: DatabaseTool) -> None:
+        call = tool.neo4j_query("graph", "CREATE (:Note)", read_only=False)
+        await failed(tool, call, Outcome.REFUSED, "for reading only", "writable: notes")
+        assert server.connections == 0
+
+    async def test_rows_left_out_are_written_all_the_same(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on(
+            "CREATE", Answer(fields=("n",), records=lambda: [[n] for n in range(50)], summary=self.CREATED.summary)
+        )
+        result = await ok(tool.neo4j_query("notes", "UNWIND $x AS n CREATE () RETURN n", read_only=False, max_rows=3))
+        assert (result.truncated, result.metadata["row_count"]) == (True, 3)
+        assert server.messages()[-2:] == ["DISCARD", "COMMIT"]
+        assert "nodes created: 2" in result.content
+
+    async def test_a_failed_statement_is_not_committed(self, server: BoltServer, tool: DatabaseTool) -> None:
+        broken = Failure("Neo.ClientError.Schema.ConstraintValidationFailed", "Node(1) already exists")
+        server.on("CREATE", Answer(then=broken))
+        await failed(tool, tool.neo4j_query("notes", "CREATE ()", read_only=False), Outcome.ERROR, "already exists")
+        assert not server.sent("COMMIT")
+
+    async def test_a_connection_lost_at_the_commit(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("CREATE", self.CREATED)
+        server.commit = "drop"
+        call = tool.neo4j_query("notes", "CREATE ()", read_only=False)
+        await failed(tool, call, Outcome.ERROR, "at the commit", "look whether it happened")
+
+    async def test_a_commit_that_is_refused(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("CREATE", self.CREATED)
+        server.commit = Failure("Neo.ClientError.Transaction.TransactionHookFailed", "the hook says no")
+        await failed(tool, tool.neo4j_query("notes", "CREATE ()", read_only=False), Outcome.ERROR, "the hook says no")
+
+
+class TestLimits:
+    ENDLESS = Answer(fields=("n",), records=lambda: ([n] for n in itertools.count()), endless=True)
+
+    async def test_rows(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("UNWIND", self.ENDLESS)
+        result = await ok(tool.neo4j_query("graph", "UNWIND x AS n RETURN n", max_rows=4))
+        assert result.content.splitlines()[1:5] == ["0", "1", "2", "3"]
+        assert (result.truncated, result.metadata["row_count"]) == (True, 4)
+        assert server.records_sent == 5
+        assert not server.sent("COMMIT")
+        await ok(tool.neo4j_query("graph", "UNWIND x AS n RETURN n", max_rows=1_000))
+        assert server.records_sent <= 5 + 1_100
+
+    async def test_bytes(self, server: BoltServer, tool: DatabaseTool) -> None:
+        long = "x" * 20_000
+        endless = Answer(fields=("text",), records=lambda: ([long] for _ in itertools.count()), endless=True)
+        server.on("UNWIND", endless)
+        tracemalloc.start()
+        try:
+            result = await ok(tool.neo4j_query("graph", "UNWIND x AS n RETURN text", max_rows=5_000))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert result.truncated
+        assert result.metadata["row_count"] < 250
+        assert len(result.content) < MAX_RESULT_CHARS + 1_000
+        assert server.records_sent <= 400
+        assert peak < 40_000_000, peak  # of both ends of the wire
+
+    async def test_endless_writing_ends_at_its_time(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("UNWIND", self.ENDLESS)
+        call = tool.neo4j_query("notes", "UNWIND x AS n CREATE ()", read_only=False, max_rows=2, timeout_seconds=0.3)
+        await failed(tool, call, Outcome.TIMEOUT, "within 0.3 seconds")
+        assert not server.sent("COMMIT")
+
+    async def test_time(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("RETURN", Answer(fields=("n",), then="hang"))
+        result = await failed(
+            tool, tool.neo4j_query("graph", "RETURN 1", timeout_seconds=0.3), Outcome.TIMEOUT, "within 0.3 seconds"
+        )
+        assert server.sent("BEGIN")[0][0]["tx_timeout"] == 300
+        assert result.duration < 5
+        await server.until_all_gone()
+
+    async def test_the_server_ends_it(self, server: BoltServer, tool: DatabaseTool) -> None:
+        code = "Neo.ClientError.Transaction.TransactionTimedOutClientConfiguration"
+        server.on("RETURN", Failure(code, "The transaction has been terminated. Retry your operation"))
+        await failed(tool, tool.neo4j_query("graph", "RETURN 1"), Outcome.TIMEOUT, "within 30 seconds")
+
+    async def test_cancel_closes_the_connection(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("RETURN", Answer(fields=("n",), then="hang"))
+        call = asyncio.create_task(tool.neo4j_query("graph", "RETURN 1", timeout_seconds=300))
+        await server.until_seen("PULL")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await server.until_all_gone()
+        assert not server.sent("COMMIT")
+        assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            ("Neo.ClientError.Statement.AccessMode", "Writing in read access mode not allowed"),
+            ("Neo.ClientError.Security.Forbidden", "Create node is not allowed for user"),
+        ],
+    )
+    async def test_forbidden_by_the_server(
+        self, server: BoltServer, tool: DatabaseTool, code: str, message: str
+    ) -> None:
+        server.on("CREATE", Failure(code, message))
+        await failed(tool, tool.neo4j_query("graph", "CREATE ()"), Outcome.REFUSED, message)
+        server.answers.clear()
+        server.on("CREATE", Answer(fields=("n",), records=lambda: [[1]], then=Failure(code, message)))
+        await failed(tool, tool.neo4j_query("graph", "CREATE ()"), Outcome.REFUSED, message)
+        assert not server.sent("COMMIT")
+
+    @pytest.mark.parametrize("kind", ["ClientError.Procedure.NotFound", "DatabaseError.General.UnknownError"])
+    async def test_what_the_server_says(self, server: BoltServer, tool: DatabaseTool, kind: str) -> None:
+        await failed(tool, tool.neo4j_query("graph", "MACTH (n)"), Outcome.ERROR, "Invalid input", "expected 'MATCH'")
+        server.on("CALL", Failure(f"Neo.{kind}", f"not for {PASSWORD} of {server.url()}"))
+        await failed(tool, tool.neo4j_query("graph", "CALL x.y()"), Outcome.ERROR, "Neo4j: not for")
+        await failed(tool, tool.describe_schema("graph"), Outcome.ERROR, "Neo4j: not for")
+
+    async def test_answers_that_show_the_password(self, server: BoltServer, tool: DatabaseTool) -> None:
+        echo = Answer(fields=(PASSWORD,), records=lambda: [[{PASSWORD: [server.url(), PASSWORD]}]])
+        server.on("RETURN", echo)
+        await ok(tool.neo4j_query("graph", "RETURN 1"))
+
+    async def test_wrong_password(self, server: BoltServer, tool: DatabaseTool) -> None:
+        for call in (
+            tool.neo4j_query("wrong", "RETURN 1"),
+            tool.describe_schema("wrong"),
+            tool.explain("RETURN 1", "wrong"),
+        ):
+            result = await failed(tool, call, Outcome.ERROR, "credentials are refused")
+            assert USER not in result.error
+            assert str(server.port) not in result.error
+        assert server.messages() == []
+
+    async def test_connection_dropped(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("RETURN", Answer(fields=("n",), records=lambda: [[1], [2]], then="drop"))
+        await failed(tool, tool.neo4j_query("graph", "RETURN n"), Outcome.ERROR, "Neo4j: the connection failed")
+        await failed(tool, tool.explain("RETURN n", "graph"), Outcome.ERROR, "Neo4j: the connection failed")
+        server.answers.clear()
+        server.on("RETURN", ONE)
+        await ok(tool.neo4j_query("graph", "RETURN n"))
+
+    @pytest.mark.parametrize(
+        "garbage",
+        [
+            b"\x00\x01\xff\x00\x00",  # no structure
+            b"\x00\x00\x00\x02\xb0\x55\x00\x00",  # an unknown message
+            b"\x00\x03\xb1\x71\x01\x00\x00\x00\x03\xb1\x70\xa0\x00\x00",  # a record that is no list
+            b"\x00\x03\xb1\x71\xd7\x00\x00",  # a marker that does not exist
+            b"\x00\x05\xb1\x70\x82\xff\xfe\x00\x00",  # text that is no UTF-8
+            b"\x00\x03\xb1\x70\x01\x00\x00",  # a summary that is no map
+            b"\x00\x04\xb1\x71\x95\x01\x00\x00",  # a list that ends early
+            b"\x00\x05\xb1\x71\x91\xb1\x49\x00\x00",  # half of a date
+            b"\x00\x05\xb1\x71\x91\xb0\x4e\x00\x00\x00\x03\xb1\x70\xa0\x00\x00",  # half of a node
+            b"\x0f\xff\xb1\x71" + b"\x91" * 4_093 + b"\x00\x00",  # lists in lists in lists
+        ],
+    )
+    async def test_garbage(self, server: BoltServer, tool: DatabaseTool, garbage: bytes) -> None:
+        server.on("MATCH", Answer(fields=("n",), then=garbage))
+        await failed(
+            tool, tool.neo4j_query("graph", "MATCH (n) RETURN n", timeout_seconds=5), Outcome.ERROR, "connection failed"
+        )
+        server.on("RETURN", ONE)
+        await ok(tool.neo4j_query("graph", "RETURN n"))
+
+    @pytest.mark.parametrize(
+        "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x09", b"\0\0\0\0", b"\0\0\x09\xff"]
+    )
+    async def test_no_bolt_at_all(self, server: BoltServer, tool: DatabaseTool, greeting: bytes) -> None:
+        server.greeting = greeting
+        await failed(tool, tool.neo4j_query("graph", "RETURN 1"), Outcome.ERROR, "connection failed")
+
+
+class TestNothingIsSent:
+    @pytest.mark.parametrize("read_only", [True, False])
+    @pytest.mark.parametrize(
+        "cypher",
+        [
+            "RETURN 1; MATCH (n) DETACH DELETE n",
+            "RETURN ';' /* ; */; CREATE ()",
+            "RETURN '\\'; CREATE ()'; CREATE ()",
+            "RETURN 1 \\u003b CREATE ()",
+            "LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line",
+            "LOAD/**/CSV FROM 'http://x' AS line RETURN line",
+            "WITH '/*' AS a LOAD/**/CSV FROM 'http://x' AS line RETURN '*/'",
+            "WITH '//' AS a LOAD//\nCSV FROM 'http://x' AS line RETURN line",
+            "LO\\u0041D CSV FROM 'http://x' AS line RETURN line",
+            "CALL apoc.load.json('file:///x')",
+            "CALL `apoc` . `load`.json('x')",
+            "CALL dbms/* */.listConfig()",
+            "RETURN genai.vector.encode('x', 'OpenAI', {})",
+            "MATCH (n) CALL (n) { DELETE n } IN TRANSACTIONS OF 10 ROWS",
+            "TERMINATE TRANSACTION 'graph-transaction-1'",
+        ],
+    )
+    async def test_refused(self, server: BoltServer, tool: DatabaseTool, cypher: str, read_only: bool) -> None:
+        call = tool.neo4j_query("notes", cypher, read_only=read_only)
+        await failed(tool, call, Outcome.REFUSED, "is refused here")
+        await failed(tool, tool.explain(cypher, "notes"), Outcome.REFUSED, "is refused here")
+        assert server.connections == 0
+
+    @pytest.mark.parametrize("params", [{"n": 2**63}, {"n": [1, -(2**63) - 1]}, {"n": "\ud800"}, {"n": ["\udfff"]}])
+    async def test_values_that_bolt_cannot_carry(
+        self, server: BoltServer, tool: DatabaseTool, params: dict[str, object]
+    ) -> None:
+        await failed(tool, tool.call("neo4j_query", {"connection": "graph", "cypher": "RETURN $n", "params": params}),
+                     Outcome.ERROR, "parameter 'n'")  # fmt: skip
+        assert server.connections == 0
+
+    async def test_not_refused(self, server: BoltServer, tool: DatabaseTool) -> None:
+        server.on("RETURN", ONE)
+        for cypher in ("RETURN 1;", "RETURN ';' AS n ;\n", "/* ; */ RETURN `a;b` // ;", 'RETURN "\\";" AS n'):
+            await ok(tool.neo4j_query("graph", cypher))
+        assert server.messages() == READING * 4
+
+    @pytest.mark.parametrize("part", ["'\\", '"\\', "`", "/*", "//", "'", "load ", "\\u", "dbms "])
+    async def test_checked_in_time(self, server: BoltServer, tool: DatabaseTool, part: str) -> None:
+        async with asyncio.timeout(5):
+            await tool.neo4j_query("graph", "RETURN " + part * 20_000)
+        assert tool.pipeline.trail.entries[-1].outcome is Outcome.ERROR
+        assert tool.pipeline.trail.entries[-1].duration_ms < 5_000
