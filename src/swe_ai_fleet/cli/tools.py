@@ -29,7 +29,6 @@ from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
@@ -107,6 +106,9 @@ async def _workspace(
         async with make_sandbox(settings).workspace(root, environment=Environment(network=network)) as opened:
             yield opened
         return
+    # It brings the clients of models and NATS along, which nothing else here needs.
+    from swe_ai_fleet.runtime.factories import workspace_provider
+
     workspaces = workspace_provider(settings)
     repo = RepoRef(location=str(root), uncommitted=UncommittedChanges.IGNORE)
     pinned = await workspaces.pin(DEFAULT_TENANT, repo)
