@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
+import structlog
+
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.ports import Workspace
@@ -46,6 +48,7 @@ RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_tes
 """What `tests_run` calls by itself where a repository needs it."""
 
 PLUGINS = "plugins"
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,10 @@ async def open_toolkits(
             names = {definition.spec.name for kit in kits.values() for definition in kit.definitions.values()}
             mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names | kits.keys())
             kits[mcp.name] = await stack.enter_async_context(mcp)
-            notes = mcp.notes
+            # A server's own words are for the log: nothing that it says may stand in a system prompt.
+            notes = tuple(f"Not all tools of the MCP server {name} could be had." for name in mcp.incomplete)
+            for note in mcp.notes:
+                _log.warning("mcp.incomplete", agent=pipeline.trail.agent_id, reason=note)
         yield Toolset(toolkits=kits, idle=idle, notes=notes)
 
 

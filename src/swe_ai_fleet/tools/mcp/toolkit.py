@@ -63,8 +63,13 @@ class McpTool(Toolkit):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an operator or an agent should know: which servers and tools are missing, and why."""
+        """Which servers and tools are missing, and why; for an operator, since servers have a say in the words."""
         return tuple(note for link in self._links for note in link.notes)
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """The names of the servers that are missing, or some of whose tools are."""
+        return tuple(link.server.name for link in self._links if link.notes)
 
     async def __aenter__(self) -> Self:
         try:
