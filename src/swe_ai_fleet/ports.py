@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -36,9 +36,25 @@ class ChatModel(Protocol):
         ...
 
     async def reply(
-        self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
     ) -> ModelReply:
-        """One completion. Raises ContextTooLong, ModelRejected, ModelUnavailable (after its retries)."""
+        """One completion. Raises ContextTooLong, ModelRejected, ModelUnavailable (after its retries).
+
+        Args:
+            messages: The conversation so far.
+            tools: What the model may call.
+            sampling: How to sample.
+            schema: A JSON schema that the reply's text is to follow; a server that cannot be held to it is asked in
+                words, so check the text. Without tools only.
+            on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
+                begins anew.
+        """
         ...
 
 

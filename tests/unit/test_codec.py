@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import (
@@ -30,6 +31,9 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ApprovalResolved,
+    CallRepaired,
     CancelRequested,
     CandidatesRanked,
     CandidateSubmitted,
@@ -40,8 +44,11 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    HistoryCondensed,
+    LoopNoticed,
     MessageAdded,
     ModelReplied,
+    PlanMade,
     ResultPublished,
     RunClaimed,
     RunFinished,
@@ -51,6 +58,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
     WinnerDelivered,
+    WorkspaceCheckpointed,
     Writer,
 )
 from swe_ai_fleet.domain.message import (
@@ -61,7 +69,9 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
+from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 from swe_ai_fleet.domain.task import (
+    ApprovalPolicy,
     CheckSpec,
     Constraints,
     Delivery,
@@ -255,6 +265,54 @@ def representatives() -> list[EventBody]:
             audit_head=finished.hash,
             answer="Fixed.",
             error="late",
+        ),
+        CallRepaired(step=3, call_id="1-1", repairs=("name: read_file", "fences")),
+        HistoryCondensed(step=9, method="summarised", messages=messages, tokens_before=9000, tokens_after=900),
+        LoopNoticed(step=12, pattern="repeat", advice="nudge"),
+        PlanMade(
+            step=1,
+            plan=Plan(
+                steps=(
+                    PlanStep(
+                        tool="files",
+                        operation="read_file",
+                        params={"path": "a.py"},
+                        why="to see it",
+                        on_failure=OnFailure.SKIP,
+                    ),
+                ),
+                reasoning="Look first.",
+            ),
+            reason="the file was gone",
+        ),
+        WorkspaceCheckpointed(step=4, revision=7, commit="a" * 40, head="b" * 40, branch="fleet/work", bundle=blob),
+        ApprovalRequested(
+            request=ApprovalRequest(
+                approval_id="agent-1/1-1",
+                agent_id="agent-1",
+                policy=ApprovalPolicy.RISKY,
+                goal="Fix the bug.",
+                approach="rm -rf build",
+                call=call,
+                step=4,
+                requested_at=AT,
+                expires_at=AT,
+                reasons=("destructive",),
+                memory="The build directory is generated.",
+                diff="--- a/x\n+++ b/x\n",
+                diff_ref=blob,
+            ),
+            usage=usage,
+        ),
+        ApprovalResolved(
+            resolution=ApprovalResolution(
+                approval_id="agent-1/1-1",
+                decision=ApprovalDecision.ADJUSTED,
+                text="Only build/tmp.",
+                approver="Ada",
+                caller="token",
+                at=AT,
+            )
         ),
         RunLost(lost_agent_id="agent-2", reason="its process died"),
         CandidateSubmitted(candidate=candidate),

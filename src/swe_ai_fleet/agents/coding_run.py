@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.opening import instruction_files, opening_messages
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.toolbox import Toolbox
@@ -113,12 +116,14 @@ async def _solve(
     run = AgentRun(
         model=model,
         toolbox=toolbox,
+        history=History(opening),
+        budget=Budget(task.constraints.limits),
+        rules=Rules(abort_on_error=task.constraints.abort_on_error),
         journal=journal,
-        limits=task.constraints.limits,
+        guard=LoopGuard(),
         sampling=Sampling(temperature=perspective.temperature, seed=perspective.seed),
-        abort_on_error=task.constraints.abort_on_error,
     )
-    trajectory = await run.drive(opening)
+    trajectory = await run.drive()
     diff = await clone.diff()
     commit, branch = await clone.head()
     return Solution(trajectory=trajectory, diff=diff, commit=commit, branch=branch, model=capabilities.model)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NoReturn, cast
 
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, answer_text
 from swe_ai_fleet.tools.operation import Definition, Toolkit
@@ -58,20 +58,29 @@ class Toolbox:
             FINAL_ANSWER,
         )
 
-    async def call_all(self, calls: Sequence[ToolCall]) -> tuple[Observation, ...]:
+    async def call_all(
+        self, calls: Sequence[ToolCall], *, refusals: Mapping[str, str] | None = None, truncated: bool = False
+    ) -> tuple[Observation, ...]:
         """Carry out the calls of one reply, concurrently where they allow it; observations in the calls' order.
 
         A call waits for those before it that hold a resource it locks, unless both only read: the effect is that of
         the order the model wrote. A failing call cancels no other.
+
+        Args:
+            calls: What the model asked for.
+            refusals: By call id, why a call is not carried out but answered with that.
+            truncated: The reply was cut off, so arguments that end too early must not be mended.
         """
         tasks: list[asyncio.Task[Observation]] = []
         async with asyncio.TaskGroup() as group:
             for number, call in enumerate(calls):
                 before = [tasks[i] for i in range(number) if self._conflict(calls[i], call)]
-                tasks.append(group.create_task(self._after(before, call)))
+                tasks.append(group.create_task(self._after(before, call, (refusals or {}).get(call.call_id, ""))))
         return tuple(task.result() for task in tasks)
 
-    async def _after(self, before: Sequence[asyncio.Task[Observation]], call: ToolCall) -> Observation:
+    async def _after(self, before: Sequence[asyncio.Task[Observation]], call: ToolCall, refusal: str) -> Observation:
+        if refusal:
+            return Observation(call_id=call.call_id, result=self._reject(call, refusal, Outcome.REFUSED))
         if before:
             await asyncio.wait(before)
         return Observation(call_id=call.call_id, result=await self._call(call))
@@ -89,14 +98,16 @@ class Toolbox:
         toolkit, definition = found
         return await self._pipeline.call(definition, toolkit, arguments, call_id=call.call_id)
 
-    def _reject(self, call: ToolCall, error: str) -> ToolResult:
+    def _reject(self, call: ToolCall, error: str, outcome: Outcome = Outcome.INVALID) -> ToolResult:
         """An audited observation for a call that reached no operation."""
         found = self._operations.get(call.name)
         nameless = replace(FINAL_ANSWER, name="unknown", tool="unknown", operation=call.name[:64])
         spec = found[1].spec if found else nameless
         arguments = {"raw": call.arguments[:1000]}
         record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=call.call_id)
-        return record.close(ToolResult(success=False, operation=call.name[:64], error=error, outcome=Outcome.INVALID))
+        refused = Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED
+        result = ToolResult(success=False, operation=call.name[:64], error=error, outcome=outcome)
+        return record.close(result, refused, error)
 
     def _unknown(self, name: str) -> str:
         names = [spec.name for spec in self.specs]

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What was spent. Tokens as the server counts them; `cached_tokens` are the part of the prompt it had cached."""
+    """What was spent. Tokens as the server counts them; `cached_tokens` are the part of the prompt it had cached.
+
+    `cost` is money in the currency of the configured prices, 0 where none are.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -15,6 +18,7 @@ class Usage:
     model_calls: int = 0
     tool_calls: int = 0
     duration_ms: int = 0
+    cost: float = 0.0
 
     @property
     def total_tokens(self) -> int:
@@ -28,15 +32,32 @@ class Usage:
             model_calls=self.model_calls + other.model_calls,
             tool_calls=self.tool_calls + other.tool_calls,
             duration_ms=self.duration_ms + other.duration_ms,
+            cost=self.cost + other.cost,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one agent run may spend. `max_tokens` counts prompt and completion; 0 means no such limit."""
+    """What one agent run may spend. `max_tokens` counts prompt and completion; 0 tokens or cost means no limit."""
 
     max_iterations: int = 100
     max_tool_calls: int = 300
     max_tokens: int = 0
     timeout_seconds: float = 1800.0
     command_timeout_seconds: float = 300.0
+    max_cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What a model costs, for a million tokens each, in one currency of the operator's choice."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    cached: float | None = None
+
+    def cost(self, usage: Usage) -> float:
+        """The price of a usage; cached prompt tokens cost what others do where no price of theirs is known."""
+        cached = self.prompt if self.cached is None else self.cached
+        fresh = max(0, usage.prompt_tokens - usage.cached_tokens)
+        return (fresh * self.prompt + usage.cached_tokens * cached + usage.completion_tokens * self.completion) / 1e6

@@ -71,7 +71,10 @@ class Perspective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One agent run to carry out. `generation` grows with every take-over of the run."""
+    """One agent run to carry out. `generation` grows with every take-over of the run.
+
+    With `resume` it goes on where its events in the log leave off.
+    """
 
     execution_id: str
     agent_id: str
@@ -79,6 +82,7 @@ class Assignment:
     repository: PinnedRepository
     perspective: Perspective = field(default_factory=Perspective)
     generation: int = 1
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

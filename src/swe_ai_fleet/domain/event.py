@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.candidate import Artifacts, BlobRef, Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.message import Message, ModelReply
+from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -100,6 +102,81 @@ class MessageAdded:
     step: int
     message: Message
     type: Literal["message_added"] = "message_added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRepaired:
+    """A call was mended before it was carried out; `call_id` is empty where the reply as a whole was."""
+
+    step: int
+    repairs: tuple[str, ...]
+    call_id: str = ""
+    type: Literal["call_repaired"] = "call_repaired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryCondensed:
+    """The conversation was rewritten to fit; `messages` are the whole of it from here on. Tokens are estimates."""
+
+    step: int
+    method: str
+    messages: tuple[Message, ...]
+    tokens_before: int
+    tokens_after: int
+    type: Literal["history_condensed"] = "history_condensed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopNoticed:
+    """The agent goes in circles; `advice` is what was done about it."""
+
+    step: int
+    pattern: str
+    advice: str
+    type: Literal["loop_noticed"] = "loop_noticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade:
+    """The agent has a plan, the first or a new one."""
+
+    step: int
+    plan: Plan
+    reason: str = ""
+    type: Literal["plan_made"] = "plan_made"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceCheckpointed:
+    """The clone as it stood: `commit` holds the tree with untracked files, on top of `head`; `bundle` has both.
+
+    Without a bundle nothing differs from the base commit.
+    """
+
+    step: int
+    revision: int
+    commit: str
+    head: str
+    branch: str = ""
+    bundle: BlobRef | None = None
+    type: Literal["workspace_checkpointed"] = "workspace_checkpointed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested:
+    """An agent waits for a person; its run goes on from here once they decided."""
+
+    request: ApprovalRequest
+    usage: Usage = field(default_factory=Usage)
+    type: Literal["approval_requested"] = "approval_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalResolved:
+    """A person decided, or the time for it was up. Written by the execution itself."""
+
+    resolution: ApprovalResolution
+    type: Literal["approval_resolved"] = "approval_resolved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +272,13 @@ EventBody = (
     | RunClaimed
     | ModelReplied
     | MessageAdded
+    | CallRepaired
+    | HistoryCondensed
+    | LoopNoticed
+    | PlanMade
+    | WorkspaceCheckpointed
+    | ApprovalRequested
+    | ApprovalResolved
     | ToolStarted
     | ToolFinished
     | RunFinished

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 from swe_ai_fleet.domain.budget import Usage
@@ -30,7 +31,10 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
+    """`images` are `data:` or `https:` URLs, for models that take pictures."""
+
     content: str
+    images: tuple[str, ...] = ()
     role: Literal["user"] = "user"
 
 
@@ -57,12 +61,13 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model answered to one request."""
+    """What a model answered to one request. `repairs` say what was mended before it could be read."""
 
     message: AssistantMessage
     finish_reason: FinishReason
     usage: Usage
     model: str = ""
+    repairs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +79,31 @@ class Sampling:
     max_tokens: int | None = None
 
 
+class ToolProtocol(StrEnum):
+    """How tool calls travel: as the API's own, as JSON that a schema constrains, or as tagged text."""
+
+    NATIVE = "native"
+    JSON = "json"
+    TEXT = "text"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCapabilities:
-    """What a probe of the server found out. `max_model_len` is in tokens, 0 when the server does not say."""
+    """What a probe of the server found out. `max_model_len` is in tokens, 0 when the server does not say.
+
+    `strict_schemas`: tools may say `strict`; `structured_output`: a reply can be held to a JSON schema;
+    `parallel_tools`: a reply may carry several calls; `images`: user messages may carry pictures.
+    """
 
     model: str
     max_model_len: int = 0
-    native_tools: bool = True
+    protocol: ToolProtocol = ToolProtocol.NATIVE
+    parallel_tools: bool = True
     strict_schemas: bool = False
+    structured_output: bool = False
+    images: bool = False
     server: str = ""
+
+    @property
+    def native_tools(self) -> bool:
+        return self.protocol is ToolProtocol.NATIVE

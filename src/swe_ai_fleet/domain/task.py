@@ -47,6 +47,23 @@ class TaskKind(StrEnum):
     ORCHESTRATE = "orchestrate"
 
 
+class PlanningMode(StrEnum):
+    """`simple` carries out one plan, `agentic` chooses each next step, `hybrid` lets the task's complexity decide."""
+
+    SIMPLE = "simple"
+    AGENTIC = "agentic"
+    HYBRID = "hybrid"
+
+
+class ApprovalPolicy(StrEnum):
+    """What a person has to approve: nothing, the plan, risky calls, every call with a side effect."""
+
+    NONE = "none"
+    PLAN = "plan"
+    RISKY = "risky"
+    EVERY = "every"
+
+
 class UncommittedChanges(StrEnum):
     """What to do when a local repository has changes that no commit holds."""
 
@@ -177,6 +194,8 @@ class Task:
     enable_tools: bool = True
     tools: tuple[str, ...] = ()
     model_profile: str = ""
+    planning_mode: PlanningMode = PlanningMode.AGENTIC
+    approval: ApprovalPolicy = ApprovalPolicy.NONE
     attempt: int = 1
     case_id: str = ""
     story_id: str = ""

@@ -40,7 +40,8 @@ class OperationSpec:
     """One function a model can call, with the traits that policy and scheduling go by.
 
     `name` is `<tool>_<operation>`; `parameters` is a JSON schema of type object; `locks` are the resources that two
-    concurrent calls must not share; `time_limit_seconds` is the default limit of one call.
+    concurrent calls must not share; `time_limit_seconds` is the default limit of one call; results of a read-only
+    operation may be given again to the same tenant for `cache_seconds`, in other runs too.
     """
 
     name: str
@@ -54,6 +55,7 @@ class OperationSpec:
     executes: bool = False
     locks: frozenset[str] = frozenset()
     time_limit_seconds: float = 300.0
+    cache_seconds: float = 0.0
     roles: frozenset[Role] = frozenset(Role)
 
 
@@ -61,7 +63,8 @@ class OperationSpec:
 class ToolResult:
     """What one operation gave. `content` is plain text for a reader; `metadata` is JSON for a program.
 
-    `duration` is in seconds. `artifact` is the digest of the whole output where `truncated` says it was cut.
+    `duration` is in seconds. `artifact` is the digest of the whole output where `truncated` says it was cut. `cached`
+    says that an earlier, identical call gave this.
     """
 
     success: bool
@@ -74,6 +77,7 @@ class ToolResult:
     duration: float = 0.0
     truncated: bool = False
     artifact: str = ""
+    cached: bool = False
 
     def observation(self) -> str:
         """The text a model reads about this call: the content, or an error that says what is valid."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -82,7 +82,13 @@ class ScriptedModel:
             raise self.fault
 
     async def reply(
-        self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
     ) -> ModelReply:
         await self.ping()
         return ModelReply(message=AssistantMessage(content="Done."), finish_reason="stop", usage=Usage())

@@ -90,6 +90,13 @@ class StopReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STOP_REASON_MODEL_ERROR: _ClassVar[StopReason]
     STOP_REASON_CANCELLED: _ClassVar[StopReason]
     STOP_REASON_LOST: _ClassVar[StopReason]
+    STOP_REASON_MAX_COST: _ClassVar[StopReason]
+    STOP_REASON_MODEL_STOPPED: _ClassVar[StopReason]
+    STOP_REASON_MALFORMED_REPLIES: _ClassVar[StopReason]
+    STOP_REASON_LOOP: _ClassVar[StopReason]
+    STOP_REASON_PLAN_FAILED: _ClassVar[StopReason]
+    STOP_REASON_AWAITING_APPROVAL: _ClassVar[StopReason]
+    STOP_REASON_REJECTED: _ClassVar[StopReason]
 
 class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -157,6 +164,13 @@ STOP_REASON_TOOL_ERROR: StopReason
 STOP_REASON_MODEL_ERROR: StopReason
 STOP_REASON_CANCELLED: StopReason
 STOP_REASON_LOST: StopReason
+STOP_REASON_MAX_COST: StopReason
+STOP_REASON_MODEL_STOPPED: StopReason
+STOP_REASON_MALFORMED_REPLIES: StopReason
+STOP_REASON_LOOP: StopReason
+STOP_REASON_PLAN_FAILED: StopReason
+STOP_REASON_AWAITING_APPROVAL: StopReason
+STOP_REASON_REJECTED: StopReason
 VERDICT_UNSPECIFIED: Verdict
 VERDICT_ACCEPT: Verdict
 VERDICT_REVISE: Verdict
@@ -495,7 +509,7 @@ class Delivery(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., push: _Optional[bool] = ..., author_name: _Optional[str] = ..., author_email: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TaskConstraints(_message.Message):
-    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers")
+    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers", "max_cost")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -517,6 +531,7 @@ class TaskConstraints(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     ABORT_ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     MCP_SERVERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_COST_FIELD_NUMBER: _ClassVar[int]
     rubric: str
     requirements: _containers.RepeatedScalarFieldContainer[str]
     metadata: _containers.ScalarMap[str, str]
@@ -531,7 +546,8 @@ class TaskConstraints(_message.Message):
     network: NetworkPolicy
     abort_on_error: bool
     mcp_servers: _containers.RepeatedCompositeFieldContainer[McpServer]
-    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ...) -> None: ...
+    max_cost: float
+    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ..., max_cost: _Optional[float] = ...) -> None: ...
 
 class McpServer(_message.Message):
     __slots__ = ("name", "command", "url", "variables", "tools", "allowed_hosts")

@@ -8,7 +8,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
@@ -145,7 +145,13 @@ class OpenAIChatModel:
                 raise
 
     async def reply(
-        self, messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
     ) -> ModelReply:
         """One completion, by native tool calls where the server has them, else by calls written as text.
 

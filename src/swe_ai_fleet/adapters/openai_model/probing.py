@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.adapters.openai_model.answers import ListedModel
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
-from swe_ai_fleet.domain.message import ModelCapabilities
+from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _OLD_LIMIT_FIELD = "max_tokens"
 _NEW_LIMIT_FIELD = "max_completion_tokens"
@@ -50,7 +50,7 @@ async def find_out(model: ListedModel, ask: Callable[[bytes], Awaitable[Refusal 
     capabilities = ModelCapabilities(
         model=model.id,
         max_model_len=model.longest,
-        native_tools=native,
+        protocol=ToolProtocol.NATIVE if native else ToolProtocol.TEXT,
         strict_schemas=strict,
         server=model.owned_by or "",
     )

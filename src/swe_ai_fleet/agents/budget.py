@@ -1,0 +1,104 @@
+"""What a run may spend, as a node of a tree: a sub-agent gets what is left of its parent's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage
+from swe_ai_fleet.domain.trajectory import StopReason
+
+
+class Budget:
+    """Counts what is spent against limits; what a child is given is reserved until it is done.
+
+    Args:
+        limits: What may be spent here and below.
+        prices: What tokens cost; without them nothing costs anything.
+        spent: What an earlier part of the same run spent already.
+    """
+
+    def __init__(self, limits: Limits, *, prices: Prices | None = None, spent: Usage | None = None) -> None:
+        self.limits = limits
+        self.usage = spent or Usage()
+        self._prices = prices
+        self._reserved = Usage()
+        self._iterations = 0
+        self._started_at = time.monotonic() - self.usage.duration_ms / 1000
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the run may still take."""
+        return max(0.0, self.limits.timeout_seconds - (time.monotonic() - self._started_at))
+
+    @property
+    def tool_calls_left(self) -> int:
+        return max(0, self.limits.max_tool_calls - self.usage.tool_calls - self._reserved.tool_calls)
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Prompt and completion tokens together; None where nothing limits them."""
+        if not self.limits.max_tokens:
+            return None
+        return max(0, self.limits.max_tokens - self.usage.total_tokens - self._reserved.total_tokens)
+
+    @property
+    def cost_left(self) -> float | None:
+        if not self.limits.max_cost:
+            return None
+        return max(0.0, self.limits.max_cost - self.usage.cost - self._reserved.cost)
+
+    def spent(self, *, iterations: int) -> StopReason | None:
+        """Which limit is reached, if one is. Time is not looked at: a time-out interrupts, it is not waited for."""
+        if iterations >= self.limits.max_iterations:
+            return StopReason.MAX_ITERATIONS
+        if not self.tool_calls_left:
+            return StopReason.MAX_TOOL_CALLS
+        if self.tokens_left == 0:
+            return StopReason.MAX_TOKENS
+        if self.cost_left == 0:
+            return StopReason.MAX_COST
+        return None
+
+    def settle(self, usage: Usage) -> None:
+        """Count what was spent, at its price."""
+        if self._prices is not None and not usage.cost:
+            usage = replace(usage, cost=self._prices.cost(usage))
+        self.usage += usage
+
+    def total(self) -> Usage:
+        """What was spent so far, with the time on the clock."""
+        return replace(self.usage, duration_ms=round((time.monotonic() - self._started_at) * 1000))
+
+    @contextmanager
+    def child(self, limits: Limits) -> Generator[Budget]:
+        """At most `limits` and at most what is left here, reserved meanwhile and settled at the end."""
+        granted = replace(
+            limits,
+            max_tool_calls=min(limits.max_tool_calls, self.tool_calls_left),
+            max_tokens=int(_least(limits.max_tokens, self.tokens_left, trace=1)),
+            max_cost=_least(limits.max_cost, self.cost_left, trace=1e-9),
+            timeout_seconds=min(limits.timeout_seconds, self.seconds_left),
+        )
+        reserved = Usage(prompt_tokens=granted.max_tokens, tool_calls=granted.max_tool_calls, cost=granted.max_cost)
+        child = Budget(granted, prices=self._prices)
+        self._reserved += reserved
+        try:
+            yield child
+        finally:
+            self._reserved = replace(
+                self._reserved,
+                prompt_tokens=self._reserved.prompt_tokens - reserved.prompt_tokens,
+                tool_calls=self._reserved.tool_calls - reserved.tool_calls,
+                cost=self._reserved.cost - reserved.cost,
+            )
+            self.usage += replace(child.usage, duration_ms=0)
+
+
+def _least(limit: float, left: float | None, *, trace: float) -> float:
+    """The lower of a limit (0: none) and what is left (None: no limit); never 0, which would mean no limit."""
+    if left is None:
+        return limit
+    return max(trace, min(limit or left, left))
