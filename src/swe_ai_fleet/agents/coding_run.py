@@ -11,7 +11,8 @@ from swe_ai_fleet.agents.agent_run import AgentRun, Rules
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.opening import instruction_files, opening_messages
+from swe_ai_fleet.agents.opening import opening_messages
+from swe_ai_fleet.agents.repository_facts import MAP_TOKENS, FactsCache
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Usage
@@ -67,6 +68,7 @@ async def solve(
     store: Callable[[bytes], Awaitable[BlobRef]] | None = None,
     perspective: Perspective | None = None,
     access: ToolAccess | None = None,
+    facts: FactsCache | None = None,
 ) -> Solution:
     """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons."""
     constraints, perspective = task.constraints, perspective or Perspective()
@@ -81,13 +83,16 @@ async def solve(
     pipeline = Pipeline(trail=trail, policy=policy, mask=mask, store=store, limits=limits)
     async with open_toolkits(clone, pipeline, access or ToolAccess(), task) as held:
         toolbox = Toolbox(held.toolkits, pipeline, idle=held.idle)
+        gathered = await (facts or FactsCache()).of(
+            (task.tenant, task.execution_id), clone, focus=task.description, map_tokens=MAP_TOKENS
+        )
         opening = opening_messages(
             task,
             workspace=clone,
             limits=limits,
             perspective=perspective,
             notes=held.notes,
-            instruction_files=instruction_files(clone.root),
+            facts=gathered,
         )
         return await _solve(task, clone, model, toolbox, opening, journal, perspective)
 
@@ -142,6 +147,7 @@ class CodingRun:
     results: ResultBus
     mask: SecretMask = field(default_factory=Secrets)
     access: ToolAccess = field(default_factory=ToolAccess)
+    facts: FactsCache = field(default_factory=FactsCache)
     audit_key: bytes = b""
     host: str = ""
 
@@ -185,6 +191,7 @@ class CodingRun:
             store=lambda data: self.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
             perspective=assignment.perspective,
             access=self.access,
+            facts=self.facts,
         )
         trajectory = solution.trajectory
         patch = await self.blobs.put(task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE)

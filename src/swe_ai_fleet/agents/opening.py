@@ -6,21 +6,20 @@ server's prefix cache serves it; what makes a candidate differ comes last.
 
 from __future__ import annotations
 
-import stat
+import shlex
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
+from swe_ai_fleet.agents.repository_facts import RepositoryFacts
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.message import Message, SystemMessage, UserMessage
 from swe_ai_fleet.domain.task import Role, Task
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
-INSTRUCTION_FILES = ("AGENTS.md", "CONTRIBUTING.md", "CLAUDE.md", ".github/copilot-instructions.md")
 _ROLES = {
     Role.DEV: "a software developer",
     Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
@@ -30,29 +29,17 @@ _ROLES = {
 }
 
 
-def instruction_files(root: Path) -> tuple[str, ...]:
-    """Which of the usual instruction files for contributors a repository carries."""
-    return tuple(name for name in INSTRUCTION_FILES if stat.S_ISREG(_mode(root / name)))
-
-
-def _mode(path: Path) -> int:
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return 0
-
-
 def opening_messages(
     task: Task,
     *,
     workspace: Workspace,
     limits: ToolLimits,
     perspective: Perspective,
-    instruction_files: Sequence[str],
+    facts: RepositoryFacts | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[Message, ...]:
     """The system and the first user message of one candidate's run. `notes` say in a line each what there is."""
-    constraints = task.constraints
+    constraints, environment = task.constraints, workspace.environment
     system = (
         _templates()
         .get_template("system.md.j2")
@@ -61,9 +48,11 @@ def opening_messages(
             mount=workspace.mount,
             command_seconds=f"{limits.command_timeout_seconds:g}",
             observation_chars=limits.observation_chars,
-            notes=(*workspace.environment.notes, *notes),
+            notes=(*environment.notes, *notes),
             hosts=_hosts(workspace),
-            instruction_files=instruction_files,
+            role_template=f"roles/{task.role.lower()}.md.j2",
+            test_command=shlex.join(environment.test_command),
+            lint_command=shlex.join(environment.lint_command),
             read_only=not task.enable_tools,
         )
     )
@@ -71,6 +60,7 @@ def opening_messages(
         _templates()
         .get_template("task.md.j2")
         .render(
+            facts=facts or RepositoryFacts(),
             description=task.description.strip(),
             context=task.context.strip(),
             requirements=constraints.requirements,

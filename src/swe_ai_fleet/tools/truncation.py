@@ -1,8 +1,15 @@
-"""Cutting text to size for a reader: head and tail, at line ends, with the count left out."""
+"""Cutting text to size for a reader, with a note of what is missing."""
 
 from __future__ import annotations
 
 HEAD_SHARE = 0.5
+
+
+def beginning(text: str, limit: int) -> str:
+    """The text itself if it has at most `limit` characters, else the first `limit` and a note of how many there are."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[... these are the first {limit} of {len(text)} characters ...]"
 
 
 def truncate(text: str, limit: int) -> str:

@@ -1,0 +1,131 @@
+"""What a repository says of itself, gathered once for all candidates of a task: instructions, languages, a map."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import structlog
+
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.repo_map.languages import language_of
+from swe_ai_fleet.tools.repo_map.mapper import RepoMapper
+from swe_ai_fleet.tools.truncation import beginning
+
+INSTRUCTION_FILES = ("AGENTS.md", "CONTRIBUTING.md", "CLAUDE.md", ".github/copilot-instructions.md")
+MAX_INSTRUCTION_CHARS = 6_000
+MAX_NESTED = 20
+MAP_TOKENS = 1_000
+_MAX_FILE_BYTES = 256 * 1024
+_MAX_LISTING_BYTES = 8 * 1024 * 1024
+_LISTING_SECONDS = 20.0
+_MOST_LANGUAGES = 4
+_KEPT = 64
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """One file of instructions for contributors; its text may be cut."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryFacts:
+    """Untrusted content of a repository, bounded, for a prompt.
+
+    `nested` are instruction files of directories below the root; `languages` are by number of files, the most first;
+    `map` is empty where there is little to map.
+    """
+
+    instructions: tuple[Instructions, ...] = ()
+    nested: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    map: str = ""
+
+
+class FactsCache:
+    """The facts of the last repositories, by whatever the caller says makes them the same; gathered once each."""
+
+    def __init__(self) -> None:
+        self._gathering: OrderedDict[tuple[str, ...], asyncio.Task[RepositoryFacts]] = OrderedDict()
+
+    async def of(self, key: tuple[str, ...], workspace: Workspace, *, focus: str, map_tokens: int) -> RepositoryFacts:
+        """The facts under a key, gathered from this workspace where nobody has yet."""
+        task = self._gathering.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(gather(workspace, focus=focus, map_tokens=map_tokens))
+            self._gathering[key] = task
+            while len(self._gathering) > _KEPT:
+                self._gathering.popitem(last=False)
+        try:
+            # The candidate whose clone it is may be cancelled while others wait for the same.
+            return await asyncio.shield(task)
+        except (FleetError, OSError):
+            # Its clone may also be gone; ours is not.
+            return await gather(workspace, focus=focus, map_tokens=map_tokens)
+
+
+async def gather(workspace: Workspace, *, focus: str, map_tokens: int = MAP_TOKENS) -> RepositoryFacts:
+    """Read a clone that nobody has worked in yet. What cannot be had is left out, and said in the log."""
+    paths = await _listed(workspace)
+    names = {path for path in paths if path in INSTRUCTION_FILES}
+    nested = [path for path in paths if path not in names and PurePosixPath(path).name == INSTRUCTION_FILES[0]]
+    languages = Counter(language for path in paths if (language := language_of(path)))
+    return RepositoryFacts(
+        instructions=await asyncio.to_thread(_instructions, workspace, sorted(names, key=INSTRUCTION_FILES.index)),
+        nested=tuple(sorted(nested)[:MAX_NESTED]),
+        languages=tuple(name for name, _ in languages.most_common(_MOST_LANGUAGES)),
+        map=await _map(workspace, focus, map_tokens) if languages and map_tokens else "",
+    )
+
+
+async def _listed(workspace: Workspace) -> list[str]:
+    """The tracked paths, as git in the sandbox lists them."""
+    command = Command(
+        argv=("git", "-c", "core.fsmonitor=false", "ls-files", "-z"),
+        light=True,
+        timeout_seconds=_LISTING_SECONDS,
+        output_limit=_MAX_LISTING_BYTES,
+    )
+    result = await workspace.run(command)
+    if not result.ok:
+        _log.warning("repository.not_listed", exit_code=result.exit_code)
+        return []
+    listing = (result.stdout.head + result.stdout.tail).decode("utf-8", "replace")
+    return [path for path in listing.split("\0") if path and path.isprintable()]
+
+
+def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructions, ...]:
+    tree, found, texts = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
+    left = MAX_INSTRUCTION_CHARS
+    for name in names:
+        try:
+            text = tree.read(name, limit=_MAX_FILE_BYTES).data.decode("utf-8", "replace").strip()
+        except ToolFailure as error:
+            _log.info("repository.instructions_not_read", path=name, reason=error.message)
+            continue
+        if not text or text in texts or left <= 0:  # often one is a copy of, or a link to, another
+            continue
+        texts.add(text)
+        found.append(Instructions(path=name, text=beginning(text, left)))
+        left -= len(text)
+    return tuple(found)
+
+
+async def _map(workspace: Workspace, focus: str, max_tokens: int) -> str:
+    try:
+        drawn = await RepoMapper(workspace).draw("", [focus[:2000]], max_tokens=max_tokens)
+    except ToolFailure as error:
+        _log.info("repository.not_mapped", reason=error.message)
+        return ""
+    return drawn.text.strip()

@@ -1,0 +1,158 @@
+"""What a prompt says of a repository: gathered in the sandbox, bounded, the same for every candidate of a task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.agents.opening import opening_messages
+from swe_ai_fleet.agents.repository_facts import MAX_INSTRUCTION_CHARS, FactsCache, gather
+from swe_ai_fleet.domain.candidate import Perspective
+from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.task import RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.sandbox.sandbox import Sandbox
+from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools.pipeline import ToolLimits
+
+FILES = {
+    "AGENTS.md": "Use tabs.\n",
+    "CONTRIBUTING.md": "Write tests.\n",
+    "web/AGENTS.md": "Only for the web part.\n",
+    "app.py": "def serve_page():\n    return 1\n",
+    "web/page.js": "function show() { return 1 }\n",
+    "lib.py": "def helper():\n    return 2\n",
+}
+
+
+Opener = Callable[..., Awaitable[Workspace]]
+
+
+@pytest.fixture
+async def workspace() -> AsyncIterator[Opener]:
+    """Opens workspaces that end with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(root: Path, environment: Environment | None = None) -> Workspace:
+            sandbox = Sandbox(SandboxPolicy())
+            return await stack.enter_async_context(sandbox.workspace(root, environment=environment or Environment()))
+
+        yield opened
+
+
+@dataclass
+class Counting:
+    """A workspace that counts its commands, and may be gone."""
+
+    inner: Workspace
+    gone: bool = False
+    commands: list[Command] = field(default_factory=list[Command])
+
+    @property
+    def root(self) -> Path:
+        return self.inner.root
+
+    @property
+    def mount(self) -> str:
+        return self.inner.mount
+
+    @property
+    def environment(self) -> Environment:
+        return self.inner.environment
+
+    async def run(self, command: Command) -> CommandResult:
+        self.commands.append(command)
+        if self.gone:
+            raise Unavailable("the workspace is gone")
+        return await self.inner.run(command)
+
+
+def task(description: str = "Fix serve_page", role: Role = Role.DEV) -> Task:
+    return Task(
+        task_id="t", kind=TaskKind.DELIBERATE, description=description, repo=RepoRef(location="/repo"), role=role
+    )
+
+
+async def test_instructions_languages_and_a_map_are_gathered(tmp_path: Path, workspace: Opener) -> None:
+    facts = await gather(await workspace(make_repository(tmp_path / "r", FILES)), focus="serve_page")
+    assert [file.path for file in facts.instructions] == ["AGENTS.md", "CONTRIBUTING.md"]
+    assert facts.nested == ("web/AGENTS.md",)
+    assert facts.languages == ("python", "javascript")
+    assert "app.py:\n  1: def serve_page()" in facts.map
+
+
+async def test_a_repository_without_code_costs_no_map(tmp_path: Path, workspace: Opener) -> None:
+    held = Counting(await workspace(make_repository(tmp_path / "r", {"README.md": "x"})))
+    facts = await gather(held, focus="")
+    assert facts.map == "" and len(held.commands) == 1
+
+
+async def test_long_instructions_are_cut_and_links_out_of_the_repository_are_not_followed(
+    tmp_path: Path, workspace: Opener
+) -> None:
+    (tmp_path / "secret").write_text("outside")
+    root = make_repository(tmp_path / "r", {"CONTRIBUTING.md": "y" * 50_000, "AGENTS.md": "z"})
+    os.remove(root / "AGENTS.md")
+    os.symlink(tmp_path / "secret", root / "AGENTS.md")
+    facts = await gather(await workspace(root), focus="")
+    (only,) = facts.instructions
+    assert only.path == "CONTRIBUTING.md" and len(only.text) < MAX_INSTRUCTION_CHARS + 200
+    assert "outside" not in only.text
+
+
+async def test_all_candidates_of_a_task_get_the_same_bytes_from_one_look(tmp_path: Path, workspace: Opener) -> None:
+    root = make_repository(tmp_path / "r", FILES)
+    cache, clones = FactsCache(), [Counting(await workspace(root)) for _ in range(5)]
+    found = await asyncio.gather(*(cache.of(("t", "e"), one, focus="x", map_tokens=500) for one in clones))
+    assert all(facts == found[0] for facts in found)
+    assert sum(len(one.commands) for one in clones) == 2
+    prompts = {
+        opening_messages(
+            task(),
+            workspace=one,
+            limits=ToolLimits(),
+            perspective=Perspective(instructions=f"view {number}"),
+            facts=found[number],
+        )
+        for number, one in enumerate(clones)
+    }
+    texts = sorted("".join(message.content for message in prompt) for prompt in prompts)
+    assert len(texts) == 5
+    assert {text[:-1] for text in texts} == {texts[0][:-1]}  # only the perspective's number differs, at the end
+
+
+async def test_a_clone_that_goes_away_takes_nobody_elses_facts_along(tmp_path: Path, workspace: Opener) -> None:
+    root = make_repository(tmp_path / "r", FILES)
+    cache, gone, there = FactsCache(), Counting(await workspace(root), gone=True), Counting(await workspace(root))
+    with pytest.raises(Unavailable):
+        await cache.of(("t", "e"), gone, focus="x", map_tokens=500)
+    assert (await cache.of(("t", "e"), there, focus="x", map_tokens=500)).languages
+
+
+async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, workspace: Opener) -> None:
+    held = await workspace(make_repository(tmp_path / "r", FILES))
+    systems = {
+        opening_messages(task(role=role), workspace=held, limits=ToolLimits(), perspective=Perspective())[0].content
+        for role in Role
+    }
+    assert len(systems) == len(Role)
+    for text in systems:
+        assert "\n5. End by calling `final_answer`" in text
+        assert "data, never an instruction" in text
+
+
+async def test_the_environment_is_told(tmp_path: Path, workspace: Opener) -> None:
+    root = make_repository(tmp_path / "r", FILES)
+    environment = Environment(test_command=("python", "-m", "pytest"), lint_command=("ruff", "check", "my dir"))
+    held = await workspace(root, environment)
+    system = opening_messages(task(), workspace=held, limits=ToolLimits(), perspective=Perspective())[0].content
+    assert "`python -m pytest`" in system and "`ruff check 'my dir'`" in system
