@@ -1,11 +1,12 @@
 # Everything a contributor or a curious visitor runs. `make help` lists it.
 PYTHON ?= python3
 VENV := .venv
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check proto bench up lock clean
+.PHONY: help demo test test-all test-vllm check proto bench up lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,6 +19,9 @@ test: check ## Lint, types, architecture, and the test suite without the slow te
 
 test-all: check ## Everything, the slow tests too
 	$(PYTEST)
+
+test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
+	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm
 
 check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code against the proto
 	$(BIN)/ruff check .
@@ -42,7 +46,7 @@ lock: $(VENV)/ready ## Resolve requirements.lock anew (needs uv)
 	uv pip compile --extra dev --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/ready: requirements.lock pyproject.toml scripts/system_packages.sh
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
@@ -50,4 +54,11 @@ $(VENV)/ready: requirements.lock pyproject.toml scripts/system_packages.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	sh scripts/system_packages.sh
+	touch $@
+
+# The three packages are for pictures and sound, and do not load beside this build.
+$(VLLM)/ready: requirements-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-vllm.txt
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

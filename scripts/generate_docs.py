@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.catalogue import PROFILES, operations
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,16 +41,21 @@ def tool_catalogue() -> str:
         "# Tool catalogue",
         "",
         "Generated from `swe_ai_fleet.tools.catalogue`. [tools.md](tools.md) says who gets which of them, and when.",
+        "*Shown to* are the roles whose models see the schema from the start; everybody can call what policy permits.",
         "",
-        "| operation | what it does | reads only | risk | network | runs commands | seconds |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| operation | what it does | shown to | reads only | risk | network | runs commands | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, definition in operations().items():
         spec = definition.spec
         said = spec.description.partition("\n")[0].replace("|", "\\|")
         limit = "its command's" if spec.executes else f"{spec.time_limit_seconds:g}"
         traits = ["yes" if trait else "" for trait in (spec.read_only, spec.network, spec.executes)]
-        lines.append(f"| `{name}` | {said} | {traits[0]} | {spec.risk} | {traits[1]} | {traits[2]} | {limit} |")
+        roles = [str(role) for role, profile in PROFILES.items() if name in profile]
+        shown = "all" if len(roles) == len(PROFILES) else ", ".join(roles)
+        lines.append(
+            f"| `{name}` | {said} | {shown} | {traits[0]} | {spec.risk} | {traits[1]} | {traits[2]} | {limit} |"
+        )
     return "\n".join(lines) + "\n"
 
 

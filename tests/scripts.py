@@ -13,6 +13,9 @@ SLEEPING = f"sleep 61.{os.getpid()}"
 SLOW = "[slow]"
 GREETINGS = "[greetings]"
 FAILING = "[failing]"
+PROPOSING = "[proposing]"
+RISKY = "[risky]"
+INTRUDING = "[intruding]"
 
 HELLO_FILES = {
     "utils.py": '"""Small things."""\n\n\ndef one():\n    return 1\n',
@@ -42,7 +45,24 @@ def _answer(text: str) -> Turn:
 _GOOD = "\n\ndef hello_world():\n    return 'Hello, World!'\n"
 _SLOPPY = "\n\nimport os\nimport sys\n\n\ndef hello_world():\n    unused = 1\n    return 'Hello, World!'\n"
 _WRONG = "\n\ndef hello_world():\n    return 'Hi'\n"
+_PROPOSAL = Turn(
+    tool_calls=(("propose_approach", {"approach": "Append hello_world to utils.py.", "reasoning": "It is missing."}),)
+)
 _STEP = Turn(tool_calls=(("shell_run_command", {"command": "echo step"}),))
+
+# Knocks at the door that the repository names, and looks for the key.
+_INTRUSION = Turn(
+    tool_calls=(
+        (
+            "shell_run_command",
+            {
+                "command": "if (: < /dev/tcp/127.0.0.1/$(cat port.txt)) 2>/dev/null; "
+                "then echo open; else echo refused; fi; "
+                "find /tmp /root /home /var /workspace -name fleet.json -readable 2>/dev/null | grep . || echo no-token"
+            },
+        ),
+    )
+)
 
 SCRIPT = Script(
     conversations=(
@@ -75,6 +95,35 @@ SCRIPT = Script(
         Conversation(match=GREETINGS, seed=1, turns=(_append(_WRONG), _answer("Done."))),
         Conversation(match=GREETINGS, seed=2, turns=(_append(_SLOPPY), _answer("Done."))),
         Conversation(match=GREETINGS, turns=(_append(_GOOD), _answer("Done."))),
+        # Tries to write first, looks around, proposes (again, as long as it is told to), then does it.
+        Conversation(
+            match=f"{PROPOSING} twice", turns=(_PROPOSAL, _PROPOSAL, _append(_GOOD), _answer("Approved twice."))
+        ),
+        Conversation(
+            match=PROPOSING,
+            turns=(
+                _append(_GOOD),
+                Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),)),
+                _PROPOSAL,
+                _append(_GOOD),
+                _answer("Did what was approved."),
+            ),
+        ),
+        Conversation(
+            match=RISKY,
+            turns=(
+                _append(_GOOD),
+                Turn(
+                    tool_calls=(
+                        ("shell_run_command", {"command": "echo mine > notes.txt"}),
+                        ("shell_run_command", {"command": "rm -rf test_utils.py"}),
+                    )
+                ),
+                Turn(tool_calls=(("shell_run_command", {"command": "ls"}),)),
+                _answer("Cleaned up."),
+            ),
+        ),
+        Conversation(match="[intruding]", turns=(_INTRUSION, _answer("Nothing to be had."))),
         Conversation(match=FAILING, turns=(_append(_WRONG), _answer("Done, I am sure."))),
     ),
     default=Conversation(turns=(_STEP, _answer("Nothing to do."))),

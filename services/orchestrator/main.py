@@ -43,7 +43,11 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
     async with open_stack(settings) as stack:
         token = _token(settings.home / "token")
         servicer = OrchestratorServicer(
-            executions=stack.executions, blobs=stack.log, log=stack.log, components=stack.components
+            executions=stack.executions,
+            blobs=stack.log,
+            log=stack.log,
+            components=stack.components,
+            watch_live=stack.log.watch_live,
         )
         async with serve_grpc(servicer, settings.listen, token, stack.ready) as address:
             running = RunningFleet(

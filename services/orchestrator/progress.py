@@ -9,6 +9,7 @@ from swe_ai_fleet.domain.event import (
     ChecksFinished,
     ExecutionFinished,
     ExecutionStarted,
+    ExecutionStatus,
     RunLost,
     StoredEvent,
     WinnerDelivered,
@@ -69,6 +70,8 @@ class Progress:
             return "cancelling"
         if state.delivered is not None:
             return "applied"
+        if state.status is ExecutionStatus.AWAITING_APPROVAL:
+            return "awaiting approval"
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
         return "solving" if self._done() < state.task.num_agents else "checking"

@@ -18,10 +18,12 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (
     DEFAULT_AGENTS,
     DEFAULT_TENANT,
+    ApprovalPolicy,
     CheckSpec,
     Constraints,
     Delivery,
     EnvironmentSpec,
+    PlanningMode,
     RepoRef,
     Role,
     Task,
@@ -33,11 +35,24 @@ from swe_ai_fleet.domain.task import (
 DEFAULT_ROUNDS = 1
 MAX_TASK_BYTES = 1024 * 1024
 MAX_EXIT_CODE = 255
+MAX_COST = 1e9
 
 _UNCOMMITTED = {
     pb.UNCOMMITTED_CHANGES_UNSPECIFIED: UncommittedChanges.REFUSE,
     pb.UNCOMMITTED_CHANGES_INCLUDE: UncommittedChanges.INCLUDE,
     pb.UNCOMMITTED_CHANGES_IGNORE: UncommittedChanges.IGNORE,
+}
+_APPROVAL = {
+    pb.APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy.NONE,
+    pb.APPROVAL_POLICY_NONE: ApprovalPolicy.NONE,
+    pb.APPROVAL_POLICY_PLAN: ApprovalPolicy.PLAN,
+    pb.APPROVAL_POLICY_RISKY: ApprovalPolicy.RISKY,
+    pb.APPROVAL_POLICY_EVERY: ApprovalPolicy.EVERY,
+}
+_PLANNING = {
+    pb.PLANNING_MODE_SIMPLE: PlanningMode.SIMPLE,
+    pb.PLANNING_MODE_AGENTIC: PlanningMode.AGENTIC,
+    pb.PLANNING_MODE_HYBRID: PlanningMode.HYBRID,
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORCHESTRATE_FIELDS = {"num_agents": "options.num_agents", "rounds": "options.deliberation_rounds"}
@@ -164,17 +179,17 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
         "environment": _environment(request.environment),
         "enable_tools": request.enable_tools if request.HasField("enable_tools") else True,
         "tools": tuple(request.tools),
+        "planning_mode": _PLANNING.get(request.planning_mode),
+        "model_profile": request.model_profile,
+        "approval": _APPROVAL[request.approval],
         "attempt": request.attempt or 1,
     }
 
 
 def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> None:
     asked = {
-        "approval": request.approval not in (pb.APPROVAL_POLICY_UNSPECIFIED, pb.APPROVAL_POLICY_NONE),
-        "planning_mode": request.planning_mode not in (pb.PLANNING_MODE_UNSPECIFIED, pb.PLANNING_MODE_AGENTIC),
         "memory.read": request.memory.read,
         "memory.write": request.memory.write,
-        "model_profile": bool(request.model_profile),
         "environment.container_image": bool(request.environment.container_image),
         "repo.credential_ref": bool(request.repo.credential_ref),
     }
@@ -211,7 +226,14 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
         max_tool_calls=given.max_tool_calls or default.max_tool_calls,
         max_tokens=given.max_tokens or default.max_tokens,
         timeout_seconds=float(given.timeout_seconds or default.timeout_seconds),
+        max_cost=given.max_cost or default.max_cost,
     )
+    if not 0 <= limits.max_cost <= MAX_COST:
+        raise InvalidRequest(
+            f"constraints.max_cost is {limits.max_cost:g}",
+            field="constraints.max_cost",
+            hint="0 for no limit, or a positive amount",
+        )
     return Constraints(
         rubric=given.rubric,
         requirements=tuple(given.requirements),

@@ -14,6 +14,7 @@ from swe_ai_fleet.domain import budget, candidate, execution, health
 from swe_ai_fleet.domain.candidate import BlobRef, Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.task import Role, TaskKind
 
 MAX_ERROR_CHARS = 8_000
@@ -21,6 +22,7 @@ MAX_ERROR_CHARS = 8_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AGENT_STATUS = {
     "running": pb.AGENT_STATUS_RUNNING,
+    "awaiting_approval": pb.AGENT_STATUS_AWAITING_APPROVAL,
     "finished": pb.AGENT_STATUS_FINISHED,
     "lost": pb.AGENT_STATUS_LOST,
 }
@@ -46,6 +48,7 @@ def usage(of: budget.Usage) -> pb.Usage:
         cached_tokens=of.cached_tokens,
         model_calls=of.model_calls,
         tool_calls=of.tool_calls,
+        cost_usd=of.cost,
         duration_ms=of.duration_ms,
     )
 
@@ -287,6 +290,13 @@ def event(stored: StoredEvent) -> pb.ExecutionEvent:
         type=happened.body.type,
         at_ms=milliseconds(happened.at),
         payload_json=to_json(happened.body).decode(),
+    )
+
+
+def text_delta(execution_id: str, delta: TextDelta) -> pb.ExecutionEvent:
+    """A piece of text that a model just said, as an event that has no place in the log."""
+    return pb.ExecutionEvent(
+        execution_id=execution_id, agent_id=delta.agent_id, type="text_delta", payload_json=to_json(delta).decode()
     )
 
 

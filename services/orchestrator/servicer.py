@@ -14,9 +14,10 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
-from services.orchestrator import requests, responses
+from services.orchestrator import approvals, requests, responses
 from services.orchestrator.errors import Context, NotAvailable
 from services.orchestrator.listing import page
+from services.orchestrator.live import WatchLive, with_live_text
 from services.orchestrator.progress import Progress
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from swe_ai_fleet.domain.candidate import BlobRef
@@ -24,6 +25,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
 from swe_ai_fleet.ports import BlobStore, EventLog
@@ -43,6 +45,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         blobs: Has patches and artifacts.
         log: Has the events.
         components: Measures what the fleet stands on.
+        watch_live: Where models are heard while they speak; None: nowhere.
     """
 
     def __init__(
@@ -52,11 +55,13 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         blobs: BlobStore,
         log: EventLog,
         components: Callable[[], Awaitable[Sequence[Component]]],
+        watch_live: WatchLive | None = None,
     ) -> None:
         self._executions = executions
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
+        self._watch_live = watch_live
         self._started_at = time.monotonic()
 
     async def Deliberate(self, request: pb.DeliberateRequest, context: Context) -> pb.DeliberateResponse:
@@ -140,6 +145,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
         told = responses.execution_message(state)
+        told.pending_approvals.extend(approvals.pending(state, room=MAX_REPLY_BYTES // 2))
         told.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - told.ByteSize()))
         return pb.GetExecutionResponse(execution=told)
 
@@ -149,10 +155,18 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> AsyncIterator[pb.ExecutionEvent]:
-        events = self._executions.watch(DEFAULT_TENANT, _execution_id(request.execution_id), request.from_sequence)
+        execution_id = _execution_id(request.execution_id)
+        events = self._executions.watch(DEFAULT_TENANT, execution_id, request.from_sequence)
         async with aclosing(events):
-            async for stored in events:
-                yield responses.event(stored)
+            if not request.include_text or self._watch_live is None:
+                async for stored in events:
+                    yield responses.event(stored)
+                return
+            async with aclosing(with_live_text(events, self._watch_live(DEFAULT_TENANT, execution_id))) as both:
+                async for one in both:
+                    yield (
+                        responses.text_delta(execution_id, one) if isinstance(one, TextDelta) else responses.event(one)
+                    )
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         execution_id = _execution_id(request.execution_id)
@@ -181,8 +195,16 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     ) -> NoReturn:
         raise NotAvailable("uploads are not available yet", hint="name a repository that the server can reach")
 
-    async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> NoReturn:
-        raise NotAvailable("approvals are not available yet; no execution waits for one")
+    async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
+        requests.check_values(request)
+        execution_id = _execution_id(request.execution_id)
+        resolution = approvals.resolution(request, context)
+        state = await self._executions.resolve(DEFAULT_TENANT, execution_id, resolution)
+        return pb.ResolveApprovalResponse(
+            execution_id=execution_id,
+            status=responses.status(state.status),
+            pending_approvals=len(state.pending),
+        )
 
     async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> NoReturn:
         raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")

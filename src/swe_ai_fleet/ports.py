@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from swe_ai_fleet.domain.candidate import (
     Assignment,
@@ -19,7 +19,9 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.domain.tool import OperationSpec
 
@@ -55,6 +57,15 @@ class ChatModel(Protocol):
             on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
                 begins anew.
         """
+        ...
+
+
+@runtime_checkable
+class ModelSessions(Protocol):
+    """A model behind several servers; a run stays with the one that has its prompts cached, as long as it can."""
+
+    def session(self, key: str) -> ChatModel:
+        """The model for one run; the same key is the same server."""
         ...
 
 
@@ -95,6 +106,14 @@ class Clone(Workspace, Protocol):
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; the branch is empty when detached."""
+        ...
+
+    async def checkpoint(self) -> Checkpoint:
+        """HEAD and the tree as they stand, untracked files included, ignored ones and the index left out."""
+        ...
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        """Bring a clean clone of the same commit to where a checkpoint was taken. Raises PreconditionFailed."""
         ...
 
 
@@ -178,6 +197,18 @@ class BlobStore(Protocol):
 
     async def get(self, ref: BlobRef) -> bytes:
         """The content. Raises NotFound."""
+        ...
+
+
+class LiveText(Protocol):
+    """Where people listen to models while they speak. Nothing of it is kept."""
+
+    def wanted(self, tenant: str, execution_id: str) -> bool:
+        """Whether anybody listens to an execution now."""
+        ...
+
+    def say(self, tenant: str, execution_id: str, delta: TextDelta) -> None:
+        """Pass a piece of text on; it may be lost."""
         ...
 
 

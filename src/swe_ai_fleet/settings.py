@@ -33,7 +33,8 @@ class Settings(BaseSettings):
     model_url: str = Field(
         default="",
         validation_alias=_named("FLEET_MODEL_URL", "model_url", "VLLM_URL"),
-        description="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1.",
+        description="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1; of several that offer "
+        "the same model, separated by commas.",
     )
     model: str = Field(
         default="",
@@ -47,6 +48,67 @@ class Settings(BaseSettings):
         repr=False,
     )
     model_timeout_seconds: float = Field(default=600.0, gt=0, description="Longest wait for one completion.")
+    model_patience_seconds: float = Field(
+        default=120.0, ge=0, description="How long a call to a model waits for a server that is down or overloaded."
+    )
+    model_max_in_flight: int = Field(
+        default=0, ge=0, description="Most calls to models at once in the whole fleet; 0 = no limit."
+    )
+    model_tokens_per_minute: int = Field(
+        default=0, ge=0, description="Most tokens a minute, prompt and completion, in the whole fleet; 0 = no limit."
+    )
+    model_prices: dict[str, dict[str, float]] = Field(
+        default_factory=dict[str, dict[str, float]],
+        description='Prices of a million tokens by model, as JSON: {"MODEL": {"prompt": 0.5, "completion": 1.5, '
+        '"cached": 0.1}}; "*" is every other model. Empty: nothing has a price.',
+    )
+    model_profiles: dict[str, dict[str, str]] = Field(
+        default_factory=dict[str, dict[str, str]],
+        description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
+        '"api_key": …}}; what a profile leaves out is as above.',
+        repr=False,
+    )
+    planning_mode: Literal["simple", "agentic", "hybrid"] = Field(
+        default="agentic",
+        validation_alias=_named("FLEET_PLANNING_MODE", "planning_mode", "PLANNER_MODE"),
+        description="How agents plan where a task does not say: one plan, step by step, or by the task's complexity.",
+    )
+    hybrid_threshold: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        validation_alias=_named("FLEET_HYBRID_THRESHOLD", "hybrid_threshold", "HYBRID_COMPLEXITY_THRESHOLD"),
+        description="From which complexity on (0 to 1) a hybrid agent goes step by step.",
+    )
+    parallel_calls: bool = Field(
+        default=True,
+        validation_alias=_named("FLEET_PARALLEL_CALLS", "parallel_calls", "AGENTIC_ENABLE_PARALLEL"),
+        description="Whether the calls of one reply run at the same time where they may.",
+    )
+    sub_agents: int = Field(default=8, ge=0, description="Most sub-agents of one run, at all levels together.")
+    sub_agent_depth: int = Field(default=2, ge=0, description="Levels of sub-agents below a run.")
+    sub_agent_seconds: float = Field(default=90.0, gt=0, description="Longest time of one sub-agent.")
+    result_cache_mb: int = Field(
+        default=32, ge=0, description="MiB of a process for results of lookups that runs share; 0 = none are shared."
+    )
+    chat_max_iterations: int = Field(
+        default=5,
+        ge=1,
+        validation_alias=_named("FLEET_CHAT_MAX_ITERATIONS", "chat_max_iterations", "AGENTIC_MAX_ITERATIONS"),
+        description="Replies that a chat or planning request takes from the model.",
+    )
+    chat_max_tool_calls: int = Field(
+        default=20,
+        ge=1,
+        validation_alias=_named("FLEET_CHAT_MAX_TOOL_CALLS", "chat_max_tool_calls", "AGENTIC_MAX_TOOL_CALLS"),
+        description="Tool calls of a chat or planning request.",
+    )
+    chat_timeout_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        validation_alias=_named("FLEET_CHAT_TIMEOUT_SECONDS", "chat_timeout_seconds", "AGENTIC_TIMEOUT_SECONDS"),
+        description="Seconds of a chat or planning request.",
+    )
     nats_url: str = Field(
         default="",
         validation_alias=_named("FLEET_NATS_URL", "nats_url", "NATS_URL"),
@@ -61,6 +123,11 @@ class Settings(BaseSettings):
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
     max_agents: int = Field(default=300, ge=1, description="Most agents one task may ask for, and the fleet runs.")
     agents_per_actor: int = Field(default=64, ge=1, description="Agents that share one Ray actor; 1 = one actor each.")
+    approval_timeout_seconds: float = Field(
+        default=7 * 86_400.0,
+        ge=0,
+        description="How long people have to approve something; then it counts as rejected. 0 = for ever.",
+    )
     max_executions: int = Field(default=200, ge=1, description="Most executions driven at once.")
     cpu_slots: int = Field(default=0, ge=0, description="Heavy commands at once on a node; 0 = twice its CPUs.")
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
@@ -149,7 +216,8 @@ class Settings(BaseSettings):
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values to mask wherever text leaves the process."""
-        return tuple(value for value in (self.model_api_key, self.nats_token, self.audit_key) if value)
+        profiles = (profile.get("api_key", "") for profile in self.model_profiles.values())
+        return tuple(value for value in (self.model_api_key, self.nats_token, self.audit_key, *profiles) if value)
 
 
 def default_home() -> Path:

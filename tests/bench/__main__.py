@@ -28,23 +28,32 @@ from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.bench.floor import floor_seconds
+from tests.bench.planning import planning_figures
+from tests.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from tests.bench.processes import measured
+from tests.bench.profiles import profile_figures
 from tests.bench.sandbox import TARGET_MS, sandbox_figures
 from tests.bench.tools import tool_figures
 
 STEPS = 20
 AGENTS = 100
 LATENCY = 0.5
+CHARACTERS_PER_TOKEN = 4
+"""As the scripted server counts them."""
 COMMAND = "echo step >> notes.log; wc -l notes.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One deliberation in seconds: to the first model call, and from the first run's start to the last reply."""
+    """One deliberation in seconds: to the first model call, and from the first run's start to the last reply.
+
+    `overhead_tokens` is what a step adds to the prompt beside the model's own reply and what its tools printed.
+    """
 
     to_first_call: float
     working: float
     events: int
+    overhead_tokens: float
 
 
 async def main() -> None:
@@ -59,6 +68,9 @@ async def main() -> None:
         figures |= await sandbox_figures()
         await _single(directory, repository, figures)
         await _hundred(directory, repository, figures)
+        figures |= await planning_figures(directory / "planning")
+        figures |= profile_figures()
+        figures |= await prefix_cache_figures(directory / "prefix")
     Path("bench.json").write_text(json.dumps(figures, indent=2) + "\n")
     _print(figures)
 
@@ -69,6 +81,7 @@ async def _single(directory: Path, repository: Path, figures: dict[str, float]) 
         runs = [await _run(fleet, repository, f"warm-{number}", agents=1) for number in range(5)]
     figures["first_call_ms_cold"] = round(1000 * cold.to_first_call, 1)
     figures["first_call_ms_warm"] = round(1000 * sorted(run.to_first_call for run in runs)[2], 1)
+    figures["overhead_tokens_per_step"] = round(runs[-1].overhead_tokens, 1)
     figures["step_ms"] = round(1000 * sorted(run.working for run in runs)[2] / STEPS, 2)
 
 
@@ -120,6 +133,8 @@ async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) ->
     began = time.time()
     reply = await fleet.stub.Deliberate(request, metadata=fleet.metadata)
     first_call, started, replied, events = 0.0, 0.0, 0.0, 0
+    prompts: dict[str, list[int]] = {}
+    said = 0
     stream = fleet.stub.StreamExecution(
         pb.StreamExecutionRequest(execution_id=reply.execution_id), metadata=fleet.metadata
     )
@@ -129,9 +144,19 @@ async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) ->
         if event.type == "run_started":
             started = started or at
         elif event.type == "model_replied":
-            first_call = first_call or at - json.loads(event.payload_json)["duration_ms"] / 1000
+            body = json.loads(event.payload_json)
+            first_call = first_call or at - body["duration_ms"] / 1000
             replied = at
-    return Run(to_first_call=first_call - began, working=replied - started, events=events)
+            prompts.setdefault(event.agent_id, []).append(body["reply"]["usage"]["prompt_tokens"])
+            if len(prompts[event.agent_id]) <= STEPS:  # the last reply is in no prompt
+                message = body["reply"]["message"]
+                calls = message["tool_calls"]
+                said += len(message["content"]) + sum(len(call["name"]) + len(call["arguments"]) for call in calls)
+        elif event.type == "tool_finished" and len(prompts[event.agent_id]) <= STEPS:
+            said += len(json.loads(event.payload_json)["result"]["content"])
+    grown = sum(counts[-1] - counts[0] for counts in prompts.values())
+    overhead = (grown - said / CHARACTERS_PER_TOKEN) / (agents * STEPS)
+    return Run(to_first_call=first_call - began, working=replied - started, events=events, overhead_tokens=overhead)
 
 
 @asynccontextmanager
@@ -164,6 +189,9 @@ def _print(figures: dict[str, float]) -> None:
         "fleet_100_wall_s": f"<= {limit:.1f} (the larger of 14 and 1.25 x floor)",
         "fleet_100_pss_mib": "<= 1536",
         "first_call_ms_warm": "<= 150",
+        "simple_query_ms": "<= 3000",
+        "complex_query_ms": "<= 10000",
+        "prefix_cache_hit_share": f">= {TARGET_SHARE:g}",
         "sandbox_bubblewrap_overhead_ms": f"<= {TARGET_MS:g}",
         "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
     }

@@ -77,7 +77,7 @@ async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: 
     async with ScriptedModelServer(script(service)) as model:
         agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
         result = await agent.execute_task(TASK, constraints={"allowed_hosts": [service]})
-        offered = {tool["function"]["name"] for tool in model.bodies[-1]["tools"]}
+        offered = {tool["function"]["name"]: tool["function"]["description"] for tool in model.bodies[-1]["tools"]}
         told = json.dumps([body["messages"] for body in model.bodies])
     assert result.success, result.error
     outcomes = [f"{operation['tool']}: {operation['outcome']}" for operation in result.operations]
@@ -92,7 +92,9 @@ async def test_what_is_opened_is_used_and_nothing_else(tmp_path: Path, service: 
         "git: success",
         "git: success",
     ]
-    assert {"http_get", "db_sqlite_query", "files_read_file"} <= offered
+    assert {"http_get", "files_read_file"} <= offered.keys()
+    assert "db_sqlite_query" not in offered
+    assert "db_sqlite_query: " in offered["request_tools"]
     assert f"reaches {service} only" in told
     assert told.count("version 42") >= 2
     assert str(tmp_path / "notes.db") not in told

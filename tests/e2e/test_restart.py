@@ -24,7 +24,7 @@ from tests.scripts import HELLO_FILES, SLOW
 
 
 @asynccontextmanager
-async def _serving(home: Path, model_url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+async def serving(home: Path, model_url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
     """The orchestrator in a process of its own, and where it answers."""
     variables = {
         "FLEET_HOME": str(home),
@@ -67,7 +67,7 @@ async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelSe
         repo=pb.RepoRef(path=str(repository)),
         options=pb.OrchestratorOptions(num_agents=2),
     )
-    async with _serving(home, model_server.url) as (process, card):
+    async with serving(home, model_server.url) as (process, card):
         children = psutil.Process(process.pid).children(recursive=True)
         async with _client(card) as (client, call):
             accepted = await client.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), **call)
@@ -81,7 +81,7 @@ async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelSe
         await process.wait()
     (home / "fleet.json").unlink()
 
-    async with _serving(home, model_server.url) as (_, card), _client(card) as (client, call):
+    async with serving(home, model_server.url) as (_, card), _client(card) as (client, call):
         reply = await client.Orchestrate(task, **call)
         assert reply.execution_id == accepted.execution_id
         assert reply.status == pb.DELIBERATION_STATUS_COMPLETED

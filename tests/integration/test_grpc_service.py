@@ -546,6 +546,9 @@ BAD_DELIBERATIONS = {
     "constraints.timeout_seconds": [{"constraints": pb.TaskConstraints(timeout_seconds=-5)}],
     "constraints.max_tool_calls": [{"constraints": pb.TaskConstraints(max_tool_calls=-5)}],
     "constraints.max_tokens": [{"constraints": pb.TaskConstraints(max_tokens=-5)}],
+    "constraints.max_cost": [
+        {"constraints": pb.TaskConstraints(max_cost=cost)} for cost in (-0.5, float("nan"), float("inf"))
+    ],
     "constraints.metadata[k]": [{"constraints": pb.TaskConstraints(metadata={"k": "\0"})}],
     "constraints.checks[1].command": [{"constraints": pb.TaskConstraints(checks=[CHECK, pb.CheckSpec(name="x")])}],
     "constraints.checks[1].name": [{"constraints": pb.TaskConstraints(checks=[CHECK, CHECK])}],
@@ -595,8 +598,6 @@ async def test_fields_of_an_orchestration_are_named_as_the_request_names_them(se
 
 
 LATER_FEATURES = {
-    "approval": {"approval": pb.APPROVAL_POLICY_PLAN},
-    "planning_mode": {"planning_mode": pb.PLANNING_MODE_HYBRID},
     "memory.read": {"memory": pb.MemoryOptions(read=True)},
     "memory.write": {"memory": pb.MemoryOptions(write=True)},
     "model_profile": {"model_profile": "large"},
@@ -647,6 +648,7 @@ async def test_every_field_reaches_the_task(service: Service):
             timeout_seconds=90,
             max_tool_calls=8,
             max_tokens=9_000,
+            max_cost=2.5,
             allowed_tools=["files"],
             denied_tools=["files_delete"],
             network=pb.NetworkPolicy(allowed_hosts=["example.org"]),
@@ -668,8 +670,8 @@ async def test_every_field_reaches_the_task(service: Service):
             setup_commands=["make deps"], variables={"A": "b"}, path_directories=["bin"], disable_detection=True
         ),
         delivery=pb.Delivery(message="Say hello"),
-        approval=pb.APPROVAL_POLICY_NONE,
-        planning_mode=pb.PLANNING_MODE_AGENTIC,
+        approval=pb.APPROVAL_POLICY_RISKY,
+        planning_mode=pb.PLANNING_MODE_HYBRID,
         enable_tools=False,
         tools=["files"],
         attempt=2,
@@ -692,6 +694,8 @@ async def test_every_field_reaches_the_task(service: Service):
             "uncommitted": "ignore",
         },
         "tenant": "default",
+        "approval": "risky",
+        "planning_mode": "hybrid",
         "role": "DEV",
         "context": "Some context",
         "constraints": {
@@ -699,7 +703,8 @@ async def test_every_field_reaches_the_task(service: Service):
             "requirements": ["one", "two"],
             "metadata": {"k": "v"},
             "limits": to_plain(task.constraints.limits)
-            | {"max_iterations": 7, "max_tool_calls": 8, "max_tokens": 9_000, "timeout_seconds": 90.0},
+            | {"max_iterations": 7, "max_tool_calls": 8, "max_tokens": 9_000, "timeout_seconds": 90.0}
+            | {"max_cost": 2.5},
             "allowed_tools": ["files"],
             "denied_tools": ["files_delete"],
             "allowed_paths": ["src/**"],
@@ -814,7 +819,6 @@ async def test_bad_lists(service: Service, request_: pb.ListExecutionsRequest, n
 @pytest.mark.parametrize(
     ("name", "request_"),
     [
-        ("ResolveApproval", pb.ResolveApprovalRequest()),
         ("RegisterAgent", pb.RegisterAgentRequest()),
         ("UnregisterAgent", pb.UnregisterAgentRequest()),
         ("CreateCouncil", pb.CreateCouncilRequest()),

@@ -23,10 +23,11 @@ from swe_ai_fleet.domain.message import (
     SystemMessage,
     ToolCall,
     ToolMessage,
+    ToolProtocol,
     UserMessage,
 )
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="Look.", parameters=PARAMETERS)
@@ -259,6 +260,8 @@ async def test_without_native_tools_everything_is_text() -> None:
         ({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}, ['{"a": 1}']),
         ({"tool_calls": [{"id": None, "function": {"name": "f", "arguments": None}}]}, ["{}"]),
         ({"content": [{"type": "text", "text": "hi"}], "tool_calls": None}, []),
+        ({"content": None, "function_call": {"name": "f", "arguments": "{}"}}, ["{}"]),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}, None, {"function": {"name": "g"}}]}, ["{}", "{}"]),
     ],
 )
 async def test_quirks_of_other_servers(message: dict[str, object], arguments: list[str]) -> None:
@@ -279,7 +282,9 @@ async def test_quirks_of_other_servers(message: dict[str, object], arguments: li
 async def test_the_probe_is_asked_once_by_many() -> None:
     async with ScriptedModelServer(Script(), max_model_len=4321) as server, client(server.url) as model:
         found = await asyncio.gather(*(model.probe() for _ in range(20)))
-        expected = ModelCapabilities(model="scripted", max_model_len=4321, strict_schemas=True, server="scripted")
+        expected = ModelCapabilities(
+            model="scripted", max_model_len=4321, strict_schemas=True, structured_output=True, server="scripted"
+        )
         assert found == [expected] * 20
         assert server.requests == PROBES
 
@@ -296,18 +301,28 @@ async def test_a_cancelled_caller_does_not_end_the_probe_of_the_others() -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "native", "strict", "probes"),
-    [({}, True, True, 1), ({"strict_schemas": False}, True, False, 2), ({"native_tools": False}, False, False, 1)],
+    ("options", "protocol", "strict", "probes"),
+    [
+        ({}, ToolProtocol.NATIVE, True, 1),
+        ({"strict_schemas": False}, ToolProtocol.NATIVE, False, 2),
+        ({"native_tools": False, "json_schema": "obeyed"}, ToolProtocol.JSON, False, 2),
+        ({"native_tools": False, "json_schema": "ignored"}, ToolProtocol.TEXT, False, 2),
+        ({"native_tools": False, "json_schema": "refused"}, ToolProtocol.TEXT, False, 2),
+    ],
 )
-async def test_the_probe_finds_out(options: dict[str, Any], native: bool, strict: bool, probes: int) -> None:
+async def test_the_probe_finds_out(options: dict[str, Any], protocol: ToolProtocol, strict: bool, probes: int) -> None:
     async with ScriptedModelServer(Script(), **options) as server, client(server.url) as model:
         found = await model.probe()
-        assert (found.native_tools, found.strict_schemas) == (native, strict)
+        assert (found.protocol, found.strict_schemas) == (protocol, strict)
+        assert found.structured_output is (protocol is not ToolProtocol.TEXT)
+        assert found.parallel_tools
         assert server.requests == probes
         assert (await ask(model)).message.content == "Done."
-        tools = server.bodies[-1].get("tools", [])
-        assert bool(tools) is native
+        body = server.bodies[-1]
+        tools = body.get("tools", [])
+        assert bool(tools) is found.native_tools
         assert all(("strict" in tool["function"]) is strict for tool in tools)
+        assert ("response_format" in body) is (protocol is ToolProtocol.JSON)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +344,27 @@ async def test_the_probe_understands_refusals(status: int, text: str, native: bo
         return completion(content="fine")
 
     async with bare_server(chat) as url, client(url, model="m") as model:
-        assert await model.probe() == ModelCapabilities(model="m", native_tools=native)
+        expected = ToolProtocol.NATIVE if native else ToolProtocol.TEXT
+        assert await model.probe() == ModelCapabilities(model="m", protocol=expected, structured_output=native)
         assert (await ask(model)).message.content == "fine"
+
+
+async def test_a_refusal_of_parallel_calls_is_not_one_of_tools() -> None:
+    async def chat(request: web.Request) -> web.Response:
+        if "parallel_tool_calls" in await request.json():
+            text = "Unsupported parameter: 'parallel_tool_calls' is not supported with this model."
+            return web.json_response({"error": {"message": text, "param": "parallel_tool_calls"}}, status=400)
+        return completion(content="fine")
+
+    listed = web.json_response({"data": [{"id": "m", "architecture": {"input_modalities": ["text", "image"]}}, {}]})
+    async with bare_server(chat, listed) as url, client(url) as model:
+        found = await model.probe()
+        assert (found.native_tools, found.strict_schemas, found.parallel_tools, found.images) == (
+            True,
+            True,
+            False,
+            True,
+        )
 
 
 async def test_a_server_that_wants_the_new_name_of_the_token_limit_gets_it() -> None:
@@ -432,7 +466,7 @@ async def test_what_no_retry_can_help_is_raised_at_once(failure: Failure, kind: 
         Failure(status=200, body="not json"),
         Failure(status=200, body="{}"),
         Failure(status=200, body='{"choices": []}'),
-        Failure(status=200, body='{"choices": [{"message": {"tool_calls": [{"function": 1}]}}]}'),
+        Failure(status=200, body='{"choices": [{"message": "no object"}]}'),
         Failure(status=200, body='{"error": {"message": "overloaded"}}'),
         Failure(status=200, body=""),
     ],
@@ -514,9 +548,9 @@ async def test_something_that_is_no_http() -> None:
 
 
 async def test_a_server_that_takes_too_long() -> None:
-    script = Script.of(Turn(content="late", delay_seconds=30))
+    late = Conversation(match="Fix it.", turns=(Turn(content="late", delay_seconds=30),))
     async with (
-        ScriptedModelServer(script, native_tools=False) as server,
+        ScriptedModelServer(Script(conversations=(late,))) as server,
         client(server.url, timeout_seconds=0.2, max_retries=2) as model,
     ):
         with pytest.raises(ModelUnavailable, match=r"timed? ?out|Timeout"):
@@ -525,8 +559,8 @@ async def test_a_server_that_takes_too_long() -> None:
 
 
 async def test_cancelling_ends_the_request_and_nothing_else() -> None:
-    script = Script.of(Turn(content="late", delay_seconds=30))
-    async with ScriptedModelServer(script, native_tools=False) as server, client(server.url) as model:
+    late = Conversation(match="Fix it.", turns=(Turn(content="late", delay_seconds=30),))
+    async with ScriptedModelServer(Script(conversations=(late,))) as server, client(server.url) as model:
         await model.probe()
         waiting = asyncio.create_task(ask(model))
         async with asyncio.timeout(5):

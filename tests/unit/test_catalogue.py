@@ -12,15 +12,16 @@ from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import FunctionTool, Pipeline
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.builtin import BuiltinSettings
-from swe_ai_fleet.tools.catalogue import open_toolkits
+from swe_ai_fleet.tools.catalogue import open_toolkits, operations, prompt_tokens
 from swe_ai_fleet.tools.docker import DockerPolicy
 from swe_ai_fleet.tools.git.grants import RemoteGrant
+from swe_ai_fleet.tools.policy import Policy
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
 NETWORK = Environment(network=NetworkGrant(hosts=("example.org",)))
@@ -32,20 +33,61 @@ def word_count(text: str) -> int:
     return len(text.split())
 
 
-async def shown(
+async def offered(
     root: Path, *, access: ToolAccess | None = None, environment: Environment | None = None, task: Task = TASK
-) -> set[str]:
-    pipeline = Pipeline()
+) -> Toolbox:
+    policy = Policy(role=task.role, allowed=frozenset(task.tools) | frozenset(task.constraints.allowed_tools))
+    pipeline = Pipeline(policy=policy)
     workspace = Sandbox(SandboxPolicy()).workspace(root, environment=environment or Environment())
     async with open_toolkits(workspace, pipeline, access or ToolAccess(), task) as held:
-        return {spec.name for spec in Toolbox(held.toolkits, pipeline, idle=held.idle).specs}
+        return Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted)
 
 
-async def test_what_everybody_is_shown(tmp_path: Path) -> None:
-    names = await shown(tmp_path)
-    assert {"files_read_file", "git_commit", "tests_run", "shell_run_command", "final_answer"} <= names
-    assert not {name for name in names if name.startswith(("http_", "db_", "docker_"))}
-    assert not names & {"git_push", "tests_go_test", "calculator", "web_search", "search_wikipedia"}
+def names(box: Toolbox) -> list[str]:
+    return [spec.name for spec in box.specs]
+
+
+def listed(box: Toolbox) -> str:
+    """What the model reads of tools that it can ask for."""
+    return next(spec.description for spec in box.specs if spec.name == "request_tools")
+
+
+async def test_a_developer_is_shown_about_ten_functions(tmp_path: Path) -> None:
+    box = await offered(tmp_path)
+    assert names(box) == [
+        "files_read_file",
+        "files_write_file",
+        "files_edit_file",
+        "files_search_in_files",
+        "git_status",
+        "git_add",
+        "git_commit",
+        "git_diff",
+        "tests_run",
+        "shell_run_command",
+        "request_tools",
+        "final_answer",
+    ]
+
+
+async def test_each_role_is_shown_what_it_needs(tmp_path: Path) -> None:
+    access = ToolAccess(databases={"a": "postgresql://x/a"}, docker=DockerPolicy(host="unix:///nobody.sock"))
+    by_role = {role: names(await offered(tmp_path, access=access, task=replace(TASK, role=role))) for role in Role}
+    assert not {"shell_run_command", "files_edit_file", "git_commit"} & set(by_role[Role.ARCHITECT])
+    assert {"files_read_file", "files_repo_map", "git_log"} <= set(by_role[Role.ARCHITECT])
+    assert "tests_lint" in by_role[Role.QA]
+    assert {"docker_build", "docker_run"} <= set(by_role[Role.DEVOPS])
+    assert {"db_postgresql_query", "db_describe_schema"} <= set(by_role[Role.DATA])
+    assert not {name for name in by_role[Role.DEV] if name.startswith(("docker_", "db_", "http_"))}
+    assert all(len(shown) <= 18 for shown in by_role.values())
+
+
+async def test_profiles_cost_a_fraction_of_everything(tmp_path: Path) -> None:
+    box = await offered(tmp_path)
+    shown, everything = prompt_tokens(box.specs), prompt_tokens(one.spec for one in operations().values())
+    assert 1000 < shown < everything / 3
+    assert prompt_tokens(()) == 0
+    assert prompt_tokens(box.specs[:1]) < prompt_tokens(box.specs[:2])
 
 
 @pytest.mark.parametrize(
@@ -56,21 +98,37 @@ async def test_what_everybody_is_shown(tmp_path: Path) -> None:
         (ToolAccess(remotes=(REMOTE,)), None, {"git_clone", "git_fetch", "git_pull", "git_push"}),
         (ToolAccess(docker=DockerPolicy(host="unix:///nobody.sock")), None, {"docker_run", "docker_ps"}),
         (ToolAccess(builtin=BuiltinSettings(search_url="http://localhost:1")), None, {"web_search"}),
-        (ToolAccess(plugins=(FunctionTool(word_count),)), None, {"word_count"}),
     ],
 )
-async def test_what_is_configured_is_shown(
+async def test_the_model_is_told_of_what_is_configured_and_of_nothing_else(
     tmp_path: Path, access: ToolAccess, environment: Environment | None, more: set[str]
 ) -> None:
-    assert more <= await shown(tmp_path, access=access, environment=environment)
-    assert not more & await shown(tmp_path)
+    told, without = listed(await offered(tmp_path, access=access, environment=environment)), await offered(tmp_path)
+    assert all(f"{name}: " in told for name in more)
+    assert not any(f"{name}: " in listed(without) for name in more)
+    assert "git_log: " in listed(without)
 
 
-async def test_what_a_task_names_is_shown(tmp_path: Path) -> None:
+async def test_plug_ins_are_shown(tmp_path: Path) -> None:
+    assert "word_count" in names(await offered(tmp_path, access=ToolAccess(plugins=(FunctionTool(word_count),))))
+
+
+async def test_what_a_task_names_is_shown_and_nothing_else(tmp_path: Path) -> None:
     named = replace(TASK, tools=("calculator",), constraints=Constraints(allowed_tools=("tests",)))
-    names = await shown(tmp_path, task=named)
-    assert {"calculator", "tests_go_test"} <= names
-    assert "python_executor" not in names
+    box = await offered(tmp_path, task=named)
+    assert {"calculator", "tests_run", "tests_go_test"} <= set(names(box))
+    assert not {"python_executor", "files_read_file", "request_tools"} & set(names(box))
+
+
+async def test_a_task_with_hosts_is_shown_how_to_fetch(tmp_path: Path) -> None:
+    named = replace(TASK, constraints=Constraints(allowed_hosts=("example.org",)))
+    assert "http_get" in names(await offered(tmp_path, environment=NETWORK, task=named))
+    assert "http_get" not in names(await offered(tmp_path, environment=NETWORK))
+
+
+async def test_a_plan_that_needs_approval_can_be_proposed(tmp_path: Path) -> None:
+    assert "propose_approach" in names(await offered(tmp_path, task=replace(TASK, approval=ApprovalPolicy.PLAN)))
+    assert "propose_approach" not in listed(await offered(tmp_path))
 
 
 async def test_what_is_not_shown_can_be_called_and_says_what_is_missing(tmp_path: Path) -> None:

@@ -105,6 +105,23 @@ def test_a_run_without_a_single_operation_is_intact() -> None:
     assert (verdict.intact, verdict.entries) == (True, 0)
 
 
+def test_a_resumed_run_goes_on_with_its_chain() -> None:
+    told = run_of("a")
+    cancelled = RunFinished(
+        stop_reason=StopReason.CANCELLED,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head=chain("a", 2)[-1].hash,
+    )
+    middle = [("a", cancelled), ("a", RunClaimed(generation=2, host="h2", resumes=True))]
+    verdict = only(verify_events(events(*told[:3], *middle, *told[3:])))
+    assert (verdict.intact, verdict.entries, verdict.run) == (True, 6, 1)
+    # An entry lost at the seam is found, and a run that does not resume has a chain of its own.
+    assert not only(verify_events(events(*told[:2], *middle, *told[3:]))).intact
+    anew = [("a", RunClaimed(generation=2, host="h2"))]
+    assert [one.intact for one in verify_events(events(*told[:3], *anew, *told[3:]))] == [True, False]
+
+
 def change_argument(log: Events) -> None:
     payload = json.loads(log[3].payload_json)
     payload["entry"]["arguments"]["path"] = "other.txt"

@@ -106,3 +106,13 @@ def test_urls_are_sent_as_urls(url: str) -> None:
 def test_a_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert repo_ref(".", ref="", uncommitted=UncommittedChanges.IGNORE).path == str(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_people_approve(alone: bool) -> None:
+    request = Order(description="x", approve="Risky", deliberate_only=alone).request()
+    task = request.deliberate if alone else request.orchestrate
+    assert task.approval == pb.APPROVAL_POLICY_RISKY
+    with pytest.raises(CommandFault, match="maybe") as fault:
+        Order(description="x", approve="maybe", deliberate_only=alone).request()
+    assert "plan, risky, every" in fault.value.hint

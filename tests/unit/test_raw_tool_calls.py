@@ -25,6 +25,13 @@ PIECES = st.sampled_from(
         '{"name": "f", "arguments": {"a": 1}}',
         '{"name": "f", ',
         "[[[[{",
+        "[TOOL_CALLS]",
+        "<|python_tag|>",
+        "<parameter=a>",
+        "</parameter>",
+        "<arg_key>a</arg_key><arg_value>",
+        "<|tool_call_begin|>f",
+        "```json",
         "null",
         "\n",
         "\ud800",
@@ -52,7 +59,11 @@ def call(name: str, arguments: str = "{}") -> RawToolCall:
         ('<tool_call>\n<function=f>{"a": 1}</function>\n</tool_call>', "", (call("f", '{"a": 1}'),)),
         ('<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call>', "", (call("f"), call("g"))),
         # Broken JSON that names its tool is a call with broken arguments.
-        ('<tool_call>{"name": "f", "arguments": {</tool_call>', "", (call("f", '{"name": "f", "arguments": {'),)),
+        ('<tool_call>{"name": "f", "arguments": {</tool_call>', "", (call("f", "{"),)),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>', "", (call("f", '{"a": 1}'),)),
+        ('<tool_call>{"name": "f", "arguments": {"a" 1}}</tool_call>', "", (call("f", '{"a" 1}'),)),
+        ('<tool_call>{"name": "f", oops}</tool_call>', "", (call("f", '{"name": "f", oops}'),)),
+        ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", (call("f", '{"a": "x\\ny"}'),)),
         ("<tool_call>nothing like it</tool_call>", "<tool_call>nothing like it</tool_call>", ()),
         ('<tool_call>{"no": "name"}</tool_call>', '<tool_call>{"no": "name"}</tool_call>', ()),
         # A missing closing tag is forgiven, as it may be where the model was told to stop.
@@ -66,6 +77,107 @@ def call(name: str, arguments: str = "{}") -> RawToolCall:
 )
 def test_reads_calls_and_keeps_the_rest(text: str, content: str | None, calls: tuple[RawToolCall, ...]) -> None:
     assert parse(text) == (text if content is None else content, calls)
+
+
+DIALECTS = {
+    "hermes, flat": ('<tool_call>{"name": "f", "a": 1}</tool_call>', (call("f", '{"a": 1}'),)),
+    "openai in tags": (
+        '<tool_call>{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}</tool_call>',
+        (call("f", '{"a": 1}'),),
+    ),
+    "name then json": ('<tool_call>f\n{"a": 1}\n</tool_call>', (call("f", '{"a": 1}'),)),
+    "list in tags": ('<tool_calls>[{"name": "f"}, {"name": "g"}]</tool_calls>', (call("f"), call("g"))),
+    "nested tags": (
+        '<function_calls>\n<tool_call>{"name": "f"}</tool_call>\n</function_calls>',
+        (call("f"),),
+    ),
+    "llama function": ('<function=f>{"a": 1}<|eom_id|>', (call("f", '{"a": 1}'),)),
+    "llama python tag": (
+        '<|python_tag|>{"name": "f", "parameters": {"a": 1}}; {"name": "g", "parameters": {}}<|eot_id|>',
+        (call("f", '{"a": 1}'), call("g")),
+    ),
+    "qwen coder": (
+        "<tool_call>\n<function=f>\n<parameter=path>\na.py\n</parameter>\n<parameter=text>\n\nx </parameter> y\n\n"
+        "</parameter>\n</function>\n</tool_call>",
+        (call("f", '{"path": "a.py", "text": "\\nx </parameter> y\\n"}'),),
+    ),
+    "qwen coder, no closing tag": (
+        "<function=f>\n<parameter=path>\na.py\n</function>",
+        (call("f", '{"path": "a.py"}'),),
+    ),
+    "invoke": (
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>\n</minimax:tool_call>',
+        (call("f", '{"a": "1"}'),),
+    ),
+    "mistral list": ('[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]</s>', None),
+    "mistral named": ('[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g{}', (call("f", '{"a": 1}'), call("g"))),
+    "glm": (
+        "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+        (call("f", '{"a": "1"}'),),
+    ),
+    "deepseek": (
+        "<\uff5ctool\u2581calls\u2581begin\uff5c><\uff5ctool\u2581call\u2581begin\uff5c>function"
+        '<\uff5ctool\u2581sep\uff5c>f\n```json\n{"a": 1}\n```<\uff5ctool\u2581call\u2581end\uff5c>\n'
+        "<\uff5ctool\u2581call\u2581begin\uff5c>g<\uff5ctool\u2581sep\uff5c>{}"
+        "<\uff5ctool\u2581call\u2581end\uff5c><\uff5ctool\u2581calls\u2581end\uff5c>",
+        (call("f", '{"a": 1}'), call("g")),
+    ),
+    "kimi": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+        '{"a": 1}<|tool_call_end|><|tool_calls_section_end|>',
+        (call("f", '{"a": 1}'),),
+    ),
+    "fenced": ('```json\n{"name": "f", "arguments": {"a": 1}}\n```', (call("f", '{"a": 1}'),)),
+    "bare": ('{"name": "f", "parameters": {"a": 1}}', (call("f", '{"a": 1}'),)),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_reads_the_notations_of_many_models(dialect: str) -> None:
+    text, calls = DIALECTS[dialect]
+    if calls is None:
+        assert parse(text) == ("</s>", (call("f", '{"a": 1}'), call("g")))
+        return
+    assert parse(text) == ("", calls)
+    assert parse(f"I look.\n<think>{text}</think>")[1] == ()
+    if dialect not in ("fenced", "bare"):
+        assert parse(f"I look.\n{text}") == ("I look.", calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'The config is {"name": "f", "arguments": {"a": 1}}.',
+        '{"name": "f", "description": "d", "parameters": {"type": "object"}}',
+        '{"name": "f"}',
+        '{"name": "f", "arguments": "x"}',
+        '```json\n{"name": "f", "arguments": {}}\n```\nThat is what I would call.',
+        "[]",
+        '<|python_tag|>search.call(query="x")',
+        "[TOOL_CALLS] none",
+        "<function=f> calls g </function",
+        "Write <tool_call> and </tool_call> around it.",
+        '<think>\n<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        # The chat template opened the thought.
+        'I could <tool_call>{"name": "f"}</tool_call>.\n</think>\nNo.',
+    ],
+)
+def test_what_is_no_call_stays_text(text: str) -> None:
+    assert parse(text) == (text, ())
+
+
+def test_a_call_behind_a_thought_is_read() -> None:
+    inner = '<tool_call>{"name": "no"}</tool_call>'
+    text = f'hm {inner}</think><tool_call>{{"name": "f", "arguments": {{"a": "</think>"}}}}</tool_call>'
+    assert parse(text) == (f"hm {inner}</think>", (call("f", '{"a": "</think>"}'),))
+    assert parse('<think>hm</think>\n{"name": "f", "arguments": {}}') == ("<think>hm</think>", (call("f"),))
+    # The end of a thought inside an argument is the argument's.
+    assert parse('<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>')[1][0].name == "f"
+
+
+def test_half_a_surrogate_pair_keeps_its_escape() -> None:
+    _, (found,) = parse('<tool_call>{"name": "f", "arguments": {"a": "\\ud83d"}}</tool_call>')
+    assert found.arguments == '{"a": "\\ud83d"}'
 
 
 def test_an_argument_may_contain_a_closing_tag() -> None:
@@ -119,8 +231,34 @@ def test_arguments_that_are_no_json_come_back_as_they_were(arguments: str) -> No
     assert found.arguments == arguments or json.loads(found.arguments) == json.loads(arguments)
 
 
-def test_a_flood_of_tags_costs_little() -> None:
-    started = time.perf_counter()
-    parse("<tool_call>{" * 50_000)
-    parse("<function=f>" * 50_000)
-    assert time.perf_counter() - started < 1.0
+FLOODS = [
+    "<tool_call>{",
+    "<tool_call>[",
+    '<tool_call>["',
+    '<tool_call>["\\"',
+    "<tool_call>\n" + " " * 200,
+    "<function=f>",
+    "<function=f><parameter=a>",
+    "<function=f><parameter=a></parameter>x",
+    "<tool_call>f<arg_key>a</arg_key><arg_value>",
+    '<invoke name="f"><parameter name="a">',
+    "<|python_tag|>{",
+    '<|python_tag|>{"name":"f"};',
+    "[TOOL_CALLS]f ",
+    "[TOOL_CALLS][[",
+    "<|tool_call_begin|>functions.f:0 ",
+    "<think>",
+    "</think>",
+    "</tool_call>",
+    '<tool_call>{"name": "',
+    '["<tool_call>[", ',
+]
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_costs_little(flood: str) -> None:
+    text = flood * (600_000 // len(flood))
+    started = time.process_time()
+    parse(text)
+    parse(text[: -len(flood)] + " " * 100_000, truncated=True)
+    assert time.process_time() - started < 1.0

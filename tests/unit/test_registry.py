@@ -562,7 +562,8 @@ class TestAsOperationsOfAnAgent:
         (seen,) = await box.call_all([call])
         assert seen.result.content == "greeting: Hello Ada!\ntone: warm\ntags: None"
         entry = pipeline.trail.entries[-1]
-        assert (entry.tool, entry.operation, dict(entry.arguments)) == ("greet", "greet", {"name": "Ada", "tone": None})
+        assert seen.repairs == ("null_left_out: tone",)
+        assert (entry.tool, entry.operation, dict(entry.arguments)) == ("greet", "greet", {"name": "Ada"})
 
     async def test_credentials_in_urls_stay_out_of_the_audit(self) -> None:
         def visit(url: str) -> str:

@@ -177,8 +177,65 @@ async def test_streams_the_same_reply() -> None:
     assert chunks[-1]["usage"]["prompt_tokens"] > 0
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     assert "".join(delta.get("content", "") for delta in deltas) == text
-    assert [call["function"]["name"] for delta in deltas for call in delta.get("tool_calls", [])] == ["look"]
+    parts = [call["function"] for delta in deltas for call in delta.get("tool_calls", [])]
+    assert [part.get("name", "") for part in parts] == ["look", ""]
+    assert "".join(part["arguments"] for part in parts) == "{}"
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def stream(server: ScriptedModelServer) -> str:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}/chat/completions", json={"messages": opening("x"), "stream": True}) as response,
+    ):
+        return await response.text()
+
+
+async def test_a_stream_can_break_off() -> None:
+    script = Script.of(
+        Failure(drop=True, after_chunks=2), Failure(status=503, after_chunks=3), Turn(content="abcdefgh")
+    )
+    async with ScriptedModelServer(script, stream_characters=4) as server:
+        with pytest.raises(aiohttp.ClientError):
+            await stream(server)
+        text = await stream(server)
+        assert '"abcd"' in text
+        assert '"error"' in text.split("\n\n")[3]
+        assert "[DONE]" not in text
+        assert (await stream(server)).endswith("data: [DONE]\n\n")
+    async with ScriptedModelServer(script, streaming=False) as server:
+        # Such a failure of a reply that is not streamed is one like any other.
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await stream(server)
+        assert (await post(server, opening("x")))[0] == 503
+        assert "abcdefgh" in await stream(server)
+
+
+async def test_replies_can_be_held_to_a_schema() -> None:
+    def wanted(schema: object) -> dict[str, object]:
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+
+    envelope = {"type": "object", "properties": {"tool_calls": {"type": "array"}}}
+    shape = {
+        "type": "object",
+        "properties": {
+            "a": {"enum": ["one"]},
+            "b": {"type": "array", "items": {"type": "integer"}, "minItems": 2},
+            "c": {"anyOf": [{"const": 3}]},
+        },
+        "required": ["a", "b", "c", "d"],
+    }
+    turns = Script.of(Turn(content="Hm.", tool_calls=(("look", {"at": "a"}), ("look", "{broken"))), Turn(content="[1]"))
+    async with ScriptedModelServer(turns, json_schema="obeyed") as server:
+        said = json.loads(await say(server, opening("x"), **wanted(envelope)))
+        assert said["thought"] == "Hm."
+        assert [call["arguments"] for call in said["tool_calls"]] == [{"at": "a"}, "{broken"]
+        smallest = json.loads(await say(server, opening("x"), **wanted(shape)))
+        assert smallest == {"a": "one", "b": [0, 0], "c": 3, "d": {}}
+        assert await say(server, later("x", 1), **wanted(shape)) == "[1]"
+    async with ScriptedModelServer(turns, json_schema="refused", stream_options=False) as server:
+        assert (await post(server, opening("x"), **wanted(shape)))[0] == 400
+        assert (await post(server, opening("x"), stream_options={"include_usage": True}))[0] == 400
 
 
 async def test_hundreds_at_once_wait_together() -> None:

@@ -73,6 +73,7 @@ class AgentRun:
         sampling: How the model samples.
         steps: What an earlier part of the same run did.
         on_delta: Hears the model's text as it comes in.
+        on_step: Hears each step once its calls are answered.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class AgentRun:
         sampling: Sampling | None = None,
         steps: Sequence[Step] = (),
         on_delta: Callable[[str], None] | None = None,
+        on_step: Callable[[Step], None] | None = None,
     ) -> None:
         self._model = model
         self._toolbox = toolbox
@@ -101,6 +103,7 @@ class AgentRun:
         self._sampling = sampling or Sampling()
         self._steps = list(steps)
         self._on_delta = on_delta
+        self._on_step = on_step
         self._idle, self._malformed, self._failed = 0, 0, 0
 
     async def drive(self) -> Trajectory:
@@ -157,7 +160,7 @@ class AgentRun:
         refusals: dict[str, str] = {}
         notes: dict[str, str] = {}
         if self._gate is not None and calls:
-            rulings = await self._gate.review(calls, step=step.number)
+            rulings = await self._gate.review(calls, step=step.number, truncated=truncated)
             if any(ruling.verdict is Verdict.WAIT for ruling in rulings):
                 self._steps.append(step)
                 return StopReason.AWAITING_APPROVAL
@@ -173,11 +176,15 @@ class AgentRun:
         for seen in observations:
             note = notes.get(seen.call_id, "")
             text = seen.result.observation()
-            self._history.add(ToolMessage(call_id=seen.call_id, content=f"{note}\n{text}" if note else text))
+            message = ToolMessage(call_id=seen.call_id, content=f"{note}\n{text}" if note else text)
+            self._history.add(message)
+            self._post(MessageAdded(step=step.number, message=message))
             if seen.repairs:
                 self._post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         step = replace(step, observations=(*step.observations, *observations))
         self._steps.append(step)
+        if self._on_step is not None:
+            self._on_step(step)
         return StopReason.REJECTED if ends else self._decided(step, truncated=truncated)
 
     def _decided(self, step: Step, *, truncated: bool) -> StopReason | None:
@@ -192,7 +199,9 @@ class AgentRun:
         self._idle = 0 if seen else self._idle + 1
         malformed = truncated or (bool(seen) and all(result.outcome is Outcome.INVALID for result in seen))
         self._malformed = self._malformed + 1 if malformed else 0
-        if self._rules.max_tool_errors and self._failed >= self._rules.max_tool_errors:
+        # Calls that were not run because none are left have not failed.
+        failed = self._failed if self._budget.tool_calls_left else 0
+        if self._rules.max_tool_errors and failed >= self._rules.max_tool_errors:
             return StopReason.TOOL_ERROR
         if self._rules.max_malformed_replies and self._malformed >= self._rules.max_malformed_replies:
             return StopReason.MALFORMED_REPLIES
@@ -224,11 +233,12 @@ class AgentRun:
             self._journal.post(body)
 
     def _affordable(self) -> Sampling:
-        """The sampling, its completion bounded by the tokens that are left."""
-        left = self._budget.tokens_left
+        """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
+        left, room = self._budget.tokens_left, self._history.room
         if left is None or (self._sampling.max_tokens is not None and self._sampling.max_tokens <= left):
             return self._sampling
-        return replace(self._sampling, max_tokens=left)
+        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
+        return replace(self._sampling, max_tokens=left) if room is None or left < room * 3 // 4 else self._sampling
 
     async def _ended(self, stop: StopReason, error: str) -> Trajectory:
         answer = self._answer()

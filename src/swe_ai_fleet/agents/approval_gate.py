@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.risk import assess
+
+PROPOSE = "propose_approach"
+MAX_APPROACH_CHARS = 16_000
+PROPOSE_FIRST = (
+    f"propose first: call {PROPOSE} with what you mean to do, step by step, and do nothing that changes anything "
+    "before it is approved. Reading and searching is allowed."
+)
+PUT_AWAY = "(While you waited, your workspace was put away and brought back: files that git ignores are gone.)"
+NOBODY = "this needs a person's approval, and nobody can be asked here. Do without it, or say what you would need."
 
 
 class Verdict(StrEnum):
@@ -30,6 +45,223 @@ class Ruling:
 class ApprovalGate(Protocol):
     """Decides about the calls of a reply before any of them is carried out."""
 
-    async def review(self, calls: Sequence[ToolCall], *, step: int) -> Sequence[Ruling]:
-        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns."""
+    async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
+        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns.
+
+        Args:
+            calls: Those of one reply, in their order.
+            step: The reply's number.
+            truncated: The reply was cut off.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A call as it would be carried out: its operation, and its arguments after every repair."""
+
+    spec: OperationSpec
+    arguments: Mapping[str, object]
+
+
+class Preview(Protocol):
+    """Says what a call would be carried out as."""
+
+    def __call__(self, call: ToolCall, *, truncated: bool = False) -> Reading | None:
+        """None where it would be refused."""
+        ...
+
+
+class Desk(Protocol):
+    """Where requests are put to people."""
+
+    async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
+        """Ask, and give back, by approval id, what was decided at once. The others are durable when this returns."""
+        ...
+
+    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        """A decision takes effect: record it in the agent's audit chain, once."""
+        ...
+
+
+Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
+"""Decides in this process, at once; for callers of the library."""
+
+
+class PolicyGate:
+    """`ApprovalGate` by a task's policy.
+
+    With `plan`, nothing that has a side effect is carried out before a call of `propose_approach` in an earlier reply
+    was approved; with `risky`, each call that `tools.risk` calls so waits; with `every`, each that is not read-only.
+    A call that cannot be read as one of an operation is let through: it will be refused where it is carried out.
+
+    Args:
+        policy: The task's.
+        agent_id: Who asks.
+        goal: What the task is, for the person.
+        read: What a call would be carried out as; None where it would be refused anyway.
+        desk: Where requests go; None: nobody can be asked, so what would wait is refused.
+        mask: Hides secrets in what people are shown.
+        earlier: What the same run did and was told before.
+    """
+
+    def __init__(
+        self,
+        policy: ApprovalPolicy,
+        *,
+        agent_id: str,
+        goal: str,
+        read: Preview,
+        desk: Desk | None,
+        mask: SecretMask,
+        earlier: RunState | None = None,
+    ) -> None:
+        self.policy = policy
+        self._agent_id = agent_id
+        self._goal = goal
+        self._read = read
+        self._desk = desk
+        self._mask = mask
+        self._requests = dict(earlier.requests) if earlier else {}
+        self._resolutions = dict(earlier.resolutions) if earlier else {}
+        self._planned = earlier is not None and _has_plan(earlier)
+        self._put_away = frozenset(self._requests)
+        self.approved = _approved_plan(earlier) if earlier is not None else ""
+        """The plan that people agreed to; empty before."""
+        self.rejection = ""
+        """Why the run ends, in words, once a plan was rejected."""
+
+    @property
+    def wants_proposal(self) -> bool:
+        """Whether nothing may be changed before a plan is approved, and none is yet."""
+        return self.policy is ApprovalPolicy.PLAN and not self._planned
+
+    def nested(self) -> PolicyGate:
+        """The same policy for a sub-agent, which cannot wait: what would have to is refused."""
+        gate = PolicyGate(
+            self.policy, agent_id=self._agent_id, goal=self._goal, read=self._read, desk=None, mask=self._mask
+        )
+        gate._planned = self._planned
+        return gate
+
+    async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
+        """One ruling a call; see `ApprovalGate`."""
+        readings = {call.call_id: self._read(call, truncated=truncated) for call in calls}
+        needs = {call.call_id: self._need(call, readings[call.call_id], step) for call in calls}
+        asked = [need for need in needs.values() if isinstance(need, ApprovalRequest)]
+        if unknown := [request for request in asked if request.approval_id not in self._resolutions]:
+            if self._desk is None:
+                return [_refusal(needs[call.call_id]) for call in calls]
+            self._resolutions.update(await self._desk.ask(unknown))
+        if any(request.approval_id not in self._resolutions for request in asked):
+            return [
+                Ruling(verdict=Verdict.WAIT if isinstance(needs[call.call_id], ApprovalRequest) else Verdict.GO)
+                for call in calls
+            ]
+        return [self._ruling(needs[call.call_id]) for call in calls]
+
+    def _need(self, call: ToolCall, reading: Reading | None, step: int) -> ApprovalRequest | str | None:
+        """What a call needs first: somebody's decision, or (a text) something else; None: nothing."""
+        if reading is None:
+            return None
+        spec = reading.spec
+        if self.policy is ApprovalPolicy.PLAN:
+            if spec.name == PROPOSE:
+                empty = not str(reading.arguments.get("approach", "")).strip()
+                return None if self._planned or empty else self._request(call, reading, step)
+            return PROPOSE_FIRST if _changes(spec) and not self._planned else None
+        if self.policy is ApprovalPolicy.RISKY:
+            found = assess(spec, reading.arguments)
+            return self._request(call, reading, step, found.reasons) if found.risky else None
+        if self.policy is ApprovalPolicy.EVERY and _changes(spec):
+            return self._request(call, reading, step, assess(spec, reading.arguments).reasons)
+        return None
+
+    def _request(self, call: ToolCall, reading: Reading, step: int, reasons: tuple[str, ...] = ()) -> ApprovalRequest:
+        approval_id = f"{self._agent_id}.{call.call_id}"
+        if known := self._requests.get(approval_id):
+            return known
+        arguments = self._mask(call.arguments)[:MAX_APPROACH_CHARS]
+        request = ApprovalRequest(
+            approval_id=approval_id,
+            agent_id=self._agent_id,
+            policy=self.policy,
+            goal=self._mask(self._goal)[:MAX_APPROACH_CHARS],
+            approach=self._mask(_in_words(reading))[:MAX_APPROACH_CHARS],
+            call=replace(call, name=reading.spec.name, arguments=arguments),
+            step=step,
+            requested_at="",
+            reasons=tuple(self._mask(reason) for reason in reasons),
+        )
+        self._requests[approval_id] = request
+        return request
+
+    def _ruling(self, need: ApprovalRequest | str | None) -> Ruling:
+        if need is None:
+            return Ruling()
+        if isinstance(need, str):
+            return Ruling(verdict=Verdict.REFUSE, text=need)
+        resolution = self._resolutions[need.approval_id]
+        if self._desk is not None:
+            self._desk.decided(need, resolution)
+        who = resolution.approver or "a person"
+        said = f": {resolution.text.strip()}" if resolution.text.strip() else ""
+        plan = self.policy is ApprovalPolicy.PLAN
+        away = f"\n{PUT_AWAY}" if need.approval_id in self._put_away else ""
+        match resolution.decision:
+            case ApprovalDecision.APPROVED:
+                self._planned = self._planned or plan
+                self.approved = need.approach if plan else self.approved
+                return Ruling(text=f"Approved by {who}{said or '.'}{away}")
+            case ApprovalDecision.ADJUSTED:
+                again = f"Call {PROPOSE} again, with that taken into account." if plan else "Take that into account."
+                return Ruling(verdict=Verdict.REFUSE, text=f"{who} asks for a change{said}\n{again}{away}")
+            case ApprovalDecision.REJECTED if plan:
+                self.rejection = f"the approach was rejected by {who}{said}"
+                return Ruling(verdict=Verdict.END, text=self.rejection)
+            case ApprovalDecision.REJECTED:
+                text = f"not carried out: {who} rejected this call{said}\nGo on without it.{away}"
+                return Ruling(verdict=Verdict.REFUSE, text=text)
+
+
+def _changes(spec: OperationSpec) -> bool:
+    """Whether an operation has a side effect, or runs code that may have one."""
+    return not spec.read_only or spec.executes
+
+
+def _has_plan(earlier: RunState) -> bool:
+    """Whether a plan was approved, and the model has been told so."""
+    approved = (
+        request
+        for name, request in earlier.requests.items()
+        if request.policy is ApprovalPolicy.PLAN
+        and name in earlier.resolutions
+        and earlier.resolutions[name].decision is ApprovalDecision.APPROVED
+    )
+    return any(earlier.observed(request.call.call_id) for request in approved)
+
+
+def _approved_plan(earlier: RunState) -> str:
+    """The last plan that was approved; empty where none was."""
+    plans = [
+        request.approach
+        for name, request in earlier.requests.items()
+        if request.policy is ApprovalPolicy.PLAN
+        and name in earlier.resolutions
+        and earlier.resolutions[name].decision is ApprovalDecision.APPROVED
+    ]
+    return plans[-1] if plans else ""
+
+
+def _in_words(reading: Reading) -> str:
+    if reading.spec.name == PROPOSE:
+        parts = (str(reading.arguments.get("approach", "")), str(reading.arguments.get("reasoning", "")))
+        return "\n\n".join(part.strip() for part in parts if part.strip())
+    told = "\n".join(f"{name}: {value}" for name, value in reading.arguments.items())
+    return f"{reading.spec.name}\n{told}" if told else reading.spec.name
+
+
+def _refusal(need: ApprovalRequest | str | None) -> Ruling:
+    if need is None:
+        return Ruling()
+    return Ruling(verdict=Verdict.REFUSE, text=need if isinstance(need, str) else NOBODY)

@@ -1,11 +1,29 @@
-"""Notices an agent that goes in circles, and says what is to be done about it."""
+"""Notices an agent that goes in circles, and says what is to be done about it.
+
+What counts as a loop follows the stuck detectors of published agents: the same call with the same outcome, a short
+cycle of calls, one error after the other, nothing new for long.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 
+from swe_ai_fleet.agents.steady_text import digest, error_class, steady
+from swe_ai_fleet.agents.waiting import waits
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step
+
+LONGEST_CYCLE = 4
+_PARSED_CHARS = 64_000
+_MOST_DIGESTS = 20_000
+_NAMED_TOOLS = 12
+_LAST_LINES_CHARS = 300
 
 
 class Remedy(StrEnum):
@@ -15,6 +33,9 @@ class Remedy(StrEnum):
     STRONG_NUDGE = "strong_nudge"
     REPLAN = "replan"
     STOP = "stop"
+
+
+LADDER = (Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.REPLAN, Remedy.STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +48,245 @@ class Advice:
     steps: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """When a pattern is one.
+
+    Args:
+        repeats: The same call, or the same cycle of 2 to 4 steps, so many times.
+        errors: Errors of one kind, so many in a row.
+        idle_steps: Steps without anything new: no output that was not seen before, no change, no other test result.
+        waits: Takes the place of each of them (twice that: of `idle_steps`) where the agent waited a step or few ago.
+    """
+
+    repeats: int = 3
+    errors: int = 4
+    idle_steps: int = 12
+    waits: int = 25
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call as the guard compares it."""
+
+    name: str
+    key: bytes
+    error: str
+    news: bytes
+    changes: bool
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A loop that was found: what it is called, what it is said to be, its steps, when it may be pointed out again."""
+
+    kind: str
+    text: str
+    steps: int
+    patience: int = 1
+
+
 class LoopGuard:
-    """Looks at each step of a run."""
+    """Looks at each step of a run, in time that does not grow with the run.
+
+    Two calls are the same if tool, canonical arguments and steady output are (`by_name_alone`: the tool is enough). A
+    call of the same kind after something changed is no repetition, unless it comes in a row with nothing in between.
+
+    Args:
+        tools: What the agent may call; texts name them, and their traits say what reads and what waits.
+        thresholds: When a pattern is one.
+        ladder: What is done at the first, second ... sign of one pattern; the last one is for all that follow.
+        by_name_alone: Calls of one tool in a row are the same, whatever their arguments and outcomes.
+        earlier: What an earlier part of the same run did.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[OperationSpec] = (),
+        *,
+        thresholds: Thresholds | None = None,
+        ladder: Sequence[Remedy] = LADDER,
+        by_name_alone: bool = False,
+        earlier: Sequence[Step] = (),
+    ) -> None:
+        self._specs = {spec.name: spec for spec in tools}
+        self._thresholds = thresholds or Thresholds()
+        self._ladder = tuple(ladder)
+        self._by_name_alone = by_name_alone
+        self._levels: Counter[str] = Counter()
+        self._seen: dict[bytes, None] = {}
+        self._silent_until: Counter[str] = Counter()
+        self._number = 0
+        self._start_over()
+        for step in earlier:
+            self.observe(step)
 
     def observe(self, step: Step) -> Advice | None:
-        """Take in one more step; None where nothing is wrong."""
+        """Take in one more step; None where nothing is wrong. A step without calls is none."""
+        if not step.observations:
+            return None
+        self._number += 1
+        calls = self._calls(step)
+        novel = self._take_in(calls)
+        pattern = self._pattern()
+        if pattern is None:
+            if novel:
+                self._levels = Counter({kind: level - 1 for kind, level in self._levels.items() if level > 1})
+            return None
+        if self._number < self._silent_until[pattern.kind]:
+            return None
+        return self._advice(pattern, {call.name for call in calls})
+
+    def _start_over(self) -> None:
+        """Forget the sequence, not what was seen nor how often the agent was told."""
+        self._steps: deque[tuple[bytes, bool]] = deque(maxlen=LONGEST_CYCLE)
+        self._last_call: bytes = b""
+        self._run = 0
+        self._since_change: Counter[bytes] = Counter()
+        self._error, self._errors, self._error_steps = "", 0, 0
+        self._idle = 0
+        self._cycle_runs = [0] * (LONGEST_CYCLE + 1)
+        self._revisit = 0
+
+    def _calls(self, step: Step) -> list[_Call]:
+        asked = {call.call_id: call for call in step.reply.tool_calls}
+        return [self._call(asked.get(seen.call_id), seen.result) for seen in step.observations]
+
+    def _call(self, call: ToolCall | None, result: ToolResult) -> _Call:
+        name = call.name if call is not None else result.operation
+        spec = self._specs.get(name)
+        arguments, canonical = _canonical(call.arguments if call is not None else "")
+        reads = spec is not None and spec.read_only
+        # A file's text is what it is; only what was printed or fetched has clocks and process ids of its own.
+        content = result.content if spec is not None and reads and not spec.network else steady(result.content)
+        error = "" if result.success else steady(result.error)
+        key = digest(name) if self._by_name_alone else digest(name, canonical, content, error, str(result.outcome))
+        # Many edits say the same of themselves: what they were asked to do is what is new about them.
+        asked = () if reads or not result.success else (name, canonical)
+        news = digest(content, _tests(result), *asked)
+        return _Call(
+            name=name,
+            key=key,
+            error="" if result.success else error_class(error, content[-_LAST_LINES_CHARS:]),
+            news=news if result.success or content else b"",
+            changes=result.success and not reads,
+            waits=waits(spec, arguments),
+        )
+
+    def _take_in(self, calls: Sequence[_Call]) -> bool:
+        """Count the calls of a step; whether anything about it is new."""
+        novel, errors_before = False, self._errors
+        self._revisit = 0
+        for call in calls:
+            fresh = bool(call.news) and call.news not in self._seen
+            if fresh:
+                self._seen[call.news] = None
+                if len(self._seen) > _MOST_DIGESTS:
+                    del self._seen[next(iter(self._seen))]
+            novel = novel or fresh
+            self._run = self._run + 1 if call.key == self._last_call else 1
+            self._last_call = call.key
+            if call.changes and fresh:
+                self._since_change.clear()
+            self._since_change[call.key] += 1
+            if call.error:
+                self._revisit = max(self._revisit, self._since_change[call.key])
+            self._errors = self._errors + 1 if call.error and call.error == self._error else min(1, len(call.error))
+            self._error = call.error
+        self._error_steps = self._error_steps + 1 if self._errors > errors_before else min(1, self._errors)
+        self._idle = 0 if novel else self._idle + 1
+        self._advance(calls)
+        return novel
+
+    def _advance(self, calls: Sequence[_Call]) -> None:
+        """Compare the step with those 1 to 4 before it: a cycle is a run of steps equal to those a period earlier."""
+        signature = b"".join([call.key for call in calls])
+        signature = signature if len(calls) == 1 else digest(signature.hex())
+        for period in range(1, LONGEST_CYCLE + 1):
+            same = len(self._steps) >= period and self._steps[-period][0] == signature
+            self._cycle_runs[period] = self._cycle_runs[period] + 1 if same else 0
+        self._steps.append((signature, any(call.waits for call in calls)))
+
+    def _pattern(self) -> _Pattern | None:
+        limits = self._thresholds
+        waiting = any(waits for _, waits in self._steps)
+        needed = limits.waits if waiting else limits.repeats
+        in_a_row = max(self._run, self._cycle_runs[1] + 1)
+        if in_a_row >= needed:
+            what = f"the same call {in_a_row} times in a row, with the same outcome"
+            if self._by_name_alone:
+                what = f"the same tool {in_a_row} times in a row"
+            return _Pattern("repeat", what, min(in_a_row, self._cycle_runs[1] + 1))
+        if not self._by_name_alone:
+            if self._revisit >= needed:
+                what = f"the same failing call {self._revisit} times, and nothing was changed in between"
+                return _Pattern("repeat", what, 1)
+            for period in range(2, LONGEST_CYCLE + 1):
+                if self._cycle_runs[period] >= period * (needed - 1):
+                    length = self._cycle_runs[period] + period
+                    what = f"the same {period} steps {length // period} times, with the same outcomes"
+                    return _Pattern("cycle", what, length, patience=period)
+        if self._errors >= (limits.waits if waiting else limits.errors):
+            what = f"{self._errors} errors of the same kind in a row"
+            return _Pattern("errors", what, self._error_steps)
+        if self._idle >= (2 * limits.waits if waiting else limits.idle_steps):
+            what = f"{self._idle} steps without anything new"
+            return _Pattern("no progress", what, self._idle, patience=max(1, limits.idle_steps // 3))
         return None
+
+    def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:
+        level = self._levels[pattern.kind]
+        remedy = self._ladder[min(level, len(self._ladder) - 1)]
+        self._levels[pattern.kind] = level + 1
+        self._silent_until[pattern.kind] = self._number + pattern.patience
+        if remedy is Remedy.REPLAN:
+            self._start_over()
+        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[remedy]}{self._others(looped)}"
+        return Advice(remedy=remedy, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
+
+    def _others(self, looped: set[str]) -> str:
+        names = [name for name in self._specs if name not in looped]
+        if not names:
+            return ""
+        more = f" and {len(names) - _NAMED_TOOLS} more" if len(names) > _NAMED_TOOLS else ""
+        return f" The other tools are: {', '.join(names[:_NAMED_TOOLS])}{more}."
+
+
+_WHAT_NOW = {
+    Remedy.NUDGE: "It will not end differently. Read what the last result says, and try something else.",
+    Remedy.STRONG_NUDGE: (
+        "You were told before. Do not make this call again: say in a sentence what keeps you from the goal, then take "
+        "another way, or call final_answer with what you have."
+    ),
+    Remedy.REPLAN: (
+        "These steps were taken out of the conversation, for they led nowhere. Make a new plan that does without them, "
+        "and take its first step; or call final_answer with what you have."
+    ),
+    Remedy.STOP: "The run ends here.",
+}
+
+
+def _canonical(text: str) -> tuple[dict[str, object], str]:
+    """The arguments and a form of them that does not depend on order and spaces; what is no JSON object as it is."""
+    if len(text) > _PARSED_CHARS:
+        return {}, text
+    try:
+        value: object = json.loads(text, strict=False) if text.strip() else {}
+        if isinstance(value, dict):
+            return cast("dict[str, object]", value), json.dumps(value, sort_keys=True)
+    except (ValueError, RecursionError):
+        pass
+    return {}, text.strip()
+
+
+def _tests(result: ToolResult) -> str:
+    """The counts and names of a test run, without its times."""
+    tests = result.metadata.get("tests")
+    if not isinstance(tests, dict):
+        return ""
+    report = cast("dict[str, object]", tests)
+    failing = report.get("failing")
+    entries = cast("list[object]", failing) if isinstance(failing, list) else []
+    names = [str(cast("dict[str, object]", one).get("id")) if isinstance(one, dict) else "" for one in entries]
+    return repr([*(report.get(count) for count in ("passed", "failed", "errors", "skipped")), *names])

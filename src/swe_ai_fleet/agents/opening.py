@@ -17,7 +17,7 @@ from swe_ai_fleet.agents.repository_facts import RepositoryFacts
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.message import Message, SystemMessage, UserMessage
 from swe_ai_fleet.domain.task import Role, Task
-from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.ports import SecretMask, Workspace
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
 _ROLES = {
@@ -36,6 +36,7 @@ def opening_messages(
     limits: ToolLimits,
     perspective: Perspective,
     facts: RepositoryFacts | None = None,
+    mask: SecretMask | None = None,
     notes: Sequence[str] = (),
 ) -> tuple[Message, ...]:
     """The system and the first user message of one candidate's run. `notes` say in a line each what there is."""
@@ -70,7 +71,8 @@ def opening_messages(
             perspective=perspective.instructions,
         )
     )
-    return SystemMessage(content=system.strip()), UserMessage(content=user.strip())
+    hidden = mask or str
+    return SystemMessage(content=hidden(system.strip())), UserMessage(content=hidden(user.strip()))
 
 
 def _hosts(workspace: Workspace) -> tuple[str, ...]:

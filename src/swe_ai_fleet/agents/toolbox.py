@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn, cast
 
+from swe_ai_fleet.agents.offer import Offer
+from swe_ai_fleet.agents.repair import CallReader, Understood
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, answer_text
-from swe_ai_fleet.tools.operation import Definition, Toolkit
+from swe_ai_fleet.tools.operation import Definition, Toolkit, signature
 from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.secrets import well_formed
 
 FINAL_ANSWER = OperationSpec(
     name="final_answer",
@@ -34,29 +34,47 @@ FINAL_ANSWER = OperationSpec(
 
 
 class Toolbox:
-    """The operations of some toolkits that policy lets this run see, and `final_answer`.
+    """The operations of some toolkits that policy lets this run see, `request_tools` for more, and `final_answer`.
 
     Args:
         toolkits: By name; all must share `pipeline`.
         pipeline: The way every call goes.
-        idle: Names of operations that the model is not shown; a call by name is carried out like any other.
+        idle: Names of operations whose schemas the model is not shown until it asks for them; a call by name is
+            carried out like any other.
+        unlisted: Names among them that `request_tools` does not speak of.
+        parallel: Whether calls of one reply that don't touch the same things run side by side.
     """
 
     def __init__(
-        self, toolkits: Mapping[str, Toolkit], pipeline: Pipeline, *, idle: Collection[str] = frozenset()
+        self,
+        toolkits: Mapping[str, Toolkit],
+        pipeline: Pipeline,
+        *,
+        idle: Collection[str] = frozenset(),
+        unlisted: Collection[str] = frozenset(),
+        parallel: bool = True,
     ) -> None:
         self.toolkits = toolkits
         self._pipeline = pipeline
+        self._parallel = parallel
         self._operations: dict[str, tuple[Toolkit, Definition]] = {
             definition.spec.name: (toolkit, definition)
             for toolkit in toolkits.values()
             for definition in toolkit.definitions.values()
         }
-        specs = [found.spec for name, (_, found) in self._operations.items() if name not in idle]
-        self.specs: tuple[OperationSpec, ...] = (
-            *(spec for spec in specs if pipeline.policy.offers(spec)),
-            FINAL_ANSWER,
-        )
+        specs = [definition.spec for _, definition in self._operations.values()]
+        self._offer = Offer(specs, pipeline.policy, answer=FINAL_ANSWER, idle=idle, unlisted=unlisted)
+        ours = (FINAL_ANSWER,) if self._offer.request is None else (FINAL_ANSWER, self._offer.request)
+        self._reader = CallReader((*specs, *ours), answer=FINAL_ANSWER.name)
+
+    @property
+    def specs(self) -> tuple[OperationSpec, ...]:
+        """What the model is shown; grows at its end where the model asks for more."""
+        return self._offer.specs
+
+    def understand(self, call: ToolCall, *, truncated: bool = False) -> Understood:
+        """What a call means and what it would be carried out with; `call_all` goes by the same."""
+        return self._reader.read(call, truncated=truncated)
 
     async def call_all(
         self, calls: Sequence[ToolCall], *, refusals: Mapping[str, str] | None = None, truncated: bool = False
@@ -71,78 +89,69 @@ class Toolbox:
             refusals: By call id, why a call is not carried out but answered with that.
             truncated: The reply was cut off, so arguments that end too early must not be mended.
         """
+        read = [self.understand(call, truncated=truncated) for call in calls]
         tasks: list[asyncio.Task[Observation]] = []
         async with asyncio.TaskGroup() as group:
-            for number, call in enumerate(calls):
-                before = [tasks[i] for i in range(number) if self._conflict(calls[i], call)]
-                tasks.append(group.create_task(self._after(before, call, (refusals or {}).get(call.call_id, ""))))
+            for number, understood in enumerate(read):
+                refusal = (refusals or {}).get(understood.call.call_id, "")
+                reaches = () if refusal else range(number)
+                before = [tasks[i] for i in reaches if self._conflict(read[i], understood)]
+                tasks.append(group.create_task(self._after(before, understood, refusal)))
         return tuple(task.result() for task in tasks)
 
-    async def _after(self, before: Sequence[asyncio.Task[Observation]], call: ToolCall, refusal: str) -> Observation:
+    async def _after(
+        self, before: Sequence[asyncio.Task[Observation]], understood: Understood, refusal: str
+    ) -> Observation:
         if refusal:
-            return Observation(call_id=call.call_id, result=self._reject(call, refusal, Outcome.REFUSED))
-        if before:
-            await asyncio.wait(before)
-        return Observation(call_id=call.call_id, result=await self._call(call))
+            result = self._reject(understood, refusal, Outcome.REFUSED)
+        else:
+            if before:
+                await asyncio.wait(before)
+            result = await self._call(understood)
+        return Observation(call_id=understood.call.call_id, result=result, repairs=understood.repairs)
 
-    async def _call(self, call: ToolCall) -> ToolResult:
-        try:
-            arguments = parse_arguments(call.arguments)
-        except ValueError as error:
-            return self._reject(call, f"the arguments of {call.name} are not a JSON object: {error}")
-        if call.name == FINAL_ANSWER.name:
+    async def _call(self, understood: Understood) -> ToolResult:
+        spec, arguments = understood.spec, understood.arguments
+        if spec is None:
+            return self._reject(understood, self._unknown(understood))
+        if understood.error:
+            return self._reject(understood, understood.error)
+        if spec is FINAL_ANSWER:
             return _final_answer(arguments)
-        found = self._operations.get(call.name)
-        if found is None:
-            return self._reject(call, self._unknown(call.name))
-        toolkit, definition = found
-        return await self._pipeline.call(definition, toolkit, arguments, call_id=call.call_id)
+        if spec is self._offer.request:
+            record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=understood.call.call_id)
+            result = self._offer.show(arguments)
+            return record.close(result, reason=result.error)
+        toolkit, definition = self._operations[spec.name]
+        return await self._pipeline.call(definition, toolkit, arguments, call_id=understood.call.call_id)
 
-    def _reject(self, call: ToolCall, error: str, outcome: Outcome = Outcome.INVALID) -> ToolResult:
+    def _reject(self, understood: Understood, error: str, outcome: Outcome = Outcome.INVALID) -> ToolResult:
         """An audited observation for a call that reached no operation."""
-        found = self._operations.get(call.name)
-        nameless = replace(FINAL_ANSWER, name="unknown", tool="unknown", operation=call.name[:64])
-        spec = found[1].spec if found else nameless
+        call = understood.call
+        name = understood.spec.name if understood.spec else well_formed(call.name)[:64]
+        spec = understood.spec or replace(FINAL_ANSWER, name="unknown", tool="unknown", operation=name)
         arguments = {"raw": call.arguments[:1000]}
         record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=call.call_id)
         refused = Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED
-        result = ToolResult(success=False, operation=call.name[:64], error=error, outcome=outcome)
+        error = well_formed(error)
+        result = ToolResult(success=False, operation=name, error=error, outcome=outcome)
         return record.close(result, refused, error)
 
-    def _unknown(self, name: str) -> str:
+    def _unknown(self, understood: Understood) -> str:
         names = [spec.name for spec in self.specs]
-        close = difflib.get_close_matches(name[:64], names, n=1)
-        guess = f" Did you mean {close[0]}?" if close else ""
-        return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(names)}"
+        near = [signature(self._operations[name][1].spec) for name in understood.near if name in self._operations]
+        near += [signature(FINAL_ANSWER)] if FINAL_ANSWER.name in understood.near else []
+        guess = f" Did you mean {' or '.join(near)}?" if near else ""
+        more = f" {self._offer.request.name} shows more." if self._offer.request else ""
+        return f"{understood.error}.{guess} The tools are: {', '.join(names)}.{more}"
 
-    def _conflict(self, one: ToolCall, other: ToolCall) -> bool:
-        if FINAL_ANSWER.name in (one.name, other.name):
-            return True
-        first, second = self._operations.get(one.name), self._operations.get(other.name)
-        if first is None or second is None:
+    def _conflict(self, one: Understood, other: Understood) -> bool:
+        if one.spec is None or other.spec is None:
             return False
-        a, b = first[1].spec, second[1].spec
+        a, b = one.spec, other.spec
+        if not self._parallel or FINAL_ANSWER in (a, b):
+            return True
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
-
-
-def parse_arguments(text: str) -> dict[str, object]:
-    """The arguments a model wrote. Raises ValueError saying what is wrong with the text.
-
-    NaN and the infinities, which JSON does not have, are refused; control characters inside strings are accepted.
-    """
-    if not text.strip():
-        return {}
-    try:
-        value = json.loads(text, strict=False, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"it is a {type(value).__name__}")
-    return cast("dict[str, object]", value)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _final_answer(arguments: Mapping[str, object]) -> ToolResult:

@@ -15,8 +15,8 @@ from swe_ai_fleet.domain.event import CandidateSubmitted, RunClaimed, RunFinishe
 class ChainVerdict:
     """What recomputing one chain gave.
 
-    `run` counts the runs of an agent from 1: a host that takes over begins a chain of its own. `recorded_head` is
-    empty for a run that has not ended.
+    `run` counts the runs of an agent from 1: a host that takes over begins a chain of its own, unless it resumes the
+    run, whose chain then goes on. `recorded_head` is empty for a run that has not ended.
     """
 
     agent_id: str
@@ -55,11 +55,14 @@ def verify_events(events: Iterable[pb.ExecutionEvent]) -> tuple[ChainVerdict, ..
             chain.unreadable = chain.unreadable or AuditFault(seq=len(chain.entries) + 1, reason=reason)
             continue
         match stored.event.body if stored else None:
+            case RunClaimed(resumes=True):
+                # Whatever head an interrupted part recorded, the chain goes on behind it.
+                _last(runs, event.agent_id).heads.clear()
             case RunClaimed():
                 runs.setdefault(event.agent_id, []).append(_Chain(agent_id=event.agent_id))
             case ToolStarted(entry=entry) | ToolFinished(entry=entry):
                 _last(runs, event.agent_id).entries.append(entry)
-            case RunFinished(audit_head=head):
+            case RunFinished(audit_head=head) if head:
                 _last(runs, event.agent_id).heads.append(head)
             case CandidateSubmitted(candidate=candidate):
                 _last(runs, candidate.agent_id).heads.append(candidate.audit_head)

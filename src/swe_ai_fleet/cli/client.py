@@ -70,9 +70,17 @@ class FleetClient:
         call = self._stub.CancelExecution(request, metadata=self._metadata, timeout=_CALL_SECONDS)
         return await self._answer(call, pb.CancelExecutionResponse)
 
-    async def events(self, execution_id: str, *, from_sequence: int = 0) -> AsyncGenerator[pb.ExecutionEvent, None]:
-        """An execution's events up to its end."""
-        request = pb.StreamExecutionRequest(execution_id=execution_id, from_sequence=from_sequence)
+    async def resolve(self, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
+        call = self._stub.ResolveApproval(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.ResolveApprovalResponse)
+
+    async def events(
+        self, execution_id: str, *, from_sequence: int = 0, include_text: bool = False
+    ) -> AsyncGenerator[pb.ExecutionEvent, None]:
+        """An execution's events up to its end; on request also what models say while they say it."""
+        request = pb.StreamExecutionRequest(
+            execution_id=execution_id, from_sequence=from_sequence, include_text=include_text
+        )
         call = cast("AsyncIterator[pb.ExecutionEvent]", self._stub.StreamExecution(request, metadata=self._metadata))
         with self._faults():
             async for event in call:

@@ -20,8 +20,14 @@ from swe_ai_fleet.cli.place import find_place
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import findings_table
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.settings import Settings
 
+_PROTOCOLS = {
+    ToolProtocol.NATIVE: "native tool calls",
+    ToolProtocol.JSON: "tool calls as schema-constrained JSON",
+    ToolProtocol.TEXT: "tool calls as text",
+}
 _PROBE_SECONDS = 15.0
 _RAY_SECONDS = 60.0
 _OLDEST_PYTHON = (3, 11)
@@ -163,7 +169,7 @@ async def _model(settings: Settings) -> Finding:
         cause = error.message if isinstance(error, FleetError) else f"no answer within {_PROBE_SECONDS:g} seconds"
         mend = (error.hint if isinstance(error, FleetError) else "") or "start the server, or set FLEET_MODEL_URL"
         return Finding(part="model server", state=Health.FAULT, cause=cause, mend=mend)
-    calls = "native tool calls" if found.native_tools else "tool calls as text"
+    calls = _PROTOCOLS[found.protocol]
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
     return Finding(

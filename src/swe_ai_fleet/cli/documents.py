@@ -33,6 +33,7 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "agents": [
             {**asdict(agent), "usage": _usage(agent.usage)} for name, agent in state.agents.items() if name != "_"
         ],
+        "pending_approvals": [to_plain(request) for request in state.pending],
         "diff": diff,
         "error": state.error,
         "usage": _usage(state.usage),

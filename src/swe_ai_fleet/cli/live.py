@@ -17,6 +17,7 @@ from swe_ai_fleet.cli.events import moment, stored_event
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.narration import narrate
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.speech import TEXT_DELTA, Speech
 from swe_ai_fleet.cli.tables import agents_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, advance
@@ -77,10 +78,10 @@ class Progress:
 
 
 async def follow(
-    client: FleetClient, execution_id: str, progress: Progress, show: Show, *, from_sequence: int = 0
+    client: FleetClient, execution_id: str, progress: Progress, show: Show, *, text: bool = False
 ) -> ExecutionState:
-    """Show an execution's events until it ends; its state then."""
-    async for event in client.events(execution_id, from_sequence=from_sequence):
+    """Show an execution's events until it ends, with `text` also what models say in between; its state then."""
+    async for event in client.events(execution_id, include_text=text):
         show(event)
     if progress.state is None:
         raise CommandFault(f"execution {execution_id} has no events", exit_code=Exit.NOT_ACCEPTED)
@@ -90,6 +91,7 @@ async def follow(
 @contextmanager
 def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Generator[Show]:
     """What to call with each event, for as long as the context lasts. It keeps `progress` up to date."""
+    speech = Speech()
     if screen.json:
 
         def quietly(event: pb.ExecutionEvent) -> None:
@@ -100,9 +102,9 @@ def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Gen
         yield quietly
     elif screen.err.is_terminal:
         with Live(console=screen.err, get_renderable=progress.table, refresh_per_second=4, transient=True):
-            yield lambda event: _narrate(screen, progress, event, brief=True)
+            yield lambda event: _narrate(screen, progress, speech, event, brief=True)
     else:
-        yield lambda event: _narrate(screen, progress, event, brief=False)
+        yield lambda event: _narrate(screen, progress, speech, event, brief=False)
 
 
 def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
@@ -119,7 +121,13 @@ def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
     }
 
 
-def _narrate(screen: Screen, progress: Progress, event: pb.ExecutionEvent, *, brief: bool) -> None:
+def _narrate(screen: Screen, progress: Progress, speech: Speech, event: pb.ExecutionEvent, *, brief: bool) -> None:
+    if event.type == TEXT_DELTA:
+        for line in speech.hear(event):
+            screen.note(line)
+        return
+    for line in speech.rest(event.agent_id):
+        screen.note(line)
     stored = progress.add(event)
     line = narrate(stored, brief=brief) if stored else ""
     if line:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client, local_client
 from swe_ai_fleet.cli.screen import Screen
@@ -77,6 +79,9 @@ def run(
     task_id: Annotated[str, typer.Option(help="Makes the call repeatable: the same id is the same task.")] = "",
     timeout: Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For the agents' work. Default: 1800.")] = 0,
     deliberate_only: Annotated[bool, typer.Option("--deliberate-only", help="Rank candidates, apply nothing.")] = False,
+    approve: Annotated[
+        str, typer.Option(metavar="WHAT", help="What people approve first: plan, risky or every. Default: none.")
+    ] = "",
     local: Annotated[
         bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
     ] = False,
@@ -105,6 +110,7 @@ def run(
         task_id=task_id,
         timeout_seconds=timeout,
         deliberate_only=deliberate_only,
+        approve=approve,
     )
 
     def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
@@ -116,12 +122,20 @@ def run(
 
 
 @app.command()
-def watch(name: Name, *, server: Server = "", token: Token = "", json: Json = False) -> None:
+def watch(
+    name: Name,
+    *,
+    text: Annotated[bool, typer.Option("--text", help="Also what the models say, while they say it.")] = False,
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
     """Show an execution as it happens; with --json a line for each event."""
     from swe_ai_fleet.cli.run import watch as work
 
     carry_out(
-        lambda screen, settings: work(screen, fleet_client(settings, server=server, token=token), name), json=json
+        lambda screen, settings: work(screen, fleet_client(settings, server=server, token=token), name, text=text),
+        json=json,
     )
 
 
@@ -174,6 +188,133 @@ def cancel(
 
     carry_out(
         lambda screen, settings: work(screen, fleet_client(settings, server=server, token=token), name, reason=reason),
+        json=json,
+    )
+
+
+@app.command()
+def export(
+    name: Name,
+    *,
+    kind: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="trajectory, openai, markdown or patch.")
+    ] = "trajectory",
+    agent: Annotated[str, typer.Option(help="Whose run. Default: the winner's.")] = "",
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Default: print it.")] = None,
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Write an agent's run as a trajectory, as OpenAI messages, as Markdown, or its patch."""
+    from swe_ai_fleet.cli.recordings import export as work
+
+    carry_out(
+        lambda screen, settings: work(
+            screen, fleet_client(settings, server=server, token=token), name, kind=kind, agent=agent, output=output
+        ),
+        json=json,
+    )
+
+
+@app.command()
+def replay(
+    name: Name,
+    *,
+    agent: Annotated[str, typer.Option(help="Whose run. Default: the winner's.")] = "",
+    fork_at: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="After N recorded replies a model server goes on.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="With --fork-at: the model that goes on. Default: FLEET_MODEL.")] = "",
+    prompt: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, metavar="FILE", help="With --fork-at: stands in place of the system message."
+        ),
+    ] = None,
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Carry an agent's run out again here, against its recorded replies; exit code 1 where it goes another way."""
+    from swe_ai_fleet.cli.recordings import run_again
+
+    def work(screen: Screen, settings: Settings) -> Coroutine[Any, Any, Exit]:
+        if (model or prompt) and fork_at is None:
+            raise CommandFault("without --fork-at no model is asked", exit_code=Exit.USAGE, field="fork_at")
+        chosen = settings.model_copy(update={"model": model}) if model else settings
+        text = prompt.read_text(encoding="utf-8", errors="replace") if prompt is not None else ""
+        fleet = fleet_client(settings, server=server, token=token)
+        return run_again(screen, fleet, chosen, name, agent=agent, fork_at=fork_at, prompt=text)
+
+    carry_out(work, json=json)
+
+
+Approval = Annotated[str, typer.Option(metavar="APPROVAL", help="Which one, where several wait.")]
+Words = Annotated[str, typer.Option(help="What to tell the agent.")]
+Approver = Annotated[str, typer.Option("--as", metavar="NAME", help="Who decides, for the log. Default: you.")]
+
+
+@app.command()
+def approve(
+    name: Name,
+    *,
+    approval: Approval = "",
+    text: Words = "",
+    approver: Approver = "",
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Let an agent do what it asked for."""
+    _resolve(name, "approved", approval, text, approver, server, token, json=json)
+
+
+@app.command()
+def reject(
+    name: Name,
+    *,
+    approval: Approval = "",
+    text: Words = "",
+    approver: Approver = "",
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Refuse what an agent asked for; a refused plan ends its run."""
+    _resolve(name, "rejected", approval, text, approver, server, token, json=json)
+
+
+@app.command()
+def adjust(
+    name: Name,
+    *,
+    approval: Approval = "",
+    text: Words = "",
+    approver: Approver = "",
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Have an agent propose again, with --text taken into account."""
+    _resolve(name, "adjusted", approval, text, approver, server, token, json=json)
+
+
+def _resolve(
+    name: str, decision: str, approval: str, text: str, approver: str, server: str, token: str, *, json: bool
+) -> None:
+    from swe_ai_fleet.cli.approvals import resolve
+    from swe_ai_fleet.domain.approval import ApprovalDecision
+
+    carry_out(
+        lambda screen, settings: resolve(
+            screen,
+            fleet_client(settings, server=server, token=token),
+            name,
+            ApprovalDecision(decision),
+            approval=approval,
+            text=text,
+            approver=approver,
+        ),
         json=json,
     )
 

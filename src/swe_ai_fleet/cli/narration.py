@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from swe_ai_fleet.cli.approvals import waiting_line
 from swe_ai_fleet.cli.tables import checks_text
-from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.cli.text import clean, one_line
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ApprovalResolved,
     CancelRequested,
     CandidatesRanked,
     ChecksFinished,
@@ -49,6 +52,11 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"delivered as {delivered.commit_sha[:12]} on {delivered.branch}; checks there {verdict}"
         case CancelRequested(reason=reason):
             line = f"cancelled: {reason}"
+        case ApprovalRequested(request=request):
+            return clean(waiting_line(request, stored.event.execution_id)).replace("\n", " ")
+        case ApprovalResolved(resolution=resolution):
+            said = f": {resolution.text}" if resolution.text else ""
+            line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'somebody'}{said}"
         case ExecutionFinished(status=status, error=error):
             line = f"ended: {status}" + (f": {error}" if error else "")
         case _:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.approvals import policy_value
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
@@ -43,6 +44,7 @@ class Order:
     task_id: str = ""
     timeout_seconds: int = 0
     deliberate_only: bool = False
+    approve: str = ""
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -77,6 +79,7 @@ class Order:
                     constraints=constraints,
                     rounds=self.rounds or 0,
                     num_agents=self.agents,
+                    approval=policy_value(self.approve),
                     repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                     environment=given,
                 )
@@ -94,6 +97,7 @@ class Order:
                 ),
                 repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                 delivery=pb.Delivery(branch=self.branch),
+                approval=policy_value(self.approve),
                 environment=given,
             )
         )

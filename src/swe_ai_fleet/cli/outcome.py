@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.syntax import Syntax
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.approvals import print_pending
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.events import fold_events
@@ -50,6 +51,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
     screen.line(f"execution {state.execution_id}")
     if state.ranking or state.agents:
         screen.out.print(candidates_table(state))
+    print_pending(screen, state)
     if diff:
         print_diff(screen, diff)
     delivered = state.delivered

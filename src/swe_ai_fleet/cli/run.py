@@ -26,13 +26,15 @@ async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], o
             return await show_outcome(screen, client, state)
 
 
-async def watch(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], name: str) -> Exit:
+async def watch(
+    screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], name: str, *, text: bool = False
+) -> Exit:
     """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
     async with fleet as client:
         execution_id = await client.find(name)
         progress = Progress()
         with interrupts() as signals, view(screen, progress, json_lines=True) as show:
-            following = await signals.race(follow(client, execution_id, progress, show))
+            following = await signals.race(follow(client, execution_id, progress, show, text=text))
             if not following.done():
                 following.cancel()
                 raise CommandFault("stopped watching; the execution goes on", exit_code=Exit.STOPPED)

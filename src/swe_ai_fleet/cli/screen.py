@@ -35,6 +35,20 @@ class Screen:
         self.out.file.write(json.dumps(value) + "\n")
         self.out.file.flush()
 
+    def content(self, content: bytes) -> None:
+        """Print a file's content: every byte of it, unless it is a terminal that it would be printed to."""
+        if self.out.file.isatty():
+            for line in content.decode("utf-8", "replace").splitlines():
+                self.line(line)
+            return
+        self.out.file.flush()
+        buffer = getattr(self.out.file, "buffer", None)
+        if buffer is None:
+            self.out.file.write(content.decode("utf-8", "replace"))
+        else:
+            buffer.write(content)
+            buffer.flush()
+
     def line(self, text: str, *, style: str = "") -> None:
         """Print a line of a result; the text may be untrusted."""
         self.out.print(Text(clean(text), style=style), soft_wrap=True)

@@ -67,6 +67,7 @@ class Perspective:
     temperature: float | None = None
     seed: int | None = None
     instructions: str = ""
+    model_profile: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,10 +80,14 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunClaimed:
-    """A host takes a run's subject over; writers of a lower generation are fenced from here on."""
+    """A host takes a run's subject over; writers of a lower generation are fenced from here on.
+
+    Where it `resumes`, conversation and audit chain go on; otherwise both begin anew.
+    """
 
     generation: int
     host: str
+    resumes: bool = False
     type: Literal["run_claimed"] = "run_claimed"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ApprovalResolved,
     CancelRequested,
     CandidatesRanked,
     CandidateSubmitted,
@@ -18,6 +21,7 @@ from swe_ai_fleet.domain.event import (
     ExecutionStatus,
     ModelReplied,
     ResultPublished,
+    RunClaimed,
     RunFinished,
     RunLost,
     RunStarted,
@@ -25,14 +29,21 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
     WinnerDelivered,
+    WorkspaceCheckpointed,
 )
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
 
+APPROVAL_TOOL = "approval"
+"""Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProgress:
-    """Where one agent run stands. `status` is running, finished or lost."""
+    """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
+
+    `generation` is that of its last claim; `resumable` says that its workspace was kept at some point.
+    """
 
     agent_id: str
     status: str = "running"
@@ -43,11 +54,16 @@ class AgentProgress:
     stop_reason: str = ""
     audit_head: str = ""
     model: str = ""
+    generation: int = 0
+    resumable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
-    """An execution as its events tell it. Times are ISO 8601, UTC; `last_sequence` is that of the last event folded."""
+    """An execution as its events tell it. Times are ISO 8601, UTC; `last_sequence` is that of the last event folded.
+
+    `requests` and `resolutions` are, by approval id, what people were asked and what they said.
+    """
 
     execution_id: str
     task: Task
@@ -70,7 +86,16 @@ class ExecutionState:
     usage: Usage = field(default_factory=Usage)
     duration_ms: int = 0
     result_published: bool = False
+    requests: Mapping[str, ApprovalRequest] = field(default_factory=dict[str, ApprovalRequest])
+    resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
     last_sequence: int = 0
+
+    @property
+    def pending(self) -> tuple[ApprovalRequest, ...]:
+        """What waits for a person, in the order in which it was asked; nothing once the execution has ended."""
+        if self.status.terminal:
+            return ()
+        return tuple(request for name, request in self.requests.items() if name not in self.resolutions)
 
 
 def fold(events: Iterable[StoredEvent]) -> ExecutionState | None:
@@ -101,7 +126,12 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
         case ExecutionClaimed(generation=generation):
-            return replace(state, generation=generation, status=ExecutionStatus.IN_PROGRESS)
+            return _standing(replace(state, generation=generation, status=ExecutionStatus.IN_PROGRESS))
+        case ApprovalRequested(request=request):
+            return asked(state, request)
+        case ApprovalResolved(resolution=resolution):
+            known = {resolution.approval_id: resolution, **state.resolutions}
+            return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
         case CancelRequested():
             return replace(state, cancel_requested=True)
         case CandidateSubmitted(candidate=candidate):
@@ -114,10 +144,11 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return replace(state, delivered=delivered, delivery_report=report)
         case RunLost(lost_agent_id=agent_id):
             lost = replace(_progress(state, agent_id), status="lost", stop_reason="lost")
-            return _with_agent(state, lost)
+            return _withdrawn(_with_agent(state, lost), agent_id)
         case ExecutionFinished():
             return replace(
                 state,
+                agents={name: _ended(agent, body.status) for name, agent in state.agents.items()},
                 status=body.status,
                 winner_id=body.winner_id,
                 error=body.error,
@@ -127,18 +158,84 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             )
         case ResultPublished():
             return replace(state, result_published=True)
+        case RunClaimed(resumes=False) | RunFinished():
+            # Whoever begins anew, or has ended, no longer waits for what was asked before.
+            agent = _advance_agent(_progress(state, event.agent_id), stored)
+            return _withdrawn(_with_agent(state, agent), event.agent_id)
         case _:
             return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
 
 
+def asked(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
+    """The state once an agent waits for a person."""
+    agent = replace(_progress(state, request.agent_id), status="awaiting_approval")
+    if request.approval_id in state.resolutions:
+        return state
+    return _standing(
+        replace(
+            _with_agent(state, agent),
+            requests={**state.requests, request.approval_id: request},
+        )
+    )
+
+
+def _slimmed(state: ExecutionState, approval_id: str) -> Mapping[str, ApprovalRequest]:
+    """The requests, without what was only there to decide about one that is decided: states are kept in memory."""
+    request = state.requests.get(approval_id)
+    if request is None:
+        return state.requests
+    return {**state.requests, approval_id: replace(request, memory="", diff="")}
+
+
+def _withdrawn(state: ExecutionState, agent_id: str) -> ExecutionState:
+    kept = {
+        name: request
+        for name, request in state.requests.items()
+        if request.agent_id != agent_id or name in state.resolutions
+    }
+    return _standing(replace(state, requests=kept)) if len(kept) < len(state.requests) else state
+
+
+def _standing(state: ExecutionState) -> ExecutionState:
+    """The state with the status that what waits in it makes; an agent that waits for nothing is at work again."""
+    if state.status not in (ExecutionStatus.IN_PROGRESS, ExecutionStatus.AWAITING_APPROVAL):
+        return state
+    waiting = {request.agent_id for request in state.pending}
+    agents = {
+        name: replace(agent, status="running") if _free(agent, waiting) else agent
+        for name, agent in state.agents.items()
+    }
+    status = ExecutionStatus.AWAITING_APPROVAL if waiting else ExecutionStatus.IN_PROGRESS
+    return replace(state, status=status, agents=agents)
+
+
+def _free(agent: AgentProgress, waiting: set[str]) -> bool:
+    return agent.status == "awaiting_approval" and agent.agent_id not in waiting
+
+
+def _ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
+    """A run whose execution has ended; one that waited for a person has ended with it."""
+    if agent.status != "awaiting_approval":
+        return agent
+    reason = "cancelled" if status is ExecutionStatus.CANCELLED else "lost"
+    return replace(agent, status="finished", stop_reason=reason)
+
+
 def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
     match stored.event.body:
+        case RunClaimed(generation=generation, resumes=resumes):
+            agent = agent if resumes else AgentProgress(agent_id=agent.agent_id, model=agent.model)
+            return replace(agent, generation=generation, status="running", stop_reason="")
         case RunStarted(model=model):
-            return AgentProgress(agent_id=agent.agent_id, model=model)
+            return AgentProgress(agent_id=agent.agent_id, model=model, generation=agent.generation)
+        case WorkspaceCheckpointed():
+            return replace(agent, resumable=True)
         case ModelReplied(step=step, reply=reply):
             return replace(agent, step=step, usage=agent.usage + reply.usage)
         case ToolStarted(entry=entry):
             return replace(agent, last_tool=f"{entry.tool}_{entry.operation}", last_outcome=Outcome.STARTED)
+        case ToolFinished(entry=entry) if entry.tool == APPROVAL_TOOL:
+            return replace(agent, audit_head=entry.hash)
         case ToolFinished(entry=entry):
             return replace(
                 agent,
@@ -149,7 +246,13 @@ def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
             )
         case RunFinished(stop_reason=stop_reason, usage=usage, audit_head=audit_head):
             spent = usage if usage.model_calls else agent.usage
-            return replace(agent, status="finished", stop_reason=stop_reason, usage=spent, audit_head=audit_head)
+            return replace(
+                agent,
+                status="finished",
+                stop_reason=stop_reason,
+                usage=spent,
+                audit_head=audit_head or agent.audit_head,
+            )
         case _:
             return agent
 

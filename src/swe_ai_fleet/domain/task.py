@@ -177,7 +177,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content."""
+    """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content.
+
+    `model_profile` names one of the installation's, or several separated by commas, which the candidates take in turn;
+    without a `planning_mode` the installation's holds.
+    """
 
     task_id: str
     kind: TaskKind
@@ -194,7 +198,7 @@ class Task:
     enable_tools: bool = True
     tools: tuple[str, ...] = ()
     model_profile: str = ""
-    planning_mode: PlanningMode = PlanningMode.AGENTIC
+    planning_mode: PlanningMode | None = None
     approval: ApprovalPolicy = ApprovalPolicy.NONE
     attempt: int = 1
     case_id: str = ""
@@ -204,6 +208,11 @@ class Task:
     @property
     def execution_id(self) -> str:
         return execution_id(tenant=self.tenant, kind=self.kind, task_id=self.task_id, attempt=self.attempt)
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """The model profiles it names."""
+        return tuple(name.strip() for name in self.model_profile.split(",") if name.strip())
 
     def fingerprint(self) -> str:
         """SHA-256 of the whole content: equal for a repeated request, different for another one with the same id."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage
+from swe_ai_fleet.domain.plan import PlanReport
 from swe_ai_fleet.domain.tool import ToolResult
 
 
@@ -56,13 +57,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """A whole run. `answer` is what `final_answer` was called with, else the last text of the model."""
+    """A whole run. `answer` is what `final_answer` was called with, else the last text of the model.
+
+    `plan` says what became of each step of its plans, where it had one.
+    """
 
     steps: tuple[Step, ...]
     stop_reason: StopReason
     answer: str
     usage: Usage
     error: str = ""
+    plan: PlanReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

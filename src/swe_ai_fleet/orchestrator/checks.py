@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.coding_run import test_summary
+from swe_ai_fleet.agents.test_summaries import test_summary
 from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PatchRejected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from swe_ai_fleet.domain.candidate import Assignment, Perspective
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
 
@@ -20,24 +22,29 @@ def agent_name(role: Role, number: int) -> str:
     return f"agent-{role.lower()}-{number}"
 
 
-def perspective(number: int) -> Perspective:
-    """What the `number`-th agent (from 1) gets: the first samples greedily, the others with growing variety."""
+def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
+    """What the `number`-th agent (from 1) gets: the first samples greedily, the others with growing variety.
+
+    `profiles` are taken in turn.
+    """
     return Perspective(
         temperature=_TEMPERATURES[(number - 1) % len(_TEMPERATURES)],
         seed=number,
         instructions=_VIEWS[(number - 1) % len(_VIEWS)],
+        model_profile=profiles[(number - 1) % len(profiles)],
     )
 
 
 def assignments(task: Task, repository: PinnedRepository, *, generation: int) -> tuple[Assignment, ...]:
     """One assignment for each agent of the task's council."""
+    profiles = task.profiles or ("",)
     return tuple(
         Assignment(
             execution_id=task.execution_id,
             agent_id=agent_name(task.role, number),
             task=task,
             repository=repository,
-            perspective=perspective(number),
+            perspective=perspective(number, profiles),
             generation=generation,
         )
         for number in range(1, task.num_agents + 1)

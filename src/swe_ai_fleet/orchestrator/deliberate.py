@@ -17,8 +17,10 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ChecksFinished, RunLost
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.selection import diff_key, rank
 from swe_ai_fleet.ports import Fleet, Journal
@@ -26,12 +28,16 @@ from swe_ai_fleet.ports import Fleet, Journal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a deliberation came to. `losses` are the reasons of runs that left no candidate."""
+    """What a deliberation came to.
+
+    `losses` are the reasons of runs that left no candidate, `rejections` those of runs that people ended.
+    """
 
     candidates: tuple[Candidate, ...]
     ranking: tuple[RankedCandidate, ...]
     losses: tuple[str, ...]
     usage: Usage
+    rejections: tuple[str, ...] = ()
 
     @property
     def winner(self) -> Candidate | None:
@@ -55,7 +61,9 @@ class Deliberation:
         repository: Where every candidate starts.
         fleet: Where agents and checks run.
         journal: The execution's own journal.
-        generation: The generation of the execution's driver, and so of its runs.
+        generation: The generation of the execution's driver; those of its runs are no lower.
+        approvals: What its agents wait for.
+        known: What an earlier driver left; candidates and evidence in it stand.
     """
 
     task: Task
@@ -63,12 +71,18 @@ class Deliberation:
     fleet: Fleet
     journal: Journal
     generation: int
+    approvals: Approvals
+    known: ExecutionState | None = None
     _candidates: list[Candidate] = field(default_factory=list[Candidate])
     _losses: list[str] = field(default_factory=list[str])
+    _rejected: list[Candidate] = field(default_factory=list[Candidate])
     _checks: dict[str, asyncio.Task[CheckReport]] = field(default_factory=dict[str, "asyncio.Task[CheckReport]"])
 
     async def run(self) -> Verdict:
-        """Let every agent solve the task, judge what comes in, rank it. A lost agent costs its own candidate only."""
+        """Let every agent solve the task, judge what comes in, rank it. A lost agent costs its own candidate only.
+
+        An agent that waits for a person holds up nobody but the ranking.
+        """
         reports: dict[str, CheckReport] = {}
         async with asyncio.TaskGroup() as group:
             for assignment in assignments(self.task, self.repository, generation=self.generation):
@@ -78,7 +92,8 @@ class Deliberation:
             candidates=tuple(self._candidates),
             ranking=ranking,
             losses=tuple(self._losses),
-            usage=sum((candidate.usage for candidate in self._candidates), Usage()),
+            usage=sum((candidate.usage for candidate in (*self._candidates, *self._rejected)), Usage()),
+            rejections=tuple(candidate.error for candidate in self._rejected),
         )
         winner_id = verdict.winner.candidate_id if verdict.winner else ""
         await self.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
@@ -87,22 +102,43 @@ class Deliberation:
     async def _candidate(
         self, assignment: Assignment, group: asyncio.TaskGroup, reports: dict[str, CheckReport]
     ) -> None:
-        try:
-            candidate = await self.fleet.run(assignment)
-        except Fenced:
-            raise
-        except FleetError as error:
-            self._losses.append(str(error))
-            await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
-            return
+        candidate = self.known.candidates.get(assignment.agent_id) if self.known else None
+        if candidate is None:
+            try:
+                candidate = await self._run(assignment)
+            except Fenced:
+                raise
+            except FleetError as error:
+                self._losses.append(str(error))
+                await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+                return
+            if candidate.stop_reason is StopReason.REJECTED:
+                self._rejected.append(candidate)
+                return
+            await self.journal.append(CandidateSubmitted(candidate=candidate))
         self._candidates.append(candidate)
-        await self.journal.append(CandidateSubmitted(candidate=candidate))
+        if self.known and (found := self.known.reports.get(candidate.candidate_id)):
+            reports[candidate.candidate_id] = found
+            return
         key = diff_key(candidate)
         if key not in self._checks:
             self._checks[key] = group.create_task(self._check(candidate))
         report = replace(await self._checks[key], candidate_id=candidate.candidate_id)
         reports[candidate.candidate_id] = report
         await self.journal.append(ChecksFinished(report=report))
+
+    async def _run(self, assignment: Assignment) -> Candidate:
+        """One run to its end, through every pause; a run whose workspace was kept goes on from there."""
+        agent = self.known.agents.get(assignment.agent_id) if self.known else None
+        if agent is not None:
+            generation = max(assignment.generation, agent.generation + 1)
+            assignment = replace(assignment, generation=generation, resume=agent.resumable and agent.status != "lost")
+        while True:
+            await self.approvals.settled(assignment.agent_id)
+            candidate = await self.fleet.run(assignment)
+            if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
+                return candidate
+            assignment = replace(assignment, generation=assignment.generation + 1, resume=True)
 
     async def _check(self, candidate: Candidate) -> CheckReport:
         """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
 import structlog
 
+from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     CancelRequested,
     ExecutionClaimed,
@@ -22,6 +24,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Deliberation, Verdict
 from swe_ai_fleet.orchestrator.orchestrate import Delivering
 from swe_ai_fleet.orchestrator.results import execution_result
@@ -61,17 +64,26 @@ class Drive:
         task: What was accepted.
         repository: Where every candidate starts.
         known: The state so far, when an earlier process left the execution unfinished.
+        waiting: Hears of each request for approval that is waited for.
     """
 
     def __init__(
-        self, surroundings: Surroundings, task: Task, repository: PinnedRepository, known: ExecutionState | None = None
+        self,
+        surroundings: Surroundings,
+        task: Task,
+        repository: PinnedRepository,
+        known: ExecutionState | None = None,
+        *,
+        waiting: Callable[[Task, ApprovalRequest], None],
     ) -> None:
         self._with = surroundings
         self._task = task
         self._repository = repository
         self._known = known
         self._generation = known.generation + 1 if known else 1
+        self._waiting = waiting
         self._work: asyncio.Task[Ending] | None = None
+        self._approvals: asyncio.Future[Approvals] = asyncio.get_running_loop().create_future()
         self._cancel_reason = "cancelled by a caller" if known and known.cancel_requested else ""
 
     def cancel(self, reason: str) -> None:
@@ -79,6 +91,11 @@ class Drive:
         self._cancel_reason = self._cancel_reason or reason or "cancelled by a caller"
         if self._work is not None:
             self._work.cancel()
+
+    async def resolve(self, resolution: ApprovalResolution) -> None:
+        """Write a decision, as soon as the execution's journal is open. Raises as `Approvals.resolve` does."""
+        approvals = await asyncio.shield(self._approvals)
+        await approvals.resolve(resolution)
 
     async def run(self) -> None:
         """Drive to the end. Cancelling *this* leaves the execution unfinished in the log, for the next process."""
@@ -99,6 +116,10 @@ class Drive:
             log.warning("another process took the execution over")
         except FleetError as error:
             log.error("the execution could not be recorded to its end; the next start goes on", error=str(error))
+        finally:
+            if not self._approvals.done():
+                self._approvals.set_exception(PreconditionFailed("the execution is not driven here any more"))
+                self._approvals.exception()  # looked at, so that nobody complains where nobody asked
 
     async def _finish(self, journal: Journal) -> None:
         started_at = time.monotonic() - _age_seconds(self._known)
@@ -143,12 +164,18 @@ class Drive:
         return Ending(status=ExecutionStatus.FAILED, error=f"an internal fault ({type(fault).__name__}); see the log")
 
     async def _solve(self, journal: Journal) -> Ending:
+        approvals = Approvals(self._with.log, journal, self._task, told=self._waiting)
+        # Everything before this drive's claim is read before anything else is written.
+        known = await approvals.refresh() if self._known else None
+        self._approvals.set_result(approvals)
         deliberation = Deliberation(
             task=self._task,
             repository=self._repository,
             fleet=self._with.fleet,
             journal=journal,
             generation=self._generation,
+            approvals=approvals,
+            known=known,
         )
         verdict = await deliberation.run()
         winner = verdict.winner
@@ -184,8 +211,11 @@ def _innermost(fault: BaseException) -> BaseException:
 
 
 def _without_winner(verdict: Verdict) -> Ending:
+    if verdict.rejections and not verdict.candidates and not verdict.losses:
+        reasons = "; ".join(dict.fromkeys(verdict.rejections))
+        return Ending(status=ExecutionStatus.REJECTED, error=reasons, usage=verdict.usage)
     if not verdict.candidates:
-        reasons = "; ".join(dict.fromkeys(verdict.losses))
+        reasons = "; ".join(dict.fromkeys((*verdict.losses, *verdict.rejections)))
         return Ending(status=ExecutionStatus.FAILED, error=f"no agent handed in a candidate: {reasons}")
     if verdict.timed_out:
         return Ending(status=ExecutionStatus.TIMEOUT, error="the time was up for every agent", usage=verdict.usage)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.approval import ApprovalResolution
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
@@ -18,6 +20,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.orchestrator.approvals import check_resolution, check_same, chosen
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.tools.access import ToolAccess
@@ -37,8 +40,11 @@ class Executions:
     Args:
         surroundings: What executions work with.
         max_agents: The most agents one task may ask for.
-        max_executions: The most executions driven at once; more are refused with ResourceExhausted.
+        max_executions: The most executions driven at once, those that wait for people aside; more are refused with
+            ResourceExhausted.
         access: What tools may use; a task that asks for more is refused.
+        profiles: The model profiles there are.
+        priced: Whether models have prices; without them no task can be limited by cost.
         recover: Whether to take over unfinished executions at the start. Only safe for the single process of a log.
     """
 
@@ -49,6 +55,8 @@ class Executions:
         max_agents: int = 300,
         max_executions: int = 200,
         access: ToolAccess | None = None,
+        profiles: Collection[str] = (),
+        priced: bool = False,
         recover: bool = False,
     ) -> None:
         self.projection = Projection(surroundings.log)
@@ -57,6 +65,8 @@ class Executions:
         self._max_agents = max_agents
         self._max_executions = max_executions
         self._access = access or ToolAccess()
+        self._profiles = frozenset(profiles)
+        self._priced = priced
         self._recover = recover
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._accepting: dict[str, asyncio.Task[Submission]] = {}
@@ -65,7 +75,7 @@ class Executions:
         await self.projection.start()
         if self._recover:
             for state in self.projection.unfinished():
-                self._start(Drive(self._with, state.task, state.repository, state), state.execution_id)
+                self._start(self._drive(state.task, state.repository, state), state.execution_id)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -84,11 +94,11 @@ class Executions:
         ResourceExhausted.
         """
         task.validated(max_agents=self._max_agents)
-        self._access.check(task.constraints)
+        self._check(task)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
             return await self._again(known, task)
-        if len(self._drives) >= self._max_executions:
+        if self._busy() >= self._max_executions:
             raise ResourceExhausted(f"{self._max_executions} executions are running", hint="try again later")
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
         await self._with.model.ping()
@@ -100,6 +110,18 @@ class Executions:
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(accepting)
 
+    def _check(self, task: Task) -> None:
+        """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
+        self._access.check(task.constraints)
+        for profile in task.profiles:
+            if profile not in self._profiles:
+                known = ", ".join(sorted(self._profiles)) or "none is configured"
+                raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile", hint=known)
+        if task.constraints.limits.max_cost and not self._priced:
+            raise InvalidRequest(
+                "no model has a price here", field="constraints.max_cost", hint="leave it out, or use max_tokens"
+            )
+
     async def _accept(self, task: Task, repository: PinnedRepository) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event."""
         writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
@@ -108,7 +130,7 @@ class Executions:
             async with self._log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
             self.projection.accepted(event)
-            self._start(Drive(self._with, task, repository), task.execution_id)
+            self._start(self._drive(task, repository), task.execution_id)
         except AlreadyExists:
             return await self._again(await self.get(task.tenant, task.execution_id), task)
         finally:
@@ -121,7 +143,7 @@ class Executions:
         if self._recover and known.status is ExecutionStatus.PENDING and known.execution_id not in self._drives:
             stored = await self.get(task.tenant, task.execution_id)
             if stored.status is ExecutionStatus.PENDING and stored.execution_id not in self._drives:
-                self._start(Drive(self._with, stored.task, stored.repository, stored), stored.execution_id)
+                self._start(self._drive(stored.task, stored.repository, stored), stored.execution_id)
         return submission
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
@@ -179,6 +201,38 @@ class Executions:
         if driven is None and not state.status.terminal:
             raise PreconditionFailed("another orchestrator drives this execution", field="execution_id")
         return state
+
+    async def resolve(self, tenant: str, execution_id: str, resolution: ApprovalResolution) -> ExecutionState:
+        """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
+
+        Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. Raises
+        InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed.
+        """
+        check_resolution(resolution)
+        state = await self.get(tenant, execution_id)
+        request = chosen(state, resolution.approval_id)
+        resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
+        known = state.resolutions.get(request.approval_id)
+        if known is not None:
+            check_same(known, resolution)
+            return state
+        if state.status.terminal:
+            raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
+        if self._recover and execution_id not in self._drives:
+            # The drive met a fault; there is no other process that could have taken it over.
+            self._start(self._drive(state.task, state.repository, state), execution_id)
+        if execution_id not in self._drives:
+            raise PreconditionFailed("another orchestrator drives this execution", field="execution_id")
+        await self._drives[execution_id][0].resolve(resolution)
+        return await self.get(tenant, execution_id)
+
+    def _busy(self) -> int:
+        """Executions under way. Those that wait for people cost next to nothing, and may do so for days."""
+        waiting = self.projection.awaiting_approval()
+        return sum(execution_id not in waiting for execution_id in self._drives)
+
+    def _drive(self, task: Task, repository: PinnedRepository, known: ExecutionState | None = None) -> Drive:
+        return Drive(self._with, task, repository, known, waiting=self.projection.waiting)
 
     def _start(self, drive: Drive, execution_id: str) -> None:
         work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.domain.task import Role, TaskKind
+from swe_ai_fleet.domain.execution import ExecutionState, advance, asked
+from swe_ai_fleet.domain.task import Role, Task, TaskKind
 from swe_ai_fleet.ports import EventLog
 
 
@@ -42,6 +43,12 @@ class Projection:
         if state is not None:
             self._states.setdefault((event.tenant, event.execution_id), state)
 
+    def waiting(self, task: Task, request: ApprovalRequest) -> None:
+        """Know that an agent waits for a person, which its execution does not say of itself."""
+        key = (task.tenant, task.execution_id)
+        if key in self._states:
+            self._states[key] = asked(self._states[key], request)
+
     def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
         return self._states.get((tenant, execution_id))
 
@@ -52,6 +59,10 @@ class Projection:
     def unfinished(self) -> list[ExecutionState]:
         """Executions that have not ended, or whose result subscribers may not have heard of."""
         return [s for s in self._states.values() if not s.status.terminal or not s.result_published]
+
+    def awaiting_approval(self) -> set[str]:
+        """The ids of the executions in which somebody waits for a person."""
+        return {s.execution_id for s in self._states.values() if s.status is ExecutionStatus.AWAITING_APPROVAL}
 
     def latest(self, tenant: str, task_id: str, kind: TaskKind | None) -> ExecutionState | None:
         """The execution of the task's highest attempt; of several kinds the one that started last."""

@@ -10,9 +10,9 @@ from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import WorkspaceProvider
-from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.equipment import open_equipment
+from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
-from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.access import ToolAccess
 
@@ -45,20 +45,21 @@ class AgentWorker:
 async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentWorker]:
     """Connect to the log and the model and set up workspaces, until the context ends."""
     settings = await with_rung(settings)
-    mask = secret_mask(settings)
-    access = tool_access(settings)
     workspaces = workspace_provider(settings)
     await workspaces.warm()
-    async with connect_log(settings, name=host) as log, open_model(settings) as model:
+    async with (
+        connect_log(settings, name=host) as log,
+        log.live_texts() as live,
+        open_equipment(settings, live=live) as equipment,
+    ):
         runs = CodingRun(
-            model=model,
+            equipment=equipment,
             log=log,
             blobs=log,
             results=log,
-            mask=mask,
-            access=access,
             audit_key=settings.audit_key.encode(),
             host=host,
+            approval_timeout_seconds=settings.approval_timeout_seconds,
         )
-        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, access=access, mask=mask)
-        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence, access=access)
+        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, access=equipment.access, mask=equipment.mask)
+        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence, access=equipment.access)

@@ -3,31 +3,61 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.adapters.model_providers import provider_endpoint
+from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
+from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.adapters.openai_model.faults import public_url
+from swe_ai_fleet.adapters.openai_model.pushback import pushback
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 
 
-def open_model(settings: Settings) -> OpenAIChatModel:
-    """A client of the model server. Raises InvalidRequest when none is configured."""
-    endpoint = provider_endpoint(settings.model, settings.model_url, settings.model_api_key)
+@asynccontextmanager
+async def open_model(settings: Settings) -> AsyncGenerator[ModelPool]:
+    """The model servers as one model, until the context ends.
+
+    Raises InvalidRequest when none is configured, ModelRejected for a URL that is none.
+    """
+    urls = listed(settings.model_url) or ("",)
+    async with AsyncExitStack() as stack:
+        members: list[Member] = []
+        for url in urls:
+            endpoint = provider_endpoint(settings.model, url, settings.model_api_key)
+            members.append(await _member(stack, endpoint, settings.model_timeout_seconds, alone=len(urls) == 1))
+        admission = model_admission(settings)
+        if admission is not None:
+            await stack.enter_async_context(admission)
+        rules = PoolRules(patience=settings.model_patience_seconds)
+        yield await stack.enter_async_context(
+            ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), admission=admission, rules=rules)
+        )
+
+
+async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, timeout_seconds: float, *, alone: bool) -> Member:
     if not endpoint.base_url:
         raise InvalidRequest("no model server is configured", field="model_url", hint="set FLEET_MODEL_URL")
-    return OpenAIChatModel(
+    model = OpenAIChatModel(
         base_url=endpoint.base_url,
         model=endpoint.model,
         api_key=endpoint.api_key,
-        timeout_seconds=settings.model_timeout_seconds,
+        timeout_seconds=timeout_seconds,
+        max_retries=1,  # the pool tries again
     )
+    await stack.enter_async_context(model)
+    load = None
+    if not alone:
+        load = await stack.enter_async_context(VLLMMetrics(endpoint.base_url, api_key=endpoint.api_key))
+    return Member(name=public_url(endpoint.base_url), model=model, load=load)
 
 
 def connect_log(settings: Settings, *, name: str) -> AbstractAsyncContextManager[JetStream]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
 from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -43,7 +44,7 @@ class Stack:
     executions: Executions
     log: JetStream
     fleet: RayFleet
-    model: OpenAIChatModel
+    model: ModelPool
 
     async def ready(self) -> bool:
         """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
@@ -74,10 +75,11 @@ class Stack:
         except (FleetError, TimeoutError) as error:
             message = str(error) or f"no answer within {_PROBE_SECONDS:g} seconds"
             return Component(name="model", state=ComponentState.DOWN, message=message)
+        told = self.model.status().summary if len(self.model.status().endpoints) > 1 else ""
         return Component(
             name="model",
             state=ComponentState.UP,
-            message=found.model,
+            message="; ".join(part for part in (found.model, told) if part),
             version=found.server,
             latency_ms=(time.monotonic() - asked_at) * 1000,
         )
@@ -120,6 +122,8 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
                 max_agents=settings.max_agents,
                 max_executions=settings.max_executions,
                 access=access,
+                profiles=profile_settings(settings),
+                priced=bool(model_prices(settings)),
                 recover=embedded,
             )
         )

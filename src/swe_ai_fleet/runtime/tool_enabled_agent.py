@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.agents.coding_run import Solution, solve
 from swe_ai_fleet.agents.results import operation
+from swe_ai_fleet.agents.run_journal import RunJournal
+from swe_ai_fleet.agents.solving import Solution, solve
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -28,7 +29,8 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.constraints import read_constraints
-from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.equipment import open_equipment
+from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
@@ -133,7 +135,7 @@ class ToolEnabledAgent:
             environment = await workspaces.environment(pinned, request.environment)
             environment = replace(environment, network=access.hosts(request.constraints))
             clone = await stack.enter_async_context(workspaces.attach(self.agent_id, pinned, environment))
-            model = await stack.enter_async_context(open_model(self._settings))
+            equipment = await stack.enter_async_context(open_equipment(settings, alone=False))
             journal = await self._journal(stack, task_id)
             trail = AuditTrail(
                 execution_id=self.execution_id,
@@ -144,11 +146,9 @@ class ToolEnabledAgent:
             solution = await solve(
                 request,
                 clone,
-                model=model,
+                equipment=equipment,
                 trail=trail,
                 journal=journal,
-                mask=secret_mask(self._settings),
-                access=access,
             )
             if journal is not None:
                 await journal.append(_finished(solution, trail))
@@ -161,7 +161,7 @@ class ToolEnabledAgent:
         log = await stack.enter_async_context(connect_log(self._settings, name=self.agent_id))
         await log.ensure_streams()
         writer = Writer(tenant=DEFAULT_TENANT, execution_id=self.execution_id, task_id=task_id, agent_id=self.agent_id)
-        return await stack.enter_async_context(log.journal(writer))
+        return RunJournal(await stack.enter_async_context(log.journal(writer)))
 
 
 def _finished(solution: Solution, trail: AuditTrail) -> RunFinished:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import (
@@ -24,9 +25,20 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ModelReplied,
+    RunClaimed,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    ToolStarted,
+    WorkspaceCheckpointed,
+    Writer,
+)
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.run import RunState, fold_run
+from swe_ai_fleet.domain.task import ApprovalPolicy, Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
@@ -53,6 +65,8 @@ class ScriptedRun:
         fault: Raised instead of a candidate, such as AgentLost.
         after: The run ends only when this is set; one that never is makes it hang until it is cancelled.
         operations: How many tool operations it carries out first.
+        asks: How often it waits for a person; a rejection ends it.
+        patience_seconds: How long it lets them decide; 0: for ever.
     """
 
     patch: bytes | None = None
@@ -61,7 +75,10 @@ class ScriptedRun:
     fault: FleetError | None = None
     after: asyncio.Event | None = None
     operations: int = 1
+    asks: int = 0
+    patience_seconds: float = 0.0
     summary: str = "done"
+    error: str = ""
     stop_reason: StopReason = StopReason.FINAL_ANSWER
     insertions: int = 1
     tokens: int = 100
@@ -129,9 +146,18 @@ class ScriptedFleet:
             generation=assignment.generation,
         )
         async with self.storage.journal(writer) as journal:
-            started = RunStarted(role=assignment.task.role, model="scripted", messages=(), tools=("files_write_file",))
-            await journal.append(started)
-            head = await _operate(assignment, script.operations, journal)
+            await journal.append(
+                RunClaimed(generation=assignment.generation, host="scripted", resumes=assignment.resume)
+            )
+            earlier = await self._earlier(assignment)
+            if earlier.started is None:
+                started = RunStarted(
+                    role=assignment.task.role, model="scripted", messages=(), tools=("files_write_file",)
+                )
+                await journal.append(started)
+                head = await _operate(assignment, script.operations, journal)
+            else:
+                head = earlier.entries[-1].hash if earlier.entries else GENESIS
             async with self._news:
                 self.begun.append(assignment)
                 self._news.notify_all()
@@ -143,6 +169,11 @@ class ScriptedFleet:
                 raise
             if script.fault is not None:
                 raise script.fault
+            if any(one.decision is ApprovalDecision.REJECTED for one in earlier.resolutions.values()):
+                script = replace(script, stop_reason=StopReason.REJECTED, patch=b"", summary="", error="rejected")
+            elif len(earlier.requests) < script.asks:
+                await _ask(assignment, script, len(earlier.requests) + 1, journal)
+                return self._candidate(assignment, replace(script, stop_reason=StopReason.AWAITING_APPROVAL), head)
             return await self._hand_in(assignment, script, head, journal)
 
     async def check(self, assignment: CheckAssignment) -> CheckReport:
@@ -168,17 +199,26 @@ class ScriptedFleet:
             stop_reason=script.stop_reason, artifacts=artifacts, usage=usage, audit_head=head, answer=script.summary
         )
         await journal.append(finished)
+        return replace(self._candidate(assignment, script, head), artifacts=artifacts, usage=usage)
+
+    async def _earlier(self, assignment: Assignment) -> RunState:
+        task = assignment.task
+        async with aclosing(self.storage.read(task.tenant, assignment.execution_id)) as events:
+            return fold_run([stored.event async for stored in events], assignment.agent_id)
+
+    def _candidate(self, assignment: Assignment, script: ScriptedRun, head: str) -> Candidate:
         return Candidate(
             candidate_id=assignment.agent_id,
             agent_id=assignment.agent_id,
             role=assignment.task.role,
             summary=script.summary,
             stop_reason=script.stop_reason,
-            artifacts=artifacts,
-            usage=usage,
+            artifacts=Artifacts(),
+            usage=Usage(),
             audit_head=head,
             submitted_at=_now(),
             model="scripted",
+            error=script.error,
         )
 
 
@@ -235,6 +275,26 @@ class ScriptedWorkspaces:
 async def _nothing_to_clone() -> AsyncGenerator[Clone, None]:
     raise PreconditionFailed("these repositories exist in name only")
     yield
+
+
+async def _ask(assignment: Assignment, script: ScriptedRun, number: int, journal: Journal) -> None:
+    """Ask for approval of a plan, the workspace kept first."""
+    commit = assignment.repository.commit
+    now = datetime.now(UTC)
+    expires = now + timedelta(seconds=script.patience_seconds)
+    request = ApprovalRequest(
+        approval_id=f"{assignment.agent_id}.{number}",
+        agent_id=assignment.agent_id,
+        policy=ApprovalPolicy.PLAN,
+        goal=assignment.task.description,
+        approach=f"plan {number}",
+        call=ToolCall(call_id=str(number), model_call_id=str(number), name="propose_approach", arguments="{}"),
+        step=number,
+        requested_at=now.isoformat(),
+        expires_at=expires.isoformat() if script.patience_seconds else "",
+    )
+    await journal.append(WorkspaceCheckpointed(step=number, revision=1, commit=commit, head=commit))
+    await journal.append(ApprovalRequested(request=request))
 
 
 async def _operate(assignment: Assignment, count: int, journal: Journal) -> str:

@@ -7,17 +7,17 @@ import json
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from aiohttp import web
 from pydantic_core import from_json
 
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.testing.completion import CHARACTERS_PER_TOKEN, completion_of
+from swe_ai_fleet.testing.model_stream import chunks_of, send_stream
 from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
 
-_CHARACTERS_PER_TOKEN = 4
 _REMEMBERED_CONVERSATIONS = 1024
-_STREAMED_CHARACTERS = 64
 
 # Which conversation: its place in memory, the seed, the hash of the opening.
 _Key = tuple[int, int | None, int]
@@ -30,8 +30,11 @@ class ScriptedModelServer:
 
     `latency_seconds` delays every reply. `faults` maps the number of a chat request (the first is 1, probes count)
     to what it gets instead. Without `native_tools` a request with tools is refused, without `strict_schemas` one
-    with `strict`, as servers do. A prompt over `max_model_len` tokens (estimated: 4 characters each) is refused in
-    vLLM's words. With an `api_key`, others are turned away. The last `keep` request bodies stay readable.
+    with `strict`, as servers do. A `response_format` with a schema is `ignored`, `refused` or `obeyed`: then scripted
+    calls come as the JSON that the schema asks for. Without `streaming` a wish for a stream is ignored, without
+    `stream_options` a request with them is refused; a stream's events carry `stream_characters` of text or arguments
+    each. A prompt over `max_model_len` tokens (estimated: 4 characters each) is refused in vLLM's words. With an
+    `api_key`, others are turned away. The last `keep` request bodies stay readable.
     """
 
     def __init__(
@@ -44,6 +47,10 @@ class ScriptedModelServer:
         max_model_len: int = 131_072,
         native_tools: bool = True,
         strict_schemas: bool = True,
+        json_schema: Literal["obeyed", "ignored", "refused"] = "ignored",
+        streaming: bool = True,
+        stream_options: bool = True,
+        stream_characters: int = 64,
         api_key: str = "",
         faults: Mapping[int, Failure] | None = None,
         keep: int = 32,
@@ -55,6 +62,10 @@ class ScriptedModelServer:
         self._max_model_len = max_model_len
         self._native_tools = native_tools
         self._strict_schemas = strict_schemas
+        self._json_schema = json_schema
+        self._streaming = streaming
+        self._stream_options = stream_options
+        self._stream_characters = stream_characters
         self._api_key = api_key
         self._faults = dict(faults or {})
         self._bodies: deque[bytes] = deque(maxlen=keep)
@@ -66,10 +77,13 @@ class ScriptedModelServer:
         """How many chat requests came in."""
         self.in_flight = 0
         """How many of them wait for their answer."""
+        self.metrics: dict[str, float] | None = {}
+        """What `/metrics` says in place of the truth, without vLLM's prefix; None takes the page away."""
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=1 << 30)
         application.router.add_get("/health", self._health)
+        application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
@@ -119,6 +133,16 @@ class ScriptedModelServer:
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if self.metrics is None:
+            return web.Response(status=404)
+        told = {"num_requests_running": self.in_flight, "num_requests_waiting": 0, "kv_cache_usage_perc": 0}
+        lines = [
+            f'vllm:{name}{{engine="0",model_name="{self._model}"}} {value:g}\n'
+            for name, value in {**told, **self.metrics}.items()
+        ]
+        return web.Response(text="".join(lines))
+
     async def _models(self, request: web.Request) -> web.Response:
         if not self._knows(request):
             return _unauthorized()
@@ -138,7 +162,8 @@ class ScriptedModelServer:
         self._bodies.append(body)
         if not self._knows(request):
             return _unauthorized()
-        if (fault := self._faults.pop(self.requests, None)) is not None:
+        fault = self._faults.pop(self.requests, None)
+        if fault is not None and not fault.after_chunks:
             return _fail(request, fault)
         try:
             payload: dict[str, Any] = from_json(body)
@@ -155,14 +180,26 @@ class ScriptedModelServer:
         usage = self._count(key, prompt)
         if usage.prompt_tokens > self._max_model_len:
             return _too_long(self._max_model_len, usage.prompt_tokens)
-        chosen = self._next(key, conversation, turn)
+        chosen = fault or self._next(key, conversation, turn)
+        breaks: Failure | None = None
+        streams = self._streaming and bool(payload.get("stream"))
         if isinstance(chosen, Failure):
-            return _fail(request, chosen)
+            if not (chosen.after_chunks and streams):
+                return _fail(request, chosen)
+            breaks, chosen = chosen, conversation.at(turn)[1]
         if delay := self._latency_seconds + chosen.delay_seconds:
             await asyncio.sleep(delay)
-        completion = self._completion(chosen, asked, usage)
-        if payload.get("stream"):
-            return await _stream(request, completion, payload)
+        completion = completion_of(
+            chosen,
+            asked,
+            number=self.requests,
+            model=self._model,
+            prompt=usage,
+            obeys_schemas=self._json_schema == "obeyed",
+        )
+        if streams:
+            chunks = chunks_of(completion, payload, characters=self._stream_characters)
+            return await send_stream(request, chunks, breaks)
         return web.Response(body=json.dumps(completion).encode(), content_type="application/json")
 
     def _knows(self, request: web.Request) -> bool:
@@ -174,6 +211,10 @@ class ScriptedModelServer:
             return '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
         if not self._strict_schemas and any("strict" in tool["function"] for tool in tools):
             return "Extra inputs are not permitted: tools.0.function.strict"
+        if payload.get("response_format") and self._json_schema == "refused":
+            return "Unsupported value: response_format of type json_schema"
+        if payload.get("stream_options") and not self._stream_options:
+            return "Extra inputs are not permitted: stream_options"
         return ""
 
     def _next(self, key: _Key, conversation: Conversation, turn: int) -> Turn | Failure:
@@ -200,38 +241,7 @@ class ScriptedModelServer:
                 break
             shared += new[1]
         total = sum(characters for _, characters in prompt)
-        return Usage(prompt_tokens=total // _CHARACTERS_PER_TOKEN, cached_tokens=shared // _CHARACTERS_PER_TOKEN)
-
-    def _completion(self, turn: Turn, asked: ScriptRequest, usage: Usage) -> dict[str, Any]:
-        calls = [
-            (name, arguments if isinstance(arguments, str) else json.dumps(arguments))
-            for name, arguments in turn.tool_calls
-        ]
-        written = len(turn.content) + sum(len(name) + len(arguments) for name, arguments in calls)
-        counted = turn.usage or usage + Usage(completion_tokens=max(1, written // _CHARACTERS_PER_TOKEN))
-        message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
-        if calls and asked.payload.get("tools"):
-            ids = turn.call_ids or tuple(f"call_{asked.turn}_{index}" for index in range(len(calls)))
-            message["tool_calls"] = [
-                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-                for call_id, (name, arguments) in zip(ids, calls, strict=True)
-            ]
-        elif calls:
-            message["content"] = "\n".join([turn.content, *(_tagged(name, text) for name, text in calls)]).strip()
-        finish = turn.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
-        return {
-            "id": f"chatcmpl-{self.requests}",
-            "object": "chat.completion",
-            "created": 0,
-            "model": self._model,
-            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
-            "usage": {
-                "prompt_tokens": counted.prompt_tokens,
-                "completion_tokens": counted.completion_tokens,
-                "total_tokens": counted.total_tokens,
-                "prompt_tokens_details": {"cached_tokens": counted.cached_tokens},
-            },
-        }
+        return Usage(prompt_tokens=total // CHARACTERS_PER_TOKEN, cached_tokens=shared // CHARACTERS_PER_TOKEN)
 
 
 def _text(content: object) -> str:
@@ -257,10 +267,6 @@ def _fingerprint(message: dict[str, Any]) -> _Fingerprint:
     return hash((message["role"], *parts)), sum(map(len, parts))
 
 
-def _tagged(name: str, arguments: str) -> str:
-    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
-
-
 def _error(status: int, message: str, *, code: str = "", param: str = "") -> web.Response:
     body = {"error": {"message": message, "type": "scripted", "param": param or None, "code": code or status}}
     return web.json_response(body, status=status)
@@ -279,35 +285,10 @@ def _fail(request: web.Request, failure: Failure) -> web.Response:
     if failure.drop and request.transport is not None:
         request.transport.close()
     if failure.body is not None:
-        response = web.Response(status=failure.status, text=failure.body, content_type="application/json")
+        body = failure.body if isinstance(failure.body, bytes) else failure.body.encode()
+        response = web.Response(status=failure.status, body=body, content_type="application/json")
     else:
         response = _error(failure.status, failure.message, code=failure.code, param=failure.param)
     if failure.retry_after_seconds is not None:
         response.headers["Retry-After"] = f"{failure.retry_after_seconds:g}"
-    return response
-
-
-async def _stream(request: web.Request, completion: dict[str, Any], payload: Mapping[str, Any]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
-    choice = completion["choices"][0]
-    content: str = choice["message"]["content"] or ""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [
-        {"content": content[start : start + _STREAMED_CHARACTERS]}
-        for start in range(0, len(content), _STREAMED_CHARACTERS)
-    ]
-    calls: list[dict[str, Any]] = choice["message"].get("tool_calls", [])
-    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
-    head = {"id": completion["id"], "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
-    chunks: list[dict[str, Any]] = [
-        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas
-    ]
-    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
-    options: dict[str, Any] = payload.get("stream_options") or {}
-    if options.get("include_usage"):
-        chunks.append({**head, "choices": [], "usage": completion["usage"]})
-    for chunk in chunks:
-        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-    await response.write(b"data: [DONE]\n\n")
     return response

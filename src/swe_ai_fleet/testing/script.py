@@ -41,7 +41,8 @@ class Failure:
     """A fault in place of a reply; the turn behind it is given once it has been seen `times` times (0: never).
 
     `status` with `message`, `code` and `param` makes an OpenAI error; `body` is sent instead as it is, with that
-    status; `drop` closes the connection without an answer.
+    status; `drop` closes the connection without an answer. With `after_chunks` a streamed reply, the turn behind the
+    failure, breaks off after as many: with `drop` without a word, else with an event that holds the error or `body`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
@@ -51,8 +52,9 @@ class Failure:
     code: str = ""
     param: str = ""
     retry_after_seconds: float | None = None
-    body: str | None = None
+    body: str | bytes | None = None
     drop: bool = False
+    after_chunks: int = 0
     times: int = 1
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import structlog
 
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.task import ApprovalPolicy, Role, Task
+from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox
 from swe_ai_fleet.tools.access import ToolAccess
@@ -41,6 +43,44 @@ TOOLKITS: tuple[type[Toolkit], ...] = (
 )
 """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
 
+_CODING = frozenset(
+    {
+        "shell_run_command",
+        "files_read_file",
+        "files_write_file",
+        "files_edit_file",
+        "files_search_in_files",
+        "tests_run",
+        "git_status",
+        "git_diff",
+        "git_add",
+        "git_commit",
+    }
+)
+_LOOKING = frozenset(
+    {
+        "files_read_file",
+        "files_search_in_files",
+        "files_list_files",
+        "files_repo_map",
+        "files_write_file",
+        "git_status",
+        "git_diff",
+        "git_log",
+        "git_show",
+    }
+)
+
+PROFILES: Mapping[Role, frozenset[str]] = {
+    Role.DEV: _CODING,
+    Role.QA: _CODING | {"tests_lint"},
+    Role.ARCHITECT: _LOOKING,
+    Role.DEVOPS: _CODING | {"docker_build", "docker_run", "docker_logs", "docker_ps"},
+    Role.DATA: _CODING | {"db_sqlite_query", "db_postgresql_query", "db_describe_schema"},
+}
+"""What each role is shown at first, of that which is configured; everything else that policy permits can be called by
+name, and shown on request. Every schema costs tokens, and makes the choice harder."""
+
 REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
 """What git does only where a remote is granted."""
 
@@ -53,10 +93,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolset:
-    """The toolkits of one run by name, the operations in them that it is not shown, and what could not be had."""
+    """The toolkits of one run by name, and what could not be had.
+
+    `idle` are operations that the model is not shown at first, `unlisted` those among them that it is not told of
+    either; all can be called.
+    """
 
     toolkits: dict[str, Toolkit]
     idle: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
@@ -102,7 +147,8 @@ async def open_toolkits(
             kits[docker.name] = await stack.enter_async_context(docker)
         if access.plugins:
             kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
-        idle, notes = _idle(kits, access, task, networked=workspace.environment.network is not None), tuple[str, ...]()
+        idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
+        notes = tuple[str, ...]()
         if servers := access.servers(task.constraints):
             names = {definition.spec.name for kit in kits.values() for definition in kit.definitions.values()}
             mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names | kits.keys())
@@ -111,25 +157,60 @@ async def open_toolkits(
             notes = tuple(f"Not all tools of the MCP server {name} could be had." for name in mcp.incomplete)
             for note in mcp.notes:
                 _log.warning("mcp.incomplete", agent=pipeline.trail.agent_id, reason=note)
-        yield Toolset(toolkits=kits, idle=idle, notes=notes)
+        yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, notes=notes)
 
 
-def _idle(kits: dict[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
-    """What a run is not shown unless its task names it: operations without what they need, and rarely needed ones."""
+def _idle(
+    kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool
+) -> tuple[frozenset[str], frozenset[str]]:
+    """What a run is not shown at first (neither its role's nor named by its task), and what of it has no use here."""
+    asked = {*task.tools, *task.constraints.allowed_tools}
+    profile = set(PROFILES[task.role])
+    if task.constraints.allowed_hosts:
+        profile.add("http_get")
+    if task.approval is ApprovalPolicy.PLAN:
+        profile.add("propose_approach")
+    useless = _useless(kits, access, task, networked=networked)
+    # Whoever runs the fleet named each plug-in.
+    specs = [
+        definition.spec for name, kit in kits.items() if name != PLUGINS for definition in kit.definitions.values()
+    ]
+    idle = frozenset(
+        spec.name
+        for spec in specs
+        if not {spec.name, spec.tool} & asked and (spec.name in useless or spec.name not in profile)
+    )
+    return idle, idle & useless
+
+
+def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
+    """Operations that lack what they need (a network, a database, a remote, a service), and some that others cover."""
+    schemes = {url.partition(":")[0].partition("+")[0] for url in access.databases.values()}
     of_use = {
         HttpTool.name: networked,
         DatabaseTool.name: bool(access.databases),
+        "db_postgresql_query": bool(schemes & {"postgresql", "postgres"}),
+        "db_redis_command": bool(schemes & {"redis", "rediss", "valkey", "unix"}),
+        "db_neo4j_query": any(scheme.startswith(("neo4j", "bolt")) for scheme in schemes),
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
+        # Nobody can be asked here, and a plan is only asked for where one has to be approved.
+        "ask_user": False,
+        "propose_approach": task.approval is ApprovalPolicy.PLAN,
         **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
         **dict.fromkeys(RUNNERS, False),
     }
-    asked = {*task.tools, *task.constraints.allowed_tools}
-    idle: set[str] = set()
-    for kit in kits.values():
-        for spec in (definition.spec for definition in kit.definitions.values()):
-            shown = of_use.get(spec.name, of_use.get(spec.tool, kit.name != BuiltinTools.name))
-            if not shown and not {spec.name, spec.tool} & asked:
-                idle.add(spec.name)
-    return frozenset(idle)
+    return frozenset(
+        spec.name
+        for kit in kits.values()
+        for spec in (definition.spec for definition in kit.definitions.values())
+        if not of_use.get(spec.name, of_use.get(spec.tool, True))
+    )
+
+
+def prompt_tokens(specs: Iterable[OperationSpec]) -> int:
+    """About how many tokens of every prompt the schemas of these operations take, at four characters each."""
+    functions = [{"name": spec.name, "description": spec.description, "parameters": spec.parameters} for spec in specs]
+    wire = [{"type": "function", "function": function} for function in functions]
+    return (len(json.dumps(wire, ensure_ascii=False, separators=(",", ":"))) + 3) // 4 if functions else 0

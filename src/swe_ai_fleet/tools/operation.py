@@ -52,6 +52,7 @@ class TypedOperation:
     executes: bool
     locks: frozenset[str]
     time_limit_seconds: float
+    cache_seconds: float
     roles: frozenset[Role]
 
     @cached_property
@@ -81,6 +82,7 @@ class TypedOperation:
             executes=self.executes,
             locks=self.locks,
             time_limit_seconds=self.time_limit_seconds,
+            cache_seconds=self.cache_seconds,
             roles=self.roles,
         )
 
@@ -140,6 +142,8 @@ class Toolkit:
     name: ClassVar[str]
     bare: ClassVar[bool] = False
     """Whether a model calls the operations by their own name alone, without the toolkit's in front."""
+    lasting: bool = False
+    """Whether what a call began may go on changing the workspace after the call's end."""
     definitions: Mapping[str, Definition]
     """By operation. A class has those of its methods; a toolkit that learns of its own later sets them itself."""
 
@@ -163,6 +167,13 @@ class Toolkit:
         """The unchecked arguments as the audit may show them; tools whose arguments carry credentials mask those."""
         return arguments
 
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        """What the results of a cacheable operation depend on beside arguments: what is allowed, which server it is.
+
+        Runs of a tenant share results within one scope; None: with nobody.
+        """
+        return None
+
 
 def operation(
     *,
@@ -172,6 +183,7 @@ def operation(
     executes: bool = False,
     locks: tuple[str, ...] = ("workspace",),
     time_limit_seconds: float = 60.0,
+    cache_seconds: float = 0.0,
     roles: frozenset[Role] = frozenset(Role),
 ) -> Callable[
     [Callable[Concatenate[Kit, P], Awaitable[ToolResult]]], Callable[Concatenate[Kit, P], Awaitable[ToolResult]]
@@ -179,7 +191,8 @@ def operation(
     """Make an async method of a Toolkit an operation. Its docstring and annotations are what the model reads.
 
     `executes` says that it runs commands of the repository; those keep their own time limit, counted from the moment a
-    CPU slot is granted, so the operation has none on top.
+    CPU slot is granted, so the operation has none on top. `cache_seconds` says for how long what a read-only operation
+    brought from outside may be given again.
     """
 
     def decorate(
@@ -199,6 +212,7 @@ def operation(
             "executes": executes,
             "locks": frozenset(locks),
             "time_limit_seconds": time_limit_seconds,
+            "cache_seconds": cache_seconds,
             "roles": roles,
         }
         setattr(through_the_pipeline, _MARK, traits)

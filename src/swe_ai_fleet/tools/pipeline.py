@@ -17,8 +17,9 @@ from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.failure import ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
-from swe_ai_fleet.tools.truncation import truncate
+from swe_ai_fleet.tools.truncation import beginning, truncate
 
 if TYPE_CHECKING:
     from swe_ai_fleet.tools.operation import Definition, Toolkit
@@ -32,11 +33,15 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """Limits of one run's tools: seconds of one command, characters of one observation, bytes of one file."""
+    """Limits of one run's tools: seconds of one command, characters of one observation, bytes of one file.
+
+    Of an observation that is too long, head and tail are kept; with `beginning_only`, its beginning.
+    """
 
     command_timeout_seconds: float = 300.0
     observation_chars: int = 16_000
     max_file_bytes: int = 10 * 1024 * 1024
+    beginning_only: bool = False
 
 
 class Pipeline:
@@ -47,6 +52,7 @@ class Pipeline:
         policy: What may be called. Without one, everything a DEV may.
         mask: Replaces secrets in arguments and output before anything is stored or shown.
         store: Keeps whole outputs whose observation was cut; None keeps nothing.
+        cache: What identical read-only calls are answered from; None answers none.
     """
 
     def __init__(
@@ -57,12 +63,25 @@ class Pipeline:
         mask: SecretMask | None = None,
         store: Callable[[bytes], Awaitable[BlobRef]] | None = None,
         limits: ToolLimits | None = None,
+        cache: ResultCache | None = None,
     ) -> None:
         self.trail = trail or AuditTrail()
         self.policy = policy or Policy()
         self.limits = limits or ToolLimits()
         self._secrets = mask or Secrets()
         self._store = store
+        self._cache = cache or ResultCache(max_bytes=0)
+
+    def under(self, policy: Policy) -> Pipeline:
+        """The same pipeline under another policy: a sub-agent's calls go into the audit of its run."""
+        return Pipeline(
+            trail=self.trail,
+            policy=policy,
+            mask=self._secrets,
+            store=self._store,
+            limits=self.limits,
+            cache=self._cache,
+        )
 
     async def call(
         self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object], *, call_id: str = ""
@@ -92,8 +111,10 @@ class Pipeline:
         try:
             if not spec.read_only:
                 await record.start()
-            result = await self._run(definition, toolkit, checked)
+            with self._cache.call(spec, toolkit, checked, revision=self.trail.revision) as known:
+                result = known.result or await self._run(definition, toolkit, checked)
             result = self._masked(replace(result, duration=time.monotonic() - started_at))
+            known.keep(result)
             artifact = await self._stored(result)
         except asyncio.CancelledError:
             # What had ended before the run was cancelled has happened, and stands in the audit as such.
@@ -108,7 +129,7 @@ class Pipeline:
         if final.outcome is Outcome.REFUSED:
             # A tool's own rule said no, rather than the run's policy.
             return record.close(final, Decision.REFUSED, final.error, result.content)
-        return record.close(final, whole=result.content)
+        return record.close(final, reason="answered from the cache" if final.cached else "", whole=result.content)
 
     async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
@@ -148,7 +169,8 @@ class Pipeline:
         )
 
     def _cut(self, result: ToolResult, artifact: str) -> ToolResult:
-        content = truncate(result.content, self.limits.observation_chars)
+        cut = beginning if self.limits.beginning_only else truncate
+        content = cut(result.content, self.limits.observation_chars)
         return replace(
             result,
             content=content,

@@ -951,20 +951,32 @@ class AuditHead(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingApproval(_message.Message):
-    __slots__ = ("approval_id", "agent_id", "policy", "proposal", "operation", "requested_at_ms")
+    __slots__ = ("approval_id", "agent_id", "policy", "proposal", "operation", "requested_at_ms", "goal", "memory", "diff", "whole_diff", "reasons", "expires_at_ms")
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    DIFF_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_DIFF_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
     approval_id: str
     agent_id: str
     policy: ApprovalPolicy
     proposal: str
     operation: ToolOperation
     requested_at_ms: int
-    def __init__(self, approval_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., policy: _Optional[_Union[ApprovalPolicy, str]] = ..., proposal: _Optional[str] = ..., operation: _Optional[_Union[ToolOperation, _Mapping]] = ..., requested_at_ms: _Optional[int] = ...) -> None: ...
+    goal: str
+    memory: str
+    diff: str
+    whole_diff: ArtifactRef
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    expires_at_ms: int
+    def __init__(self, approval_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., policy: _Optional[_Union[ApprovalPolicy, str]] = ..., proposal: _Optional[str] = ..., operation: _Optional[_Union[ToolOperation, _Mapping]] = ..., requested_at_ms: _Optional[int] = ..., goal: _Optional[str] = ..., memory: _Optional[str] = ..., diff: _Optional[str] = ..., whole_diff: _Optional[_Union[ArtifactRef, _Mapping]] = ..., reasons: _Optional[_Iterable[str]] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
 
 class ExecutionEvent(_message.Message):
     __slots__ = ("sequence", "event_id", "execution_id", "task_id", "agent_id", "type", "at_ms", "payload_json")
@@ -1025,12 +1037,14 @@ class ListExecutionsResponse(_message.Message):
     def __init__(self, executions: _Optional[_Iterable[_Union[Execution, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class StreamExecutionRequest(_message.Message):
-    __slots__ = ("execution_id", "from_sequence")
+    __slots__ = ("execution_id", "from_sequence", "include_text")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_TEXT_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     from_sequence: int
-    def __init__(self, execution_id: _Optional[str] = ..., from_sequence: _Optional[int] = ...) -> None: ...
+    include_text: bool
+    def __init__(self, execution_id: _Optional[str] = ..., from_sequence: _Optional[int] = ..., include_text: _Optional[bool] = ...) -> None: ...
 
 class CancelExecutionRequest(_message.Message):
     __slots__ = ("execution_id", "reason")
@@ -1051,18 +1065,20 @@ class CancelExecutionResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_ended: _Optional[bool] = ...) -> None: ...
 
 class ResolveApprovalRequest(_message.Message):
-    __slots__ = ("execution_id", "decision", "adjustment", "approver", "approval_id")
+    __slots__ = ("execution_id", "decision", "adjustment", "approver", "approval_id", "comment")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     ADJUSTMENT_FIELD_NUMBER: _ClassVar[int]
     APPROVER_FIELD_NUMBER: _ClassVar[int]
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     decision: ApprovalDecision
     adjustment: str
     approver: str
     approval_id: str
-    def __init__(self, execution_id: _Optional[str] = ..., decision: _Optional[_Union[ApprovalDecision, str]] = ..., adjustment: _Optional[str] = ..., approver: _Optional[str] = ..., approval_id: _Optional[str] = ...) -> None: ...
+    comment: str
+    def __init__(self, execution_id: _Optional[str] = ..., decision: _Optional[_Union[ApprovalDecision, str]] = ..., adjustment: _Optional[str] = ..., approver: _Optional[str] = ..., approval_id: _Optional[str] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class ResolveApprovalResponse(_message.Message):
     __slots__ = ("execution_id", "status", "pending_approvals")

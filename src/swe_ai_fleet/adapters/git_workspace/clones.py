@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
@@ -22,6 +23,7 @@ from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 
@@ -113,9 +115,7 @@ class GitClone:
         """
         layout = self._premises.layout
         async with self._index:
-            if self._submodules is None:
-                self._submodules = await gitlinks(self._git, layout)
-            await stage(self._git, layout, self._premises.tree, self._submodules)
+            await self._stage()
             against = ("diff", "--cached", self._base_commit)
             try:
                 patch = await self._git.run(*against, *_PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
@@ -141,6 +141,46 @@ class GitClone:
         layout = Layout(git_dir=dot_git, work_tree=self._premises.tree, alternates=(self._history.objects,))
         async with self._index:
             await apply_patch(self._git, patch, "--index", layout=layout, cwd=self._premises.tree)
+
+    async def checkpoint(self) -> Checkpoint:
+        """HEAD and the tree as they stand, untracked files included.
+
+        Left out: what `diff` leaves out, the index, and every branch but HEAD's. A HEAD that is broken counts as the
+        base commit. Raises ResourceExhausted, PreconditionFailed.
+        """
+        head, branch = await self.head() if self._used else (self._base_commit, WORK_BRANCH)
+        async with self._index:
+            await self._stage()
+            return await checkpoints.take(
+                self._git,
+                self._premises.layout,
+                self._workspace,
+                base=self._base_commit,
+                head=head or self._base_commit,
+                branch=branch if head else WORK_BRANCH,
+                max_bytes=checkpoints.MAX_BUNDLE_BYTES,
+            )
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        """Bring this clone, in which nothing has run yet, to a checkpoint of another clone of the same commit.
+
+        Every change counts as not staged then. Raises PreconditionFailed.
+        """
+        if self._used:
+            raise PreconditionFailed("a checkpoint can only be restored before anything has run in the clone")
+        tree = self._premises.tree
+        layout = Layout(git_dir=tree / ".git", work_tree=tree, alternates=(self._history.objects,))
+        async with self._index:
+            await checkpoints.restore(self._git, layout, checkpoint, scratch=self._premises.git_dir)
+        # What HEAD is now, the clone's own git says.
+        self._used = True
+
+    async def _stage(self) -> None:
+        """Bring our own index up to the tree."""
+        layout = self._premises.layout
+        if self._submodules is None:
+            self._submodules = await gitlinks(self._git, layout)
+        await stage(self._git, layout, self._premises.tree, self._submodules)
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""

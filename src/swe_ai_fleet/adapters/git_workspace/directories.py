@@ -9,7 +9,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 
@@ -58,9 +58,10 @@ def remove_tree(root: Path) -> None:
     Only what lies below `root` is touched: links are removed, never followed. Raises OSError where something stays.
     """
     try:
-        shutil.rmtree(root)
-    except FileNotFoundError:
-        return
+        while os.path.lexists(root):
+            # Two may remove it at once: what is missing then is a part of it.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(root)
     except (OSError, RecursionError):
         _unlock(root)
         # rm walks without recursion, so that a directory nested a hundred thousand times does not stop it.

@@ -14,6 +14,7 @@ from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, StoredMessage
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault
 from swe_ai_fleet.adapters.jetstream.journal import journal
+from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
@@ -21,6 +22,7 @@ from swe_ai_fleet.adapters.jetstream.wire import event_of
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import StoredEvent, Writer
+from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.ports import Journal
 
 __all__ = ["Credentials", "JetStream", "Ping", "StreamSettings", "StreamUsage"]
@@ -137,6 +139,14 @@ class JetStream:
         return await self._results.publish(
             tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
         )
+
+    def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
+        """What passes on the text of models to those who watch."""
+        return live_texts(self._connection)
+
+    def watch_live(self, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
+        """What the models of an execution say from now on, without an end; gaps are possible."""
+        return watch_live(self._connection, tenant, execution_id)
 
     async def ping(self) -> Ping:
         """Ask JetStream for its account once; never raises for a server that is down."""

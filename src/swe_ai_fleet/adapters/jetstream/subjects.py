@@ -45,6 +45,17 @@ def execution_filter(tenant: str, execution_id: str) -> str:
     return f"agent.events.{token(tenant)}.{token(execution_id)}.*"
 
 
+def live_text_subject(tenant: str, execution_id: str, agent_id: str) -> str:
+    """Where an agent's model is heard while it speaks; `*` as agent id is all of them."""
+    agent = agent_id if agent_id == "*" else token(agent_id)
+    return f"agent.live.text.{token(tenant)}.{token(execution_id)}.{agent}"
+
+
+def live_want_subject(tenant: str, execution_id: str) -> str:
+    """Where somebody says that they listen to an execution; both are tokens already."""
+    return f"agent.live.want.{tenant}.{execution_id}"
+
+
 def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
     """Where a result goes. The default tenant uses the short name, others have theirs before the task."""
     tokens = ["agent.results"]

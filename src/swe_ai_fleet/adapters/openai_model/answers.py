@@ -1,163 +1,187 @@
-"""What comes back from the server, checked as far as we read it."""
+"""What comes back from the server as a reply of ours, whatever shape it has."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import cast
 
-from pydantic import TypeAdapter
-
+from swe_ai_fleet.adapters.openai_model import json_protocol
+from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.agents import raw_tool_calls
+from swe_ai_fleet.agents.tool_call_json import fields_of
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, ToolCall
+from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, ToolCall, ToolProtocol
 
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
     "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
+    "max_tokens": "length",
     "content_filter": "content_filter",
 }
+_MOST_TOKENS = 10**9
+_MOST_REPAIRS = 16
+_LONGEST_ID = 256
+
+
+class ErrorAnswer(Exception):
+    """The server answered with an error, under a status of success."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a reply has to be read against.
+
+    `taken` are the wire ids that the conversation already uses: a model id among them gives way to ours.
+    `raw` keeps the text as it is, for a reply that is to follow a schema of the caller's.
+    """
+
+    protocol: ToolProtocol
+    tools_offered: bool
+    taken: Sequence[str] = ()
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _Found:
     name: str
-    arguments: str | dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    function: _Function
-    id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    content: str | list[_Part] | None = None
-    tool_calls: list[_Call] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    message: _Message
-    finish_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _PromptDetails:
-    cached_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Completion:
-    choices: list[_Choice]
-    usage: _Usage | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ListedModel:
-    """One entry of the list of models; the three lengths are what servers call the same thing."""
-
-    id: str
-    owned_by: str | None = None
-    max_model_len: int | None = None
-    context_length: int | None = None
-    context_window: int | None = None
-
-    @property
-    def longest(self) -> int:
-        """The context window in tokens, 0 where the server does not say."""
-        return self.max_model_len or self.context_length or self.context_window or 0
-
-
-@dataclass(frozen=True, slots=True)
-class _ModelList:
-    data: list[ListedModel]
-
-
-@cache
-def _completions() -> TypeAdapter[_Completion]:
-    return TypeAdapter(_Completion)
-
-
-@cache
-def _model_lists() -> TypeAdapter[_ModelList]:
-    return TypeAdapter(_ModelList)
-
-
-def read_models(body: bytes) -> list[ListedModel]:
-    """The models a server lists. Raises ValueError for anything else."""
-    return _model_lists().validate_json(body).data
+    arguments: str
+    id: str = ""
 
 
 def read_reply(
-    body: bytes, *, taken: Sequence[str], tools_offered: bool, new_call_id: Callable[[], str], duration_ms: int
+    completion: object, asked: Asked, *, repairs: Sequence[str], new_call_id: Callable[[], str], duration_ms: int
 ) -> ModelReply:
-    """The reply in a completion. Raises ValueError where the body is none.
+    """The reply in a completion. Raises ValueError where there is none, ErrorAnswer where there is an error instead.
 
-    `taken` are the wire ids that the conversation already uses: a model id among them gives way to ours.
+    `repairs` are what was mended before; what is mended here is added to them.
     """
-    completion = _completions().validate_json(body)
-    if not completion.choices:
-        raise ValueError("a completion without choices")
-    choice = completion.choices[0]
-    content = _text(choice.message.content)
-    finish: FinishReason = _FINISH_REASONS.get(choice.finish_reason or "", "other")
-    found = [(call.id or "", call.function.name, _arguments(call)) for call in choice.message.tool_calls or ()]
-    if not found and tools_offered:
-        content, raw = raw_tool_calls.parse(content, truncated=finish == "length")
-        found = [("", call.name, call.arguments) for call in raw]
-    if found and finish == "stop":
+    fields = fields_of(completion)
+    choice = _choice(fields)
+    message = fields_of(choice.get("message")) or fields_of(choice.get("delta")) or {"content": choice.get("text")}
+    content = as_text(message.get("content")) or as_text(message.get("refusal"))
+    reason = choice.get("finish_reason")
+    finish: FinishReason = _FINISH_REASONS.get(reason.lower(), "other") if isinstance(reason, str) else "other"
+    mended = list(repairs)
+    found = _native_calls(message, mended)
+    if not found and not asked.raw:
+        content, found = _calls_in_text(content, asked, finish == "length", mended)
+    if found and finish in ("stop", "other"):
         finish = "tool_calls"
-    used = set(taken)
+    used = set(asked.taken)
     calls: list[ToolCall] = []
-    for model_id, name, arguments in found:
+    for one in found:
         call_id = new_call_id()
-        wire_id = model_id if model_id and model_id not in used else call_id
+        wire_id = one.id if one.id and one.id not in used else call_id
         used.add(wire_id)
-        calls.append(ToolCall(call_id=call_id, model_call_id=wire_id, name=name, arguments=arguments))
+        calls.append(ToolCall(call_id=call_id, model_call_id=wire_id, name=one.name, arguments=one.arguments))
+    model = fields.get("model")
     return ModelReply(
         message=AssistantMessage(content=content, tool_calls=tuple(calls)),
         finish_reason=finish,
-        usage=_spent(completion.usage or _Usage(), duration_ms),
-        model=completion.model or "",
+        usage=_spent(fields_of(fields.get("usage")), duration_ms),
+        model=model if isinstance(model, str) else "",
+        repairs=tuple(dict.fromkeys(mended))[:_MOST_REPAIRS],
     )
 
 
-def _text(content: str | list[_Part] | None) -> str:
-    if isinstance(content, list):
-        return "".join(part.text or "" for part in content)
-    return content or ""
+def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
+    choices = completion.get("choices")
+    for choice in cast("list[object]", choices) if isinstance(choices, list) else []:
+        fields = fields_of(choice)
+        if any(isinstance(fields.get(key), dict) for key in ("message", "delta")) or isinstance(
+            fields.get("text"), str
+        ):
+            return fields
+    if error := completion.get("error"):
+        raise ErrorAnswer(Refusal.inside(error))
+    raise ValueError("a completion without choices")
 
 
-def _arguments(call: _Call) -> str:
-    arguments = call.function.arguments
-    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Found]:
+    listed = message.get("tool_calls")
+    calls = cast("list[object]", listed) if isinstance(listed, list) else [listed] if listed else []
+    if not calls and (old := message.get("function_call")):
+        calls = [{"function": old}]
+        repairs.append("a function_call of the old kind read as a tool call")
+    return [_native_call(call, number, repairs) for number, call in enumerate(calls, 1) if call is not None]
 
 
-def _spent(usage: _Usage, duration_ms: int) -> Usage:
-    details = usage.prompt_tokens_details or _PromptDetails()
+def _native_call(call: object, number: int, repairs: list[str]) -> _Found:
+    fields = fields_of(call)
+    function = fields_of(fields.get("function")) or fields
+    name, model_id = function.get("name"), fields.get("id")
+    if not isinstance(name, str) or not name:
+        repairs.append(f"call {number} has no name")
+        name = ""
+    arguments = function.get("arguments")
+    if arguments is None and not name:
+        arguments = call
+    elif arguments is None:
+        arguments = function.get("input", function.get("parameters"))
+    if arguments is None:
+        text = "{}"
+    elif isinstance(arguments, str):
+        text = arguments
+    else:
+        text = json.dumps(arguments, ensure_ascii=False)
+        repairs.append(f"call {number} has its arguments as JSON instead of text")
+    known = str(model_id) if isinstance(model_id, str | int) else ""
+    return _Found(name=name, arguments=text, id=known if len(known) <= _LONGEST_ID else "")
+
+
+def _calls_in_text(content: str, asked: Asked, truncated: bool, repairs: list[str]) -> tuple[str, list[_Found]]:
+    if asked.protocol is ToolProtocol.JSON:
+        envelope = json_protocol.read(content)
+        if envelope is not None:
+            content, calls = envelope
+            return content, [_Found(call.name, call.arguments) for call in calls] if asked.tools_offered else []
+    if not asked.tools_offered:
+        return content, []
+    content, raw = raw_tool_calls.parse(content, truncated=truncated)
+    if raw and asked.protocol is not ToolProtocol.TEXT:
+        repairs.append("tool calls read from the reply's text")
+    return content, [_Found(call.name, call.arguments) for call in raw]
+
+
+def _spent(usage: Mapping[str, object], duration_ms: int) -> Usage:
+    prompt = _tokens(usage.get("prompt_tokens"))
+    cached = _tokens(fields_of(usage.get("prompt_tokens_details")).get("cached_tokens"))
     return Usage(
-        prompt_tokens=usage.prompt_tokens or 0,
-        completion_tokens=usage.completion_tokens or 0,
-        cached_tokens=details.cached_tokens or 0,
+        prompt_tokens=prompt,
+        completion_tokens=_tokens(usage.get("completion_tokens")),
+        cached_tokens=min(cached, prompt),
         model_calls=1,
         duration_ms=duration_ms,
     )
+
+
+def _tokens(count: object) -> int:
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 < count < _MOST_TOKENS else 0
+
+
+def as_text(content: object) -> str:
+    """The text of a message's content, which some servers give in parts; a thought among the parts is left out."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(as_text(part) for part in cast("list[object]", content) if not isinstance(part, list))
+    if not isinstance(content, dict):
+        return "" if content is None else json.dumps(content)
+    part = fields_of(cast("object", content))
+    if part.get("type") in ("thinking", "reasoning"):
+        return ""
+    text = part.get("text", part.get("value"))
+    return text if isinstance(text, str) else as_text(cast("object", text)) if isinstance(text, dict) else ""

@@ -1,39 +1,32 @@
-"""The one place that talks to a model server."""
+"""A chat model behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import math
-import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
-import aiohttp
-import httpx2
-import stamina
-from openai import APIStatusError, AsyncOpenAI, DefaultAioHttpClient, OpenAIError
+from openai import APIStatusError
 
 from swe_ai_fleet.adapters.openai_model import faults, probing
-from swe_ai_fleet.adapters.openai_model.answers import ListedModel, read_models, read_reply
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields, wire_ids
-from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
+from swe_ai_fleet.adapters.openai_model.connection import Connection
+from swe_ai_fleet.adapters.openai_model.model_list import ListedModel, read_models
+from swe_ai_fleet.adapters.openai_model.quirks import Feature, Quirks
+from swe_ai_fleet.adapters.openai_model.requests import Request, RequestWriter
+from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedCompletion, read_answer
+from swe_ai_fleet.adapters.openai_model.thought_deltas import ThoughtDeltas
+from swe_ai_fleet.domain.errors import ModelError, ModelRejected
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling, ToolProtocol
 from swe_ai_fleet.domain.tool import OperationSpec
 
-_T = TypeVar("_T")
-
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-_MOST_CONNECTIONS = 1000
-# Below uvicorn's 5 s, so that it is never us who write on a connection it just closed.
-_KEEP_ALIVE_SECONDS = 4.0
-_CONNECT_SECONDS = 10.0
 _FRESH_SECONDS = 5.0
-_URL_HINT = "it looks like http://127.0.0.1:8000/v1"
+_PING_SECONDS = 10.0
 
 
 def _random_call_id() -> str:
@@ -71,45 +64,23 @@ class OpenAIChatModel:
         retry_wait_max_seconds: float = 30.0,
         new_call_id: Callable[[], str] = _random_call_id,
     ) -> None:
-        url = _parse(base_url)
-        self._base_url = str(url.copy_with(userinfo=b"", fragment=None)).rstrip("/")
-        self._is_local = url.host in _LOOPBACK
-        # aiohttp refuses a URL with a user in it beside a header of our own.
-        self._basic = base64.b64encode(url.userinfo).decode() if url.userinfo and not api_key else ""
-        self._model = model
-        self._api_key = api_key
-        self._timeout_seconds = timeout_seconds
-        self._retry_wait_seconds = retry_wait_seconds
-        self._retry_wait_max_seconds = retry_wait_max_seconds
-        self._new_call_id = new_call_id
-        self._retrying = stamina.AsyncRetryingCaller(
-            attempts=max(1, max_retries),
-            timeout=None,
-            wait_initial=retry_wait_seconds,
-            wait_max=retry_wait_max_seconds,
-            wait_jitter=retry_wait_seconds,
+        self._connection = Connection(
+            base_url=base_url,
+            model=model,
+            api_key=api_key,
+            timeout_seconds=timeout_seconds,
+            max_retries=max_retries,
+            retry_wait_seconds=retry_wait_seconds,
+            retry_wait_max_seconds=retry_wait_max_seconds,
         )
-        self._writer = WireWriter()
-        self._answered_at = -math.inf
-        self._client: AsyncOpenAI | None = None
+        self._model = model
+        self._new_call_id = new_call_id
+        self._quirks = Quirks()
+        self._requests = RequestWriter(self._quirks)
         self._probing: asyncio.Task[probing.Findings] | None = None
 
     async def __aenter__(self) -> Self:
-        # A proxy from the environment is never the way to this machine.
-        timeout = httpx2.Timeout(self._timeout_seconds, connect=min(_CONNECT_SECONDS, self._timeout_seconds))
-        limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_SECONDS)
-        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits, trust_env=not self._is_local)
-        client = AsyncOpenAI(
-            base_url=self._base_url,
-            api_key=self._api_key or "EMPTY",
-            timeout=timeout,
-            max_retries=0,
-            http_client=http_client,
-            default_headers={"Authorization": f"Basic {self._basic}"} if self._basic else None,
-        )
-        # Otherwise taken from the environment, and then sent to whatever server this is.
-        client.organization = client.project = None
-        self._client = client
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(
@@ -119,26 +90,25 @@ class OpenAIChatModel:
             self._probing.cancel()
             with suppress(asyncio.CancelledError, ModelError):
                 await self._probing
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        await self._connection.__aexit__(kind, error, traceback)
 
     async def probe(self) -> ModelCapabilities:
-        """What the server can do: one look at its models and a tiny request or two, asked once and remembered.
+        """What the server can do: one look at its models and a tiny request or a few, asked once and remembered.
 
-        Raises ModelUnavailable, ModelRejected. A failed probe is tried again by the next caller.
+        What a later request finds out is in it too. Raises ModelUnavailable, ModelRejected. A failed probe is tried
+        again by the next caller.
         """
-        return (await self._findings()).capabilities
+        return self._quirks.known((await self._findings()).capabilities)
 
     async def ping(self) -> None:
         """Raise ModelUnavailable or ModelRejected unless the server answers, now or within the last seconds."""
-        if time.monotonic() - self._answered_at < _FRESH_SECONDS:
+        if time.monotonic() - self._connection.answered_at < _FRESH_SECONDS:
             return
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                await self._send(lambda client: client.get("/models", cast_to=httpx2.Response))
+            async with asyncio.timeout(_PING_SECONDS):
+                await self._connection.models()
         except TimeoutError as error:
-            raise faults.unreachable(self._base_url, error, secret=self._api_key) from error
+            raise self._connection.unreachable(error) from error
         except ModelRejected as error:
             # Some servers have no list of models; that they say so is an answer.
             if not (isinstance(error.__cause__, APIStatusError) and error.__cause__.status_code in (404, 405)):
@@ -153,35 +123,64 @@ class OpenAIChatModel:
         schema: Mapping[str, object] | None = None,
         on_delta: Callable[[str], None] | None = None,
     ) -> ModelReply:
-        """One completion, by native tool calls where the server has them, else by calls written as text.
+        """One completion, its calls by whichever protocol the probe found.
 
-        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the tries are used up.
+        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the tries are used up; ValueError for a
+        schema beside tools.
         """
+        if schema is not None and tools:
+            raise ValueError("a reply can follow a schema or call tools, not both")
         findings = await self._findings()
         started = time.monotonic()
-        capabilities = findings.capabilities
-        ids = wire_ids(messages)
-        head = head_fields(capabilities.model, sampling, limit_field=findings.limit_field)
-        if capabilities.native_tools:
-            strict = capabilities.strict_schemas
-            body = self._writer.native(messages, tools, head=head, wire_ids=ids, strict=strict)
-        else:
-            body = self._writer.text(messages, tools, head=head)
+        while True:
+            request = self._requests.write(
+                messages, tools, sampling, findings, schema=schema, streams=on_delta is not None
+            )
+            try:
+                reply = await self._ask(request, started, on_delta)
+            except ModelError as error:
+                # Each turn of this loop leaves one more feature out for good.
+                if not self._quirks.learn(error, request.uses):
+                    raise
+                continue
+            if Feature.SCHEMA in request.uses and _ignores_schema(reply, schema):
+                self._quirks.miss(Feature.SCHEMA)
+                continue
+            return reply
+
+    async def _ask(self, request: Request, started: float, on_delta: Callable[[str], None] | None) -> ModelReply:
+        streams = Feature.STREAM in request.uses
 
         async def attempt() -> ModelReply:
-            answer = await self._post(body)
+            answer, repairs = b"", list[str]()
             try:
-                return read_reply(
-                    answer,
-                    taken=tuple(ids.values()),
-                    tools_offered=bool(tools),
+                if streams:
+                    stream = StreamedCompletion(_hearer(request.asked, on_delta))
+                    await self._connection.stream(request.body, stream.take)
+                    answer = stream.beginning
+                    completion, repairs = stream.completion(), stream.repairs
+                else:
+                    answer = await self._connection.complete(request.body)
+                    completion = read_answer(answer, repairs)
+                duration_ms = round((time.monotonic() - started) * 1000)
+                reply = read_reply(
+                    completion,
+                    request.asked,
+                    repairs=repairs,
                     new_call_id=self._new_call_id,
-                    duration_ms=round((time.monotonic() - started) * 1000),
+                    duration_ms=duration_ms,
                 )
-            except ValueError as error:
-                raise faults.unreadable(self._base_url, _text(answer), secret=self._api_key) from error
+            except (ValueError, RecursionError) as error:
+                raise self._connection.unreadable(answer) from error
+            except BrokenStream as error:
+                raise faults.broken_off(self._connection.base_url) from error
+            except ErrorAnswer as error:
+                raise self._connection.refused(error.refusal) from error
+            if on_delta is not None and not streams and reply.message.content:
+                on_delta(reply.message.content)
+            return reply
 
-        return await self._retry(attempt)
+        return await self._connection.retry(attempt)
 
     async def _findings(self) -> probing.Findings:
         if self._probing is None or (self._probing.done() and not _succeeded(self._probing)):
@@ -194,16 +193,18 @@ class OpenAIChatModel:
         return await probing.find_out(listed, self._try_body)
 
     async def _listed_model(self) -> ListedModel:
+        server = f"model server {faults.public_url(self._connection.base_url)}"
+
         async def attempt() -> list[ListedModel]:
-            answer = await self._send(lambda client: client.get("/models", cast_to=httpx2.Response))
+            answer = await self._connection.models()
             try:
                 return read_models(answer)
             except ValueError as error:
-                text = f"model server {faults.public_url(self._base_url)} gives no list of models"
-                raise ModelRejected(text, field="model", hint="name the model, and check the base URL") from error
+                hint = "name the model, and check the base URL"
+                raise ModelRejected(f"{server} gives no list of models", field="model", hint=hint) from error
 
         try:
-            models = await self._retry(attempt)
+            models = await self._connection.retry(attempt)
         except ModelError as error:
             answered = isinstance(error, ModelRejected) or isinstance(error.__cause__, APIStatusError)
             # Some servers have no list, or none for this key. With a name the completion will tell.
@@ -212,76 +213,41 @@ class OpenAIChatModel:
             models = []
         if not self._model:
             if not models:
-                raise ModelRejected(
-                    f"model server {faults.public_url(self._base_url)} lists no model", field="model", hint="name one"
-                )
+                raise ModelRejected(f"{server} lists no model", field="model", hint="name one")
             return models[0]
         for entry in models:
             if entry.id == self._model or entry.id.endswith(f"/{self._model}"):
-                return ListedModel(self._model, entry.owned_by, max_model_len=entry.longest)
-        return ListedModel(self._model, models[0].owned_by if models else None)
+                return replace(entry, id=self._model)
+        return ListedModel(id=self._model, owned_by=models[0].owned_by if models else "")
 
-    async def _try_body(self, body: bytes) -> faults.Refusal | None:
-        """Send a probe; the refusal, if it is about the request itself."""
+    async def _try_body(self, body: bytes) -> faults.Refusal | bytes:
+        """The answer to a probe, or the refusal, if it is about the request itself."""
 
-        async def attempt() -> faults.Refusal | None:
+        async def attempt() -> faults.Refusal | bytes:
             try:
-                await self._post(body)
+                return await self._connection.complete(body)
             except ModelError as error:
                 cause = error.__cause__
                 refusal = faults.Refusal.of(cause) if isinstance(cause, APIStatusError) else None
                 if refusal is None or not probing.is_about_the_request(refusal):
                     raise
                 return refusal
-            return None
 
-        return await self._retry(attempt)
-
-    async def _post(self, body: bytes) -> bytes:
-        return await self._send(lambda client: client.post("/chat/completions", cast_to=httpx2.Response, content=body))
-
-    async def _send(self, request: Callable[[AsyncOpenAI], Awaitable[httpx2.Response]]) -> bytes:
-        if self._client is None:
-            raise RuntimeError("OpenAIChatModel is used outside of its context")
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                content = (await request(self._client)).content
-                self._answered_at = time.monotonic()
-                return content
-        except OpenAIError as error:
-            raise faults.model_error(error, base_url=self._base_url, model=self._model, secret=self._api_key) from error
-        except (aiohttp.ClientError, httpx2.HTTPError, TimeoutError, OSError) as error:
-            # The aiohttp transport lets a few of its own errors through.
-            raise faults.unreachable(self._base_url, error, secret=self._api_key) from error
-
-    async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        return await self._retrying(self._wait_before_retry, attempt)
-
-    def _wait_before_retry(self, error: Exception) -> bool | float:
-        if not isinstance(error, ModelUnavailable):
-            return False
-        asked = faults.retry_after_seconds(error.__cause__)
-        if asked is None:
-            return True
-        if asked > self._retry_wait_max_seconds:
-            return False
-        # Without jitter every agent that was told the same would come back at the same moment.
-        return asked + random.uniform(0, self._retry_wait_seconds)  # noqa: S311
-
-
-def _parse(base_url: str) -> httpx2.URL:
-    try:
-        url = httpx2.URL(base_url)
-    except httpx2.InvalidURL as error:
-        raise ModelRejected(f"the model URL is not valid: {error}", field="model_url", hint=_URL_HINT) from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ModelRejected("the model URL is not an HTTP URL", field="model_url", hint=_URL_HINT)
-    return url if url.path.strip("/") else url.copy_with(path="/v1")
+        return await self._connection.retry(attempt)
 
 
 def _succeeded(task: asyncio.Task[probing.Findings]) -> bool:
     return not task.cancelled() and task.exception() is None
 
 
-def _text(answer: bytes) -> str:
-    return answer[:2000].decode(errors="replace")
+def _hearer(asked: Asked, on_delta: Callable[[str], None] | None) -> Callable[[str], None] | None:
+    """Who hears the text as it comes: of calls as JSON, only the thought."""
+    enveloped = asked.protocol is ToolProtocol.JSON and asked.tools_offered
+    return ThoughtDeltas(on_delta) if enveloped and on_delta is not None else on_delta
+
+
+def _ignores_schema(reply: ModelReply, schema: Mapping[str, object] | None) -> bool:
+    """Whether a whole reply holds nothing that could follow a schema of an object or a list."""
+    structured = schema is not None and schema.get("type") in ("object", "array")
+    text = reply.message.content
+    return structured and reply.finish_reason == "stop" and bool(text.strip()) and not set("{[") & set(text)

@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
 
 _LONGEST_QUOTE = 500
 _RETRYABLE = frozenset({408, 409, 425, 429})
+_STATUS = re.compile(r"[45][0-9]{2}")
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size)|(prompt|input|request).{0,20}too (long|large)|too many (input )?tokens"
     r"|maximum (number of|input) tokens|reduce the length",
@@ -38,15 +39,31 @@ class Refusal:
             body = cast("list[object]", body)[0]
         if isinstance(body, Mapping):
             body = cast("Mapping[str, object]", body).get("error", cast("object", body))
+        return cls._read(cast("object", body), error.status_code, error.message)
+
+    @classmethod
+    def inside(cls, error: object) -> Refusal:
+        """Of an error that comes with a status of success: at the end of a stream, or in place of a completion."""
+        code = cast("Mapping[str, object]", error).get("code") if isinstance(error, dict) else None
+        status = int(code) if isinstance(code, int | str) and _STATUS.fullmatch(str(code)) else 500
+        return cls._read(cast("object", error), status, "")
+
+    @classmethod
+    def _read(cls, body: object, status: int, otherwise: str) -> Refusal:
         if not isinstance(body, Mapping):
-            return cls(status=error.status_code, message=body if isinstance(body, str) and body else error.message)
+            return cls(status=status, message=body if isinstance(body, str) and body else otherwise)
         fields = cast("Mapping[str, object]", body)
         return cls(
-            status=error.status_code,
-            message=str(fields.get("message") or fields.get("detail") or error.message),
+            status=status,
+            message=str(fields.get("message") or fields.get("detail") or otherwise),
             code=str(fields.get("code") or ""),
             param=str(fields.get("param") or ""),
         )
+
+    def names(self, *words: str) -> bool:
+        """Whether one of the words, in lower case, stands in what the server says."""
+        said = f"{self.message} {self.param}".lower()
+        return any(word in said for word in words)
 
     @property
     def too_long(self) -> bool:
@@ -58,15 +75,19 @@ class Refusal:
 
 def model_error(error: OpenAIError, *, base_url: str, model: str, secret: str) -> ModelError:
     """The fault of ours that an SDK error stands for; `secret` is kept out of its message."""
-    where = f"model server {public_url(base_url)}"
     if isinstance(error, APIStatusError):
-        refusal = Refusal.of(error)
-        said = _quote(refusal.message, secret)
-        text = f"{where} answered {refusal.status}: {said}" if said else f"{where} answered {refusal.status}"
-        return _status_error(refusal, text, model)
+        return refused(Refusal.of(error), base_url=base_url, model=model, secret=secret)
     if isinstance(error, APIConnectionError):
         return unreachable(base_url, error.__cause__ or error, secret=secret)
-    return ModelUnavailable(f"{where} failed: {_quote(str(error), secret)}", field="model_url")
+    text = f"model server {public_url(base_url)} failed: {_quote(str(error), secret)}"
+    return ModelUnavailable(text, field="model_url")
+
+
+def refused(refusal: Refusal, *, base_url: str, model: str, secret: str) -> ModelError:
+    """The fault of ours that a refusal stands for; `secret` is kept out of its message."""
+    text = f"model server {public_url(base_url)} answered {refusal.status}"
+    said = _quote(refusal.message, secret)
+    return _status_error(refusal, f"{text}: {said}" if said else text, model)
 
 
 def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUnavailable:
@@ -83,6 +104,13 @@ def unreadable(base_url: str, answer: str, *, secret: str) -> ModelUnavailable:
         f"model server {public_url(base_url)} answered with something that is no completion: {_quote(answer, secret)}",
         field="model_url",
         hint="is this the base URL of an OpenAI-compatible API?",
+    )
+
+
+def broken_off(base_url: str) -> ModelUnavailable:
+    """The fault for a stream that ended before the reply did."""
+    return ModelUnavailable(
+        f"model server {public_url(base_url)} broke off in the middle of a reply", field="model_url"
     )
 
 

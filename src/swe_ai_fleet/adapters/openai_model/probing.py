@@ -6,13 +6,31 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from swe_ai_fleet.adapters.openai_model.answers import ListedModel
+from swe_ai_fleet.adapters.openai_model import json_protocol
+from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.model_list import ListedModel
+from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _OLD_LIMIT_FIELD = "max_tokens"
 _NEW_LIMIT_FIELD = "max_completion_tokens"
 _PROBE_TOKENS = 16
+_JSON_PROBE_TOKENS = 48
+_ANSWER = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+_VERDICT = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+Ask = Callable[[bytes], Awaitable[Refusal | bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,57 +46,79 @@ def is_about_the_request(refusal: Refusal) -> bool:
     if refusal.status in (400, 405, 422, 501):
         return not refusal.too_long
     # OpenRouter has no endpoint with tools (404), llama.cpp was started without them (500).
-    return refusal.status in (404, 500) and _names(refusal, "tool")
+    return refusal.status in (404, 500) and refusal.names("tool", "response_format", "schema", "grammar")
 
 
-async def find_out(model: ListedModel, ask: Callable[[bytes], Awaitable[Refusal | None]]) -> Findings:
-    """Ask with a strict tool; leave out what the refusal names and ask once more.
+async def find_out(model: ListedModel, ask: Ask) -> Findings:
+    """Ask with a strict tool and parallel calls; leave out what the refusal names and ask again.
 
     The request is the kind that agents send (the model is free to call or not), as servers take a forced call even
-    where they cannot read a free one. Raises what `ask` raises.
+    where they cannot read a free one. A server that takes tools is taken to hold replies to schemas too, until it
+    refuses to; one without tools is asked for a reply with a schema. Raises what `ask` raises.
     """
-    native, strict, limit_field = True, True, _OLD_LIMIT_FIELD
-    refusal = await ask(_body(model.id, strict=True, limit_field=limit_field))
-    if refusal is not None and _names(refusal, _OLD_LIMIT_FIELD):
+    native, strict, parallel, limit_field = True, True, True, _OLD_LIMIT_FIELD
+    answer = await ask(_with_tool(model.id, limit_field))
+    if isinstance(answer, Refusal) and answer.names(_OLD_LIMIT_FIELD):
         limit_field = _NEW_LIMIT_FIELD
-        refusal = await ask(_body(model.id, strict=True, limit_field=limit_field))
-    if refusal is not None:
+        answer = await ask(_with_tool(model.id, limit_field))
+    if isinstance(answer, Refusal) and answer.names("parallel"):
+        parallel = False
+        answer = await ask(_with_tool(model.id, limit_field, parallel=False))
+    if isinstance(answer, Refusal):
         strict = False
         # One that names tools means all of them; any other may be about the one unusual field.
-        about_strict = _names(refusal, "strict") or not _names(refusal, "tool")
-        native = about_strict and not await ask(_body(model.id, strict=False, limit_field=limit_field))
+        about_strict = answer.names("strict") or not answer.names("tool")
+        native = about_strict and isinstance(
+            await ask(_with_tool(model.id, limit_field, strict=False, parallel=False)), bytes
+        )
+    if native:
+        protocol = ToolProtocol.NATIVE
+    else:
+        parallel = True
+        held = _obeys(await ask(_with_schema(model.id, limit_field)))
+        protocol = ToolProtocol.JSON if held else ToolProtocol.TEXT
     capabilities = ModelCapabilities(
         model=model.id,
         max_model_len=model.longest,
-        protocol=ToolProtocol.NATIVE if native else ToolProtocol.TEXT,
+        protocol=protocol,
+        parallel_tools=parallel,
         strict_schemas=strict,
-        server=model.owned_by or "",
+        structured_output=protocol is not ToolProtocol.TEXT,
+        images=model.images,
+        server=model.owned_by,
     )
     return Findings(capabilities=capabilities, limit_field=limit_field)
 
 
-def _names(refusal: Refusal, *words: str) -> bool:
-    said = f"{refusal.message} {refusal.param}".lower()
-    return any(word in said for word in words)
+def _obeys(answer: Refusal | bytes) -> bool:
+    """Whether the reply is what the schema allows, or the beginning of it.
+
+    Nothing at all is no disobedience: a model that thinks apart from its text may have used up the tokens.
+    """
+    if isinstance(answer, Refusal):
+        return False
+    asked = Asked(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
+    try:
+        reply = read_reply(read_answer(answer, []), asked, repairs=(), new_call_id=str, duration_ms=0)
+    except (ValueError, RecursionError, ErrorAnswer, BrokenStream):
+        return False
+    text = "".join(reply.message.content.split())
+    return any(whole.startswith(text) for whole in ('{"ok":true}', '{"ok":false}'))
 
 
-def _body(model: str, *, strict: bool, limit_field: str) -> bytes:
-    function: dict[str, object] = {
-        "name": "answer",
-        "description": "Give the answer.",
-        "parameters": {
-            "type": "object",
-            "properties": {"answer": {"type": "string"}},
-            "required": ["answer"],
-            "additionalProperties": False,
-        },
-    }
+def _with_tool(model: str, limit_field: str, *, strict: bool = True, parallel: bool = True) -> bytes:
+    function: dict[str, object] = {"name": "answer", "description": "Give the answer.", "parameters": _ANSWER}
     if strict:
         function["strict"] = True
-    request = {
-        "model": model,
-        "messages": [{"role": "user", "content": "Say ok."}],
-        "tools": [{"type": "function", "function": function}],
-        limit_field: _PROBE_TOKENS,
-    }
-    return json.dumps(request).encode()
+    more: dict[str, object] = {"parallel_tool_calls": True} if parallel else {}
+    return _request(model, limit_field, _PROBE_TOKENS, tools=[{"type": "function", "function": function}], **more)
+
+
+def _with_schema(model: str, limit_field: str) -> bytes:
+    schema = json_protocol.response_format(_VERDICT, name="verdict")
+    return _request(model, limit_field, _JSON_PROBE_TOKENS, response_format=schema)
+
+
+def _request(model: str, limit_field: str, tokens: int, **more: object) -> bytes:
+    messages = [{"role": "user", "content": "Say ok."}]
+    return json.dumps({"model": model, "messages": messages, limit_field: tokens, **more}).encode()

@@ -3,54 +3,73 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn, cast
 
-from swe_ai_fleet.agents.raw_tool_calls import RawToolCall, render
-from swe_ai_fleet.domain.message import AssistantMessage, Message, Sampling, SystemMessage, ToolCall, ToolMessage
+from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
+from swe_ai_fleet.adapters.openai_model.written import WrittenMessages
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    Sampling,
+    ToolCall,
+    ToolMessage,
+    ToolProtocol,
+    UserMessage,
+)
 from swe_ai_fleet.domain.tool import OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
-_CACHED_TOOL_SETS = 32
+_CACHED_TOOL_SETS = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
 
-_TEXT_TOOLS = """\
-You can call tools. To call one, write its name and its arguments as JSON between tags, exactly like this:
-<tool_call>
-{"name": "<tool>", "arguments": {"<parameter>": "<value>"}}
-</tool_call>
-You may write several calls one after the other; then stop and wait for the results. The tools, as JSON schemas:
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """One message as JSON. It holds the message, so that its id cannot pass to another one meanwhile."""
-
-    message: Message
-    ids: tuple[str, ...]
-    json: bytes
+_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
+_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
 
 
 @dataclass(frozen=True, slots=True)
 class _ToolSet:
+    """Tools as JSON. It holds them, so that their ids cannot pass to others meanwhile."""
+
     specs: tuple[OperationSpec, ...]
-    strict: bytes
-    plain: bytes
-    text: str
+    json: bytes
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one side says in a row, as the insides of JSON strings and whole image parts."""
+
+    role: str
+    texts: list[list[bytes]] = field(default_factory=lambda: [[]])
+    images: list[list[bytes]] = field(default_factory=list[list[bytes]])
+
+    def json(self) -> bytes:
+        texts = [b"\\n\\n".join(pieces) for pieces in self.texts]
+        if not self.images:
+            return b'{"role":"%b","content":"%b"}' % (self.role.encode(), texts[0])
+        parts: list[bytes] = []
+        for index, text in enumerate(texts):
+            if text:
+                parts.append(b'{"type":"text","text":"%b"}' % text)
+            if index < len(self.images):
+                parts += self.images[index]
+        return b'{"role":"%b","content":[%b]}' % (self.role.encode(), b",".join(parts))
 
 
 class WireWriter:
     """Writes request bodies. Messages are frozen, so each is turned into JSON once, not once per call.
 
-    The newest 64 MiB of JSON are kept, whoever's conversation they belong to.
+    The newest 64 MiB of JSON are kept, whoever's conversation they belong to. `head` is the inside of a body's other
+    fields, `response_format` one more of them.
     """
 
     def __init__(self, *, cache_bytes: int = _CACHE_BYTES) -> None:
-        self._cache_bytes = cache_bytes
-        self._cached_bytes = 0
-        self._messages: OrderedDict[int, _Written] = OrderedDict()
-        self._tools: OrderedDict[tuple[int, ...], _ToolSet] = OrderedDict()
+        self._messages = WrittenMessages(cache_bytes)
+        self._tools: OrderedDict[tuple[str, tuple[int, ...]], _ToolSet] = OrderedDict()
 
     def native(
         self,
@@ -58,75 +77,101 @@ class WireWriter:
         tools: Sequence[OperationSpec],
         *,
         head: bytes,
-        wire_ids: dict[str, str],
+        wire_ids: Mapping[str, str],
         strict: bool,
+        response_format: bytes = b"",
     ) -> bytes:
-        """The body of a request with native tools; `head` is the inside of its other fields."""
-        written = b",".join([self._message(message, wire_ids) for message in messages])
-        if not tools:
-            return b'{%b,"messages":[%b]}' % (head, written)
-        tool_set = self._tool_set(tools)
-        offered = tool_set.strict if strict else tool_set.plain
-        return b'{%b,"messages":[%b],"tools":%b}' % (head, written, offered)
+        """The body of a request with native tools."""
+        written = b",".join([self._native_message(message, wire_ids) for message in messages])
+        offered = b',"tools":%b' % self._native_tools(tools, strict) if tools else b""
+        return b'{%b,"messages":[%b]%b%b}' % (head, written, offered, _format_field(response_format))
 
-    def text(self, messages: Sequence[Message], tools: Sequence[OperationSpec], *, head: bytes) -> bytes:
+    def spoken(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        *,
+        head: bytes,
+        protocol: ToolProtocol,
+        response_format: bytes = b"",
+    ) -> bytes:
         """The body of a request that describes the tools in words and shows calls and results as text."""
-        names = {call.call_id: call.name for message in messages for call in _calls(message)}
-        plain: list[dict[str, str]] = [{"role": "system", "content": ""}]
+        names: dict[str, str] = {}
+        turns = [_Turn("system")]
         for message in messages:
-            role, content = _as_text(message, names)
+            names.update((call.call_id, call.name) for call in _calls(message))
+            role = "user" if isinstance(message, ToolMessage) else message.role
             # Some chat templates insist on turns that alternate.
-            if plain[-1]["role"] == role:
-                plain[-1]["content"] += ("\n\n" if plain[-1]["content"] else "") + content
-            else:
-                plain.append({"role": role, "content": content})
+            if turns[-1].role != role:
+                turns.append(_Turn(role))
+            turn = turns[-1]
+            if piece := self._spoken_message(message, names, protocol):
+                turn.texts[-1].append(piece)
+            if isinstance(message, UserMessage) and message.images:
+                turn.images.append(self._images(message))
+                turn.texts.append([])
         if tools:
-            system = plain[0]["content"]
-            plain[0]["content"] = (system + "\n\n" if system else "") + self._tool_set(tools).text
-        elif not plain[0]["content"]:
-            del plain[0]
-        return b'{%b,"messages":%b}' % (head, _dumps(plain))
+            turns[0].texts[0].append(self._tools_in_words(tools, protocol))
+        elif not turns[0].texts[0]:
+            del turns[0]
+        written = b",".join([turn.json() for turn in turns])
+        return b'{%b,"messages":[%b]%b}' % (head, written, _format_field(response_format))
 
-    def _message(self, message: Message, wire_ids: dict[str, str]) -> bytes:
+    def envelope_format(self, tools: Sequence[OperationSpec], *, full: bool) -> bytes:
+        """The `response_format` that holds a reply to an envelope with calls of these tools."""
+
+        def write(specs: tuple[OperationSpec, ...]) -> bytes:
+            schema = json_protocol.envelope_schema(specs, full=full)
+            return dump_json(json_protocol.response_format(schema, name="reply"))
+
+        return self._tool_set("full" if full else "loose", tools, write)
+
+    def _native_message(self, message: Message, wire_ids: Mapping[str, str]) -> bytes:
         if isinstance(message, ToolMessage):
             ids: tuple[str, ...] = (wire_ids.get(message.call_id, message.call_id),)
         else:
             ids = tuple([wire_ids[call.call_id] for call in _calls(message)])
-        key = id(message)
-        written = self._messages.get(key)
-        if written is not None and written.message is message and written.ids == ids:
-            self._messages.move_to_end(key)
-            return written.json
-        written = _Written(message, ids, _dumps(_as_wire(message, ids)))
-        self._forget(key)
-        self._messages[key] = written
-        self._cached_bytes += len(written.json)
-        while self._cached_bytes > self._cache_bytes:
-            self._forget(next(iter(self._messages)))
-        return written.json
+        return self._messages.get(message, "native", ids, lambda: dump_json(_as_wire(message, ids)))
 
-    def _forget(self, key: int) -> None:
-        written = self._messages.pop(key, None)
-        if written is not None:
-            self._cached_bytes -= len(written.json)
+    def _spoken_message(self, message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> bytes:
+        if isinstance(message, ToolMessage):
+            name = names.get(message.call_id) or "the tool call"
+            return self._messages.get(
+                message, "text", (name,), lambda: _inside(f"Result of {name}:\n{message.content}")
+            )
+        if isinstance(message, AssistantMessage):
+            return self._messages.get(message, protocol, (), lambda: _inside(_SHOW[protocol](message)))
+        return self._messages.get(message, "text", (), lambda: _inside(message.content))
 
-    def _tool_set(self, tools: Sequence[OperationSpec]) -> _ToolSet:
-        key = tuple(map(id, tools))
+    def _images(self, message: UserMessage) -> list[bytes]:
+        return [self._messages.get(message, "images", (), lambda: dump_json(_image_parts(message))[1:-1])]
+
+    def _native_tools(self, tools: Sequence[OperationSpec], strict: bool) -> bytes:
+        extra = {"strict": True} if strict else {}
+
+        def write(specs: tuple[OperationSpec, ...]) -> bytes:
+            return dump_json([{"type": "function", "function": {**_function(spec), **extra}} for spec in specs])
+
+        return self._tool_set("strict" if strict else "plain", tools, write)
+
+    def _tools_in_words(self, tools: Sequence[OperationSpec], protocol: ToolProtocol) -> bytes:
+        def write(specs: tuple[OperationSpec, ...]) -> bytes:
+            lines = [json.dumps(_function(spec), ensure_ascii=False) for spec in specs]
+            return _inside(_INSTRUCTIONS[protocol] + "\n".join(lines))
+
+        return self._tool_set(protocol, tools, write)
+
+    def _tool_set(
+        self, kind: str, tools: Sequence[OperationSpec], write: Callable[[tuple[OperationSpec, ...]], bytes]
+    ) -> bytes:
+        key = (kind, tuple(map(id, tools)))
         tool_set = self._tools.get(key)
         if tool_set is None:
             specs = tuple(tools)
-            functions = [
-                {"name": spec.name, "description": spec.description, "parameters": spec.parameters} for spec in specs
-            ]
-            tool_set = self._tools[key] = _ToolSet(
-                specs=specs,
-                strict=_dumps([{"type": "function", "function": {**one, "strict": True}} for one in functions]),
-                plain=_dumps([{"type": "function", "function": one} for one in functions]),
-                text=_TEXT_TOOLS + "\n".join(json.dumps(one, ensure_ascii=False) for one in functions),
-            )
+            tool_set = self._tools[key] = _ToolSet(specs, write(specs))
             if len(self._tools) > _CACHED_TOOL_SETS:
                 self._tools.popitem(last=False)
-        return tool_set
+        return tool_set.json
 
 
 def wire_ids(messages: Sequence[Message]) -> dict[str, str]:
@@ -141,7 +186,7 @@ def wire_ids(messages: Sequence[Message]) -> dict[str, str]:
     return ids
 
 
-def head_fields(model: str, sampling: Sampling, *, limit_field: str) -> bytes:
+def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mapping[str, object] | None = None) -> bytes:
     """The fields beside messages and tools, as the inside of a JSON object."""
     fields: dict[str, object] = {"model": model}
     if sampling.temperature is not None:
@@ -150,7 +195,13 @@ def head_fields(model: str, sampling: Sampling, *, limit_field: str) -> bytes:
         fields["seed"] = sampling.seed
     if sampling.max_tokens is not None:
         fields[limit_field] = sampling.max_tokens
-    return _dumps(fields)[1:-1]
+    return dump_json({**fields, **(more or {})})[1:-1]
+
+
+def dump_json(value: object) -> bytes:
+    """The value as JSON on one line, in UTF-8."""
+    # A model can write half a surrogate pair; no UTF-8 can carry that, and no server would take it.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _calls(message: Message) -> tuple[ToolCall, ...]:
@@ -160,24 +211,52 @@ def _calls(message: Message) -> tuple[ToolCall, ...]:
 def _as_wire(message: Message, ids: tuple[str, ...]) -> dict[str, object]:
     if isinstance(message, ToolMessage):
         return {"role": "tool", "tool_call_id": ids[0], "content": message.content}
+    if isinstance(message, UserMessage) and message.images:
+        text: list[dict[str, object]] = [{"type": "text", "text": message.content}] if message.content else []
+        return {"role": "user", "content": [*text, *_image_parts(message)]}
     if not isinstance(message, AssistantMessage) or not message.tool_calls:
         return {"role": message.role, "content": message.content}
     calls = [
-        {"id": wire_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        {"id": wire_id, "type": "function", "function": _sent_back(call)}
         for wire_id, call in zip(ids, message.tool_calls, strict=True)
     ]
     return {"role": "assistant", "content": message.content or None, "tool_calls": calls}
 
 
-def _as_text(message: Message, names: dict[str, str]) -> tuple[str, str]:
-    if isinstance(message, ToolMessage):
-        return "user", f"Result of {names.get(message.call_id, 'the tool call')}:\n{message.content}"
-    if isinstance(message, AssistantMessage):
-        calls = [render(RawToolCall(name=call.name, arguments=call.arguments)) for call in message.tool_calls]
-        return "assistant", "\n".join([message.content, *calls]).strip()
-    return ("system" if isinstance(message, SystemMessage) else "user"), message.content
+def _sent_back(call: ToolCall) -> dict[str, str]:
+    """A call of the model's in a form that every server takes: some look at the letters of names, and chat templates
+    parse arguments. What was no JSON object stands in one, so that the model still sees what it wrote."""
+    name = call.name if _NAME.fullmatch(call.name) else _NO_NAME_LETTER.sub("_", call.name)[:64] or "unnamed"
+    if _object(call.arguments, strict=True) is not None:
+        return {"name": name, "arguments": call.arguments}
+    fields = _object(call.arguments, strict=False) or {"unreadable": call.arguments}
+    return {"name": name, "arguments": json.dumps(fields, ensure_ascii=False)}
 
 
-def _dumps(value: object) -> bytes:
-    # A model can write half a surrogate pair; no UTF-8 can carry that, and no server would take it.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+def _object(arguments: str, *, strict: bool) -> dict[str, object] | None:
+    try:
+        value = json.loads(arguments, strict=strict, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _image_parts(message: UserMessage) -> list[dict[str, object]]:
+    return [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+
+
+def _function(spec: OperationSpec) -> dict[str, object]:
+    return {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+
+
+def _inside(text: str) -> bytes:
+    """The inside of the JSON string of a text."""
+    return dump_json(text)[1:-1]
+
+
+def _format_field(response_format: bytes) -> bytes:
+    return b',"response_format":%b' % response_format if response_format else b""

@@ -1,4 +1,4 @@
-"""Getting one text from a server, by the rules of the HTTP tool."""
+"""Getting one text or file from a server, by the rules of the HTTP tool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.http.body import as_text, described, read_body
+from swe_ai_fleet.tools.http.body import Received, as_text, described, read_body
 from swe_ai_fleet.tools.http.transport import (
     GuardedTransport,
     HttpPolicy,
@@ -37,6 +37,15 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Downloaded:
+    """A body as it came: from which address in the end, and of what type (the whole of its header)."""
+
+    url: str
+    kind: str
+    body: Received
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
     """A text as it came: from which address in the end, of what type, whether it went on."""
 
@@ -53,6 +62,26 @@ async def fetch(
 
     Raises ToolRefusal for what the policy forbids; ToolFailure for what is no text, and for any answer but a good one.
     """
+    found = await download(url, policy, network, accept=accept, redirects=redirects)
+    text = None if found.body.encoding else as_text(found.kind, found.body.data)
+    if text is None:
+        raise ToolFailure(f"there is no text at this address but {described(found.kind, found.body, 'not computed')}")
+    return Fetched(url=found.url, kind=found.kind.partition(";")[0].strip().lower(), text=text, cut=found.body.cut)
+
+
+async def download(
+    url: httpx2.URL,
+    policy: HttpPolicy,
+    network: Network,
+    *,
+    accept: str,
+    redirects: int = MAX_REDIRECTS,
+    max_bytes: int = MAX_BYTES,
+) -> Downloaded:
+    """At most `max_bytes` of what is at an address, redirects followed under the same policy.
+
+    Raises ToolRefusal for what the policy forbids; ToolFailure for any answer but a good one.
+    """
     headers = {"User-Agent": _AGENT, "Accept": accept, "Accept-Encoding": "gzip"}
     async with GuardedTransport(policy, resolver=network.resolver, network=network.backend) as transport:
         response = await transport.handle_async_request(httpx2.Request("GET", url, headers=headers))
@@ -63,16 +92,12 @@ async def fetch(
             redirects -= 1
             url = redirect_target(url, response.headers["location"])
             response = await transport.handle_async_request(httpx2.Request("GET", url, headers=headers))
-        body = await read_body(response, MAX_BYTES)
+        body = await read_body(response, max_bytes)
         await response.aclose()
     if response.status_code != _OK:
         status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
         raise ToolFailure(f"{server(url)} answered {status}")
-    kind = response.headers.get("content-type", "")
-    text = None if body.encoding else as_text(kind, body.data)
-    if text is None:
-        raise ToolFailure(f"there is no text at this address but {described(kind, body, 'not computed')}")
-    return Fetched(url=str(url), kind=kind.partition(";")[0].strip().lower(), text=text, cut=body.cut)
+    return Downloaded(url=str(url), kind=response.headers.get("content-type", ""), body=body)
 
 
 class Endpoint:

@@ -40,12 +40,14 @@ class WebSearch(BaseTool):
         ToolParameter("num_results", "integer", f"How many, at most {MAX_RESULTS}.", required=False, default=5),
     )
     read_only = True
+    cache_seconds = 600.0
     risk = Risk.MEDIUM
     locks = frozenset[str]()
 
     def __init__(self, url: str = "", *, network: Network | None = None) -> None:
         address = url.rstrip("/")
         address = address if address.endswith("/search") or not address else f"{address}/search"
+        self.cache_scope = address
         self._endpoint = Endpoint(address, network or Network()) if address else None
 
     async def execute(self, query: str, num_results: int = 5) -> dict[str, object]:
@@ -90,10 +92,12 @@ class SearchWikipedia(BaseTool):
     description = "Search Wikipedia; gives the beginnings of the articles that fit best."
     parameters = (ToolParameter("query", "string", "What to search for."),)
     read_only = True
+    cache_seconds = 3600.0
     risk = Risk.MEDIUM
     locks = frozenset[str]()
 
     def __init__(self, url: str = "", *, network: Network | None = None) -> None:
+        self.cache_scope = url
         self._endpoint = Endpoint(url, network or Network()) if url else None
 
     async def execute(self, query: str) -> dict[str, object]:
@@ -140,6 +144,7 @@ class ReadWebpage(BaseTool):
     description = "Read a web page as text: its title, headings, paragraphs and links. Plain text and JSON are shown."
     parameters = (ToolParameter("url", "string", "Absolute http or https URL."),)
     read_only = True
+    cache_seconds = 60.0
     risk = Risk.MEDIUM
     locks = frozenset[str]()
 
@@ -147,6 +152,7 @@ class ReadWebpage(BaseTool):
         self, policy: HttpPolicy | None = None, *, max_chars: int = 20_000, network: Network | None = None
     ) -> None:
         self._policy = policy or HttpPolicy()
+        self.cache_scope = repr((self._policy, max_chars))
         self._max_chars = max_chars
         self._network = network or Network()
 

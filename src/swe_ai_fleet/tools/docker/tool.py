@@ -63,6 +63,7 @@ class DockerTool(Toolkit):
     """
 
     name: ClassVar[str] = "docker"
+    lasting = True
 
     def __init__(
         self,

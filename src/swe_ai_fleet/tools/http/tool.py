@@ -9,7 +9,7 @@ import re
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, cast
 from urllib.parse import unquote_plus
@@ -18,10 +18,12 @@ import httpcore2
 import httpx2
 from pydantic import Field
 
-from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.body import Received, as_text, described, read_body
+from swe_ai_fleet.tools.http.freshness import MAX_SECONDS as FRESH_MAX_SECONDS
+from swe_ai_fleet.tools.http.freshness import fresh_seconds
 from swe_ai_fleet.tools.http.transport import (
     GuardedTransport,
     HttpPolicy,
@@ -32,6 +34,7 @@ from swe_ai_fleet.tools.http.transport import (
 )
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.result_cache import FRESH_SECONDS
 from swe_ai_fleet.tools.secrets import MASK
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -100,14 +103,28 @@ class HttpTool(Toolkit):
         self._given_tls = tls
         self._max_body_bytes = max_body_bytes
 
-    @operation(read_only=True, network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    @operation(
+        read_only=True,
+        network=True,
+        risk=Risk.MEDIUM,
+        locks=(),
+        time_limit_seconds=_LIMIT,
+        cache_seconds=FRESH_MAX_SECONDS,
+    )
     async def get(
         self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
     ) -> ToolResult:
         """Fetch a URL: status, headers and body. Text is shown; anything else is described by type, size and hash."""
         return await self._call("get", url, headers, params, None, timeout_seconds)
 
-    @operation(read_only=True, network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    @operation(
+        read_only=True,
+        network=True,
+        risk=Risk.MEDIUM,
+        locks=(),
+        time_limit_seconds=_LIMIT,
+        cache_seconds=FRESH_MAX_SECONDS,
+    )
     async def head(
         self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
     ) -> ToolResult:
@@ -157,6 +174,9 @@ class HttpTool(Toolkit):
         """Send a DELETE request."""
         return await self._call("delete", url, headers, params, None, timeout_seconds)
 
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        return repr(self.policy)
+
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
         return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
 
@@ -189,7 +209,7 @@ class HttpTool(Toolkit):
     async def _exchange(self, name: str, draft: _Draft, started_at: float) -> ToolResult:
         transport = GuardedTransport(self.policy, resolver=self._resolver, network=self._network, tls=self._tls)
         async with transport:
-            redirects = 0
+            asked, redirects = draft, 0
             response = await transport.handle_async_request(draft.request())
             while response.status_code in _REDIRECTS and "location" in response.headers:
                 await response.aclose()
@@ -200,7 +220,8 @@ class HttpTool(Toolkit):
                 response = await transport.handle_async_request(draft.request())
             body = await read_body(response, self._max_body_bytes) if draft.method != "HEAD" else Received()
             await response.aclose()
-        return _result(name, draft, response, body, redirects, time.monotonic() - started_at)
+        result = _result(name, draft, response, body, redirects, time.monotonic() - started_at)
+        return replace(result, metadata={**result.metadata, FRESH_SECONDS: asked.fresh_seconds(response)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +256,13 @@ class _Draft:
     def request(self) -> httpx2.Request:
         headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in self.headers]
         return httpx2.Request(self.method, self.url, headers=headers, content=self.content or None)
+
+    def fresh_seconds(self, response: httpx2.Response) -> float:
+        """For how long the answer may be given again; what a credential unlocks is for whoever holds it."""
+        if any(_CREDENTIAL.search(name) for name, _ in self.headers):
+            return 0.0
+        asked = {name.lower(): value for name, value in self.headers}
+        return fresh_seconds(asked, response.status_code, response.headers)
 
     def redirected(self, status: int, location: str) -> _Draft:
         """The request that follows. Raises ToolRefusal where the way leads out of what is allowed."""

@@ -117,4 +117,5 @@ def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask) -> O
         network=server.networked,
         locks=frozenset({"workspace"}) if local else frozenset({f"mcp:{server.name}"}),
         time_limit_seconds=server.time_limit_seconds,
+        cache_seconds=server.cache_seconds if server.only_reads(tool.name) else 0.0,
     )

@@ -38,6 +38,7 @@ class McpServer:
         private: Whether the URL's host may have an address on a private network or this machine.
         tools: Globs over the names of tools that agents may see. None, unless some are named; `*` is all.
         read_only_tools: Globs over those that change nothing. What the server itself says of that counts for nothing.
+        cache_seconds: For how long the answers of those may be given again to the same tenant; 0: not at all.
         time_limit_seconds: For one call.
         start_seconds: For starting up and for listing the tools.
 
@@ -58,6 +59,7 @@ class McpServer:
     private: bool = False
     tools: tuple[str, ...] = ()
     read_only_tools: tuple[str, ...] = ()
+    cache_seconds: float = 0.0
     time_limit_seconds: float = 60.0
     start_seconds: float = 30.0
 
@@ -71,6 +73,10 @@ class McpServer:
         for amount in ("time_limit_seconds", "start_seconds"):
             if not 0 < getattr(self, amount) <= 3600:
                 raise InvalidRequest(f"{amount} of the MCP server {self.name} is not 0 to 3600", field=amount)
+        if not 0 <= self.cache_seconds <= 86_400:
+            raise InvalidRequest(
+                f"cache_seconds of the MCP server {self.name} is not 0 to 86400", field="cache_seconds"
+            )
         if self.url:
             self._check_url()
         else:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.tools.mcp.link import Link
@@ -57,6 +58,7 @@ class McpTool(Toolkit):
             if names.count(name) > 1 or name in reserved:
                 raise InvalidRequest(f"the name {name!r} of an MCP server is taken", field="name")
         self._reserved = frozenset(reserved)
+        self.lasting = any(server.command for server in servers)
         self._grace_seconds = sandbox.grace_seconds
         root = workspace.root
         self._links = [Link(server, root, sandbox, restart_seconds=restart_seconds) for server in servers]
@@ -70,6 +72,11 @@ class McpTool(Toolkit):
     def incomplete(self) -> tuple[str, ...]:
         """The names of the servers that are missing, or some of whose tools are."""
         return tuple(link.server.name for link in self._links if link.notes)
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        # A server that is a process sees this run's workspace, so what it says is for this run.
+        server = next((link.server for link in self._links if link.server.name == spec.tool), None)
+        return repr((server.url, sorted(server.headers.items()))) if server is not None and server.url else None
 
     async def __aenter__(self) -> Self:
         try:

@@ -99,6 +99,8 @@ class BaseTool(ABC):
         roles: Who gets it.
         time_limit_seconds: When a call is given up.
         late_note: What else to say about a call that was given up.
+        cache_seconds: For how long what it gives may be given again, to other runs of the tenant too, if it only reads.
+        cache_scope: What that depends on beside the arguments, such as the server it asks.
     """
 
     name: str = ""
@@ -112,6 +114,8 @@ class BaseTool(ABC):
     roles: frozenset[Role] = frozenset(Role)
     time_limit_seconds: float = 30.0
     late_note: str = ""
+    cache_seconds: float = 0.0
+    cache_scope: str = ""
 
     @abstractmethod
     async def execute(self, *args: Any, **kwargs: Any) -> object:

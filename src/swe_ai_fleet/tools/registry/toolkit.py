@@ -33,11 +33,19 @@ class RegisteredOperation:
     Args:
         tool: What is called.
         keep: Is given each value as the tool returned it. The metadata then hold the whole of it, under `value`.
+        time_limit_seconds: When a call is given up; None: the tool's own limit.
     """
 
-    def __init__(self, tool: BaseTool, *, keep: Callable[[object], None] | None = None) -> None:
+    def __init__(
+        self,
+        tool: BaseTool,
+        *,
+        keep: Callable[[object], None] | None = None,
+        time_limit_seconds: float | None = None,
+    ) -> None:
         self.tool = tool
         self._keep = keep
+        self._seconds = tool.time_limit_seconds if time_limit_seconds is None else time_limit_seconds
         self._spec = OperationSpec(
             name=tool.name,
             tool=tool.name,
@@ -49,7 +57,8 @@ class RegisteredOperation:
             network=tool.network,
             executes=tool.executes,
             locks=frozenset(tool.locks),
-            time_limit_seconds=tool.time_limit_seconds + _SPARE_SECONDS,
+            time_limit_seconds=self._seconds + _SPARE_SECONDS,
+            cache_seconds=tool.cache_seconds,
             roles=frozenset(tool.roles),
         )
 
@@ -64,12 +73,17 @@ class RegisteredOperation:
     async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         """Execute the tool. Whatever it raises becomes a ToolFailure that says so."""
         tool = self.tool
-        scope = asyncio.timeout(None if tool.executes else tool.time_limit_seconds)
+        scope = asyncio.timeout(None if tool.executes else self._seconds)
         try:
             async with scope:
                 value = await tool.execute(**arguments)
         except FleetError:
             raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # Nobody cancelled this call: what the tool itself cancelled must not end the run.
+            raise ToolFailure(f"{tool.name} failed: it was cancelled from within") from None
         except (Exception, SystemExit) as error:  # (the edge to foreign code: a plug-in must not end an agent)
             if isinstance(error, TimeoutError) and scope.expired():
                 return self._late()
@@ -82,7 +96,7 @@ class RegisteredOperation:
 
     def _late(self) -> ToolResult:
         note = f"; {self.tool.late_note}" if self.tool.late_note else ""
-        error = f"{self.tool.name} did not finish within {self.tool.time_limit_seconds:g} seconds{note}"
+        error = f"{self.tool.name} did not finish within {self._seconds:g} seconds{note}"
         return ToolResult(success=False, operation=self.tool.name, error=error, outcome=Outcome.TIMEOUT)
 
 
@@ -107,6 +121,13 @@ class RegisteredTools(Toolkit):
             self.workspace = workspace
         self.pipeline = pipeline or Pipeline()
         self.definitions = {tool.name: RegisteredOperation(tool) for tool in tools if tool.name != FINAL_ANSWER}
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        definition = self.definitions.get(spec.name)
+        if not isinstance(definition, RegisteredOperation):
+            return None
+        kind = type(definition.tool)
+        return f"{kind.__module__}.{kind.__qualname__} {definition.tool.cache_scope}"
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
         # URLs carry credentials whatever tool they are given to, and the HTTP tool knows where.

@@ -1,0 +1,140 @@
+"""Checkpoints: a clone's HEAD and tree as a git bundle on top of its base commit, and back.
+
+What the agent committed lies in a repository that the agent wrote. Its own git packs that, inside the sandbox, where
+neither hooks nor paths of this host are in reach; our git sees a stream of objects, as from any stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
+from swe_ai_fleet.adapters.git_workspace.skeleton import WORK_BRANCH
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.run import Checkpoint
+from swe_ai_fleet.domain.task import check_branch
+from swe_ai_fleet.ports import Workspace
+
+MAX_BUNDLE_BYTES = 256 * 1024 * 1024
+_PACK_SECONDS = 120.0
+_REF = "refs/fleet/checkpoint"
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# Always the same, so that the same tree on the same commit is the same checkpoint.
+_IDENTITY = {
+    f"GIT_{who}_{part}": text
+    for who in ("AUTHOR", "COMMITTER")
+    for part, text in (("NAME", "SWE AI Fleet"), ("EMAIL", "fleet@localhost"), ("DATE", "2000-01-01T00:00:00+00:00"))
+}
+
+
+async def take(
+    git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, branch: str, max_bytes: int
+) -> Checkpoint:
+    """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
+
+    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, or it is larger than
+    `max_bytes`), the tree is kept on top of the base commit, and its commits become uncommitted changes. Raises
+    ResourceExhausted where the tree itself is too large.
+    """
+    if head != base and not await _fetch(git, layout, workspace, base=base, head=head, max_bytes=max_bytes):
+        head, branch = base, branch or WORK_BRANCH
+    tree = (await git.run("write-tree", layout=layout)).text()
+    committed = await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)
+    commit = head
+    if committed.text() != tree:
+        made = await git.run(*("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=_IDENTITY)
+        commit = made.text()
+    bundle = b""
+    if commit != base and not await _has(git, layout, commit, within=base):
+        await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
+        bundle = (await _bundle(git, layout, base, max_bytes)).stdout
+    return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)
+
+
+async def _bundle(git: Git, layout: Layout, base: str, max_bytes: int) -> GitResult:
+    try:
+        return await git.run(
+            *("bundle", "create", "--quiet", "-", _REF, f"^{base}"), layout=layout, output_limit=max_bytes
+        )
+    except ResourceExhausted as error:
+        raise ResourceExhausted(
+            f"the workspace makes a checkpoint of more than {max_bytes} bytes",
+            hint="let .gitignore name generated files",
+        ) from error
+
+
+async def restore(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: Path) -> None:
+    """Bring a clean clone, whose `.git` is still ours, to a checkpoint. Raises PreconditionFailed.
+
+    Every change counts as not staged afterwards: what was in the index is not kept, nor are other branches.
+    """
+    for name in (checkpoint.commit, checkpoint.head):
+        if not _COMMIT_ID.fullmatch(name):
+            raise PreconditionFailed("the checkpoint names no commit")
+    tree = layout.work_tree
+    try:
+        if checkpoint.bundle:
+            file = scratch / "checkpoint.bundle"
+            await asyncio.to_thread(file.write_bytes, checkpoint.bundle)
+            try:
+                await git.run("bundle", "unbundle", str(file), layout=layout, cwd=tree)
+            finally:
+                file.unlink(missing_ok=True)
+        await git.run("read-tree", "--reset", "-u", checkpoint.commit, layout=layout, cwd=tree)
+        if checkpoint.branch and _is_branch(checkpoint.branch):
+            ref = f"refs/heads/{checkpoint.branch}"
+            if checkpoint.branch != WORK_BRANCH:
+                # A branch may stand where the first one's directory would (`fleet`), which git refuses.
+                await git.run("update-ref", "-d", f"refs/heads/{WORK_BRANCH}", layout=layout, cwd=tree)
+            await git.run("update-ref", ref, checkpoint.head, layout=layout, cwd=tree)
+            await git.run("symbolic-ref", "HEAD", ref, layout=layout, cwd=tree)
+        else:
+            await git.run("update-ref", "--no-deref", "HEAD", checkpoint.head, layout=layout, cwd=tree)
+        await git.run("read-tree", checkpoint.head, layout=layout, cwd=tree)
+        await git.run("update-index", "-q", "--refresh", layout=layout, cwd=tree, expect=(0, 1))
+    except GitFailed as error:
+        raise PreconditionFailed(f"the checkpoint cannot be restored: {error.message[:500]}") from error
+
+
+async def _fetch(git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, max_bytes: int) -> bool:
+    """Take the agent's commits up to `head` into our git directory; whether we have all of it now."""
+    if not _COMMIT_ID.fullmatch(head):
+        return False
+    if await _has(git, layout, head, within=base):
+        return True
+    packed = await workspace.run(
+        Command(
+            argv=("sh", "-c", 'printf "%s\\n^%s\\n" "$1" "$2" | git pack-objects --revs --stdout -q', "sh", head, base),
+            variables={"GIT_NO_REPLACE_OBJECTS": "1"},
+            timeout_seconds=_PACK_SECONDS,
+            output_limit=max_bytes,
+            light=True,
+        )
+    )
+    if not packed.ok or packed.stdout.elided:
+        return False
+    pack = packed.stdout.head + packed.stdout.tail
+    try:
+        await git.run("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}", layout=layout, stdin=pack)
+        # Everything it stands on must be there: a commit alone proves nothing about its trees.
+        await git.run("rev-list", "--objects", "--quiet", head, f"^{base}", layout=layout)
+    except FleetError:
+        return False
+    return True
+
+
+async def _has(git: Git, layout: Layout, commit: str, *, within: str) -> bool:
+    """Whether a commit is an ancestor of another; False for one that is not there."""
+    asked = await git.run("merge-base", "--is-ancestor", commit, within, layout=layout, expect=(0, 1, 128))
+    return asked.code == 0
+
+
+def _is_branch(name: str) -> bool:
+    try:
+        check_branch(name, field="branch")
+    except FleetError:
+        return False
+    return True

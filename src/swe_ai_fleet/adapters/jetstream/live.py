@@ -1,0 +1,147 @@
+"""What models are saying at this moment, on plain NATS: heard by those who listen, kept nowhere.
+
+A watcher says every few seconds on `agent.live.want.<tenant>.<execution>` that it listens, and hears
+`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for executions that somebody asked for lately, so
+that an unwatched fleet pays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from swe_ai_fleet.adapters.jetstream.connection import Connection, Message
+from swe_ai_fleet.adapters.jetstream.faults import Unanswered
+from swe_ai_fleet.adapters.jetstream.subjects import live_text_subject, live_want_subject, token
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.live import TextDelta
+
+WANT_SECONDS = 2.0
+WANTED_FOR_SECONDS = 7.0
+FLUSH_SECONDS = 0.05
+_MOST_WAITING = 1000
+_MOST_CHARS = 32_768
+_ALL_WANTS = live_want_subject("*", "*")
+
+
+class LiveTexts:
+    """Publishes text deltas of executions that are watched. Made by `live_texts`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._wanted: dict[str, float] = {}
+        self._waiting: dict[str, list[TextDelta]] = {}
+        self._news = asyncio.Event()
+
+    def wanted(self, tenant: str, execution_id: str) -> bool:
+        """Whether anybody listens to an execution now."""
+        until = self._wanted.get(live_want_subject(token(tenant), token(execution_id)), 0.0)
+        return until > time.monotonic()
+
+    def say(self, tenant: str, execution_id: str, delta: TextDelta) -> None:
+        """Queue a piece of text; where listeners can't keep up, pieces are dropped."""
+        if sum(map(len, self._waiting.values())) < _MOST_WAITING:
+            subject = live_text_subject(tenant, execution_id, delta.agent_id)
+            self._waiting.setdefault(subject, []).append(delta)
+            self._news.set()
+
+    def hear_want(self, message: Message | None) -> None:
+        """Somebody listens."""
+        if message is not None:
+            now = time.monotonic()
+            self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
+            self._wanted[message.subject] = now + WANTED_FOR_SECONDS
+
+    async def flush(self) -> None:
+        """Send what is queued, again and again."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            waiting, self._waiting = self._waiting, {}
+            for subject, deltas in waiting.items():
+                for delta in _joined(deltas):
+                    await self._send(subject, to_json(delta))
+            await asyncio.sleep(FLUSH_SECONDS)
+
+    async def listen(self) -> None:
+        """Hear wants, on every new connection too."""
+        while True:
+            lost = asyncio.Event()
+
+            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+                if message is None:
+                    lost.set()
+                self.hear_want(message)
+
+            try:
+                await self._connection.subscribe(_ALL_WANTS, deliver)
+                await lost.wait()
+            except Unanswered:
+                await asyncio.sleep(WANT_SECONDS)
+
+    async def _send(self, subject: str, payload: bytes) -> None:
+        try:
+            await self._connection.send(subject, payload)
+        except Unanswered:
+            return  # nobody can hear it now, and later it is not live any more
+
+
+@asynccontextmanager
+async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
+    """A publisher of live text for as long as the context lasts."""
+    live = LiveTexts(connection)
+    work = [asyncio.create_task(live.listen()), asyncio.create_task(live.flush())]
+    try:
+        yield live
+    finally:
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+async def watch_live(connection: Connection, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
+    """What the models of an execution say from now on, without an end; gaps are possible."""
+    heard: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_MOST_WAITING)
+
+    def deliver(message: Message | None) -> None:
+        if not heard.full():
+            heard.put_nowait(message.data if message is not None else None)
+
+    asking = asyncio.create_task(_ask(connection, live_want_subject(token(tenant), token(execution_id))))
+    subject = live_text_subject(tenant, execution_id, "*")
+    try:
+        while True:
+            try:
+                subscription = await connection.subscribe(subject, deliver)
+            except Unanswered:
+                await asyncio.sleep(WANT_SECONDS)
+                continue
+            try:
+                while (data := await heard.get()) is not None:
+                    yield from_json(TextDelta, data)
+            finally:
+                await connection.unsubscribe(subscription)
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def _ask(connection: Connection, subject: str) -> None:
+    while True:
+        with suppress(Unanswered):  # the next one goes through
+            await connection.send(subject, b"")
+        await asyncio.sleep(WANT_SECONDS)
+
+
+def _joined(deltas: list[TextDelta]) -> list[TextDelta]:
+    """Neighbouring pieces of one reply as one."""
+    joined: list[TextDelta] = []
+    for delta in deltas:
+        last = joined[-1] if joined else None
+        if last is not None and not delta.begins and len(last.text) + len(delta.text) <= _MOST_CHARS:
+            joined[-1] = TextDelta(agent_id=last.agent_id, text=last.text + delta.text, begins=last.begins)
+        else:
+            joined.append(delta)
+    return joined

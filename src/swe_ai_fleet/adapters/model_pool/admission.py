@@ -1,0 +1,287 @@
+"""The fleet's limits on calls to models: how a process gets its share of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+import structlog
+
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.message import AssistantMessage, Message, Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+
+_CHARACTERS_PER_TOKEN = 4
+_TOKENS_PER_TOOL = 150
+_UNBOUNDED_COMPLETION = 1024
+_IDLE_PART = 0.4
+_LOST_SECONDS = 0.2
+_FAREWELL_SECONDS = 1.0
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The most calls at once, and tokens a minute (prompt and completion), of a whole fleet; 0 means no limit."""
+
+    max_in_flight: int = 0
+    tokens_per_minute: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one host holds and wants. Counts are whole, not changes, so that asking twice does no harm.
+
+    Attributes:
+        host: who asks.
+        epoch: of the ledger that answered this host last; empty before the first answer.
+        slots: calls it may have under way by the lease it holds.
+        using: calls under way.
+        waiting: calls that wait.
+        spare: further calls that may soon begin.
+        tokens: tokens wanted on top of those it has.
+        head: those that the call in front of its line lacks.
+        returned: tokens it had been given and has no use for.
+    """
+
+    host: str
+    epoch: str = ""
+    slots: int = 0
+    using: int = 0
+    waiting: int = 0
+    spare: int = 0
+    tokens: int = 0
+    head: int = 0
+    returned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A lease. `slots` is the most calls the host may have under way in all, `tokens` come on top of what it has.
+
+    It ends after `lease_seconds`; who wants more asks again after `again_seconds`. `contended`: others wait.
+    """
+
+    epoch: str
+    slots: int
+    tokens: int
+    lease_seconds: float
+    again_seconds: float
+    contended: bool = False
+
+
+class Ledger(Protocol):
+    """Who in the fleet holds how much."""
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        """Replace a host's lease. Raises Unavailable; then the old one stands until it ends."""
+        ...
+
+
+class Admission(Protocol):
+    """Lets calls to models through as the fleet's limits allow."""
+
+    async def admit(self, tokens: int) -> None:
+        """Wait until a call that may take so many tokens may begin; first come, first served."""
+        ...
+
+    def settle(self, reserved: int, spent: int) -> None:
+        """A call that was admitted is over: give back its place and the tokens it did not take."""
+        ...
+
+
+class LeasedAdmission:
+    """The `Admission` of one process: it leases calls and tokens from a ledger in batches and hands them out itself.
+
+    Within the process calls are let through in the order in which they came. No call asks the ledger itself: one task
+    renews the lease, and a call waits for it only where the lease is used up. A lease that can't be renewed ends, and
+    nothing begins until there is another one. Use it as an async context manager.
+
+    Args:
+        ledger: of the fleet, or of this process alone.
+        quota: the fleet's limits.
+        clock: in seconds; not turned back.
+    """
+
+    def __init__(self, ledger: Ledger, quota: Quota, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger = ledger
+        self._quota = quota
+        self._clock = clock
+        self._host = uuid.uuid4().hex
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._using = 0
+        self._balance = 0
+        self._typical = 0.0
+        self._spent = 0
+        self._grant = Grant(epoch="", slots=0, tokens=0, lease_seconds=0.0, again_seconds=0.0)
+        self._ends_at = -math.inf
+        self._held = self._lost = False
+        self._wake = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
+        self.renewals = 0
+        """How often the ledger was asked."""
+
+    async def __aenter__(self) -> Self:
+        self._renewing = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if self._held:
+            with suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await self._ledger.renew(self._farewell(), self._quota)
+
+    @property
+    def using(self) -> int:
+        """Calls that were admitted and are not over."""
+        return self._using
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait."""
+        return len(self._line)
+
+    async def admit(self, tokens: int) -> None:
+        """Wait until a call that may take so many tokens may begin; first come, first served in this process."""
+        self._typical = tokens if not self._typical else 0.9 * self._typical + 0.1 * tokens
+        if not self._line and self._fits(tokens):
+            self._take(tokens)
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (tokens, place)
+        self._line.append(entry)
+        self._wake.set()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.settle(tokens, 0)
+            else:
+                self._line.remove(entry)
+                self._let_through()
+            raise
+
+    def settle(self, reserved: int, spent: int) -> None:
+        """A call is over: its place and what it did not spend of its tokens are free again."""
+        self._using -= 1
+        self._balance += reserved - spent
+        self._spent += spent
+        self._let_through()
+        if not self._line and (not self._using or self._grant.contended):
+            self._wake.set()
+
+    def _fits(self, tokens: int) -> bool:
+        if self._quota.max_in_flight and self._using >= self._grant.slots:
+            return False
+        if self._quota.tokens_per_minute and self._balance < tokens:
+            return False
+        return self._clock() < self._ends_at
+
+    def _take(self, tokens: int) -> None:
+        self._using += 1
+        self._balance -= tokens
+        low = self._quota.tokens_per_minute and self._balance < self._typical
+        if low or (self._quota.max_in_flight and self._using >= self._grant.slots):
+            # Before the next call has to wait for it.
+            self._wake.set()
+
+    def _let_through(self) -> None:
+        while self._line and self._fits(self._line[0][0]):
+            tokens, place = self._line.popleft()
+            self._take(tokens)
+            place.set_result(None)
+        if self._line:
+            self._wake.set()
+
+    async def _keep(self) -> None:
+        """Renew the lease when more is wanted, before it ends, and once nothing goes on any more."""
+        idle_since: float | None = None
+        while True:
+            if not self._held and not self._line:
+                await self._wake.wait()
+            elif not self._wake.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._grant.lease_seconds / 3):
+                        await self._wake.wait()
+            self._wake.clear()
+            if self._using or self._line:
+                idle_since = None
+            elif idle_since is None and not self._grant.contended:
+                # A short pause between two calls is no reason to give everything back.
+                idle_since = self._clock()
+                continue
+            idle = idle_since is not None and self._clock() - idle_since >= _IDLE_PART * self._grant.lease_seconds
+            done = not self._using and not self._line and (idle or self._grant.contended)
+            await self._renew(self._farewell() if done else self._demand())
+            if done:
+                self._held, self._ends_at, idle_since = False, -math.inf, None
+                self._balance = min(0, self._balance)
+            if self._line or not done:
+                await asyncio.sleep(self._grant.again_seconds * random.uniform(0.75, 1.25))  # noqa: S311
+
+    async def _renew(self, demand: Demand) -> None:
+        asked_at = self._clock()
+        self.renewals += 1
+        try:
+            grant = await self._ledger.renew(demand, self._quota)
+        except Unavailable as error:
+            if not self._lost:
+                self._lost = True
+                _log.warning("the fleet's limits on model calls cannot be asked for", reason=error.message)
+            self._wake.set()
+            await asyncio.sleep(_LOST_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311
+            return
+        self._grant, self._held, self._lost, self._spent = grant, True, False, 0
+        # Counted from before it was asked for, so that it never ends here later than in the ledger.
+        self._ends_at = asked_at + grant.lease_seconds
+        self._balance += grant.tokens
+        self._let_through()
+
+    def _demand(self) -> Demand:
+        want = head = spare = 0
+        if self._quota.tokens_per_minute:
+            queued = sum(tokens for tokens, _ in self._line)
+            # What was spent since the last renewal will be wanted before the next one, or more.
+            soon = round(self._typical * (self._using + 1)) + 2 * self._spent
+            want = max(0, queued + soon - self._balance)
+            head = max(0, self._line[0][0] - self._balance) if self._line else 0
+        if self._quota.max_in_flight:
+            spare = max(1, self._using // 4)
+        return Demand(
+            host=self._host,
+            epoch=self._grant.epoch,
+            slots=self._grant.slots if self._clock() < self._ends_at else 0,
+            using=self._using,
+            waiting=len(self._line),
+            spare=spare,
+            tokens=want,
+            head=head,
+        )
+
+    def _farewell(self) -> Demand:
+        return Demand(host=self._host, epoch=self._grant.epoch, returned=max(0, self._balance))
+
+
+def estimated_tokens(messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling) -> int:
+    """About how many tokens a call may take: four characters each, and its bound for the completion or 1,024."""
+    characters = 0
+    for message in messages:
+        characters += len(message.content)
+        if isinstance(message, AssistantMessage):
+            characters += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    completion = sampling.max_tokens or _UNBOUNDED_COMPLETION
+    return characters // _CHARACTERS_PER_TOKEN + _TOKENS_PER_TOOL * len(tools) + completion

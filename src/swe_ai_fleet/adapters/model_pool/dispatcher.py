@@ -1,0 +1,277 @@
+"""Which endpoint a call goes to, when, and what happens where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TypeVar
+
+import structlog
+
+from swe_ai_fleet.adapters.model_pool.breaker import Circuit, CircuitBreaker
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint, Fault, FaultKind, Member
+from swe_ai_fleet.adapters.model_pool.rules import PoolRules
+from swe_ai_fleet.adapters.model_pool.status import Counters
+from swe_ai_fleet.adapters.model_pool.window import Window
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
+from swe_ai_fleet.ports import ChatModel
+
+_T = TypeVar("_T")
+_STALE_POLLS = 3
+_LOADED_MARGIN = 8
+_SHORTEST_WAIT = 0.001
+_log = structlog.get_logger()
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call on its way. `deadline` is when its patience ends, None before its first fault."""
+
+    order: int
+    binding: Binding | None
+    tries: int = 0
+    broken: int = 0
+    deadline: float | None = None
+    avoid: Endpoint | None = None
+    error: ModelUnavailable | None = None
+
+
+class Dispatcher:
+    """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
+
+    Calls that no endpoint has room for wait in the order in which they came in; trying again does not cost a call its
+    place. An endpoint whose circuit is open is pinged, by one task, and gets calls again by and by.
+
+    Args:
+        members: the endpoints; at least one.
+        read_fault: what a failed call says about the server.
+        rules: the numbers to go by.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], *, read_fault: Callable[[ModelUnavailable], Fault], rules: PoolRules
+    ) -> None:
+        self._read_fault = read_fault
+        self._rules = rules
+        self.endpoints = tuple(
+            Endpoint(
+                member=member,
+                breaker=CircuitBreaker(
+                    threshold=rules.fault_threshold, open_seconds=rules.open_for, longest_seconds=rules.longest_open
+                ),
+                window=Window(ramp_seconds=rules.ramp),
+            )
+            for member in members
+        )
+        self.counters = Counters()
+        self._stale_after = _STALE_POLLS * rules.poll_every
+        self._orders = itertools.count()
+        self._line: list[tuple[int, asyncio.Future[Endpoint], _Call]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._recoveries: set[asyncio.Task[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for an endpoint."""
+        return sum(not future.done() for _, future, _ in self._line)
+
+    async def serve(self, operation: Callable[[ChatModel], Awaitable[_T]], binding: Binding | None = None) -> _T:
+        """Carry an operation out on an endpoint, on another one where that fails, waiting where none serves.
+
+        Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the patience or the tries are used up.
+        """
+        call = _Call(next(self._orders), binding)
+        while True:
+            endpoint = await self._seat(call)
+            self.counters.admitted += 1
+            epoch, began = endpoint.breaker.epoch, _now()
+            try:
+                result = await operation(endpoint.member.model)
+            except ModelUnavailable as error:
+                fault = self._failed(endpoint, error, epoch=epoch, began=began)
+                call.error = failure = error
+            except (ModelRejected, ContextTooLong):
+                self._answered(endpoint, epoch)
+                raise
+            else:
+                self._answered(endpoint, epoch)
+                return result
+            finally:
+                endpoint.in_flight -= 1
+                self._dispatch()
+            await self._before_retry(call, endpoint, fault, failure)
+
+    async def close(self) -> None:
+        """End what runs in the background. Calls that still wait for an endpoint fail with ModelUnavailable."""
+        if self._timer is not None:
+            self._timer.cancel()
+        line, self._line = self._line, []
+        for _, place, _ in line:
+            if not place.done():
+                place.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
+        recoveries = list(self._recoveries)
+        for recovery in recoveries:
+            recovery.cancel()
+        await asyncio.gather(*recoveries, return_exceptions=True)
+
+    async def _seat(self, call: _Call) -> Endpoint:
+        if not self._line and (endpoint := self._choose(call, _now())) is not None:
+            endpoint.in_flight += 1
+            return endpoint
+        return await self._wait(call)
+
+    async def _wait(self, call: _Call) -> Endpoint:
+        self.counters.waited += 1
+        place: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        heappush(self._line, (call.order, place, call))
+        self._dispatch()
+        limit = _now() + self._rules.patience if call.deadline is None else call.deadline
+        try:
+            while not place.done():
+                now = _now()
+                if not any(one.up(now) or one.opens_at(now) <= limit for one in self.endpoints):
+                    raise self._out_of_patience(call)
+                await asyncio.wait((place,), timeout=max(0.0, limit - now))
+                if not place.done() and (now := _now()) >= limit:
+                    if not any(one.up(now) for one in self.endpoints):
+                        raise self._out_of_patience(call)
+                    # A server serves others: this call's turn has yet to come, which is no fault to give up for.
+                    limit = now + max(self._rules.patience, 1.0)
+        except BaseException:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                place.result().in_flight -= 1
+            place.cancel()
+            self._dispatch()
+            raise
+        return place.result()
+
+    def _dispatch(self) -> None:
+        """Let those in front of the line go where there is room for them."""
+        if not self._line:
+            return
+        now = _now()
+        while self._line:
+            _, place, call = self._line[0]
+            if not place.done():
+                endpoint = self._choose(call, now)
+                if endpoint is None:
+                    break
+                endpoint.in_flight += 1
+                place.set_result(endpoint)
+            heappop(self._line)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._line:
+            # An open circuit is looked after by its own task.
+            at = min(
+                (one.opens_at(now) for one in self.endpoints if one.breaker.circuit is not Circuit.OPEN),
+                default=math.inf,
+            )
+            if at < math.inf:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_at(max(at, now + _SHORTEST_WAIT), self._dispatch)
+
+    def _choose(self, call: _Call, now: float) -> Endpoint | None:
+        """Where a call can go now: where its run is bound to if that serves, else to the least loaded endpoint."""
+        if len(self.endpoints) == 1:
+            return self.endpoints[0] if self.endpoints[0].admits(now) else None
+        ready = [one for one in self.endpoints if one.admits(now)]
+        if not ready:
+            return None
+        stale_after = self._stale_after
+        best = min(
+            ready,
+            key=lambda one: (one is call.avoid, one.pressure(now, stale_after=stale_after), random.random()),  # noqa: S311
+        )
+        binding = call.binding
+        if binding is None:
+            return best
+        bound = binding.endpoint
+        if bound is not None and bound in ready and not self._much_busier(bound, best, now):
+            # One fault is no reason to leave a warm prefix cache for good.
+            return best if bound is call.avoid else bound
+        if bound is not best:
+            binding.bind(best)
+            self.counters.moved += bound is not None
+        return best
+
+    def _much_busier(self, bound: Endpoint, best: Endpoint, now: float) -> bool:
+        if bound is best or not bound.queues(now, stale_after=self._stale_after):
+            return False
+        (full, pressure, _), (best_full, least, _) = (
+            one.pressure(now, stale_after=self._stale_after) for one in (bound, best)
+        )
+        return (full and not best_full) or pressure > 2 * least + _LOADED_MARGIN
+
+    def _answered(self, endpoint: Endpoint, epoch: int) -> None:
+        if endpoint.answered(epoch):
+            _log.info("a model server serves again", server=endpoint.member.name)
+
+    def _failed(self, endpoint: Endpoint, error: ModelUnavailable, *, epoch: int, began: float) -> Fault:
+        fault, now = self._read_fault(error), _now()
+        endpoint.last_fault = error
+        if fault.kind is FaultKind.OVERLOADED:
+            self.counters.turned_away += 1
+            endpoint.turned_away(fault, began=began, now=now, pause_seconds=self._rules.backoff)
+            return fault
+        was_closed = endpoint.breaker.circuit is Circuit.CLOSED
+        if endpoint.breaker.failed(epoch, now):
+            self.counters.opened += 1
+            if was_closed:
+                _log.warning("a model server is left alone", server=endpoint.member.name, reason=error.message)
+            recovery = asyncio.create_task(self._recover(endpoint))
+            self._recoveries.add(recovery)
+            recovery.add_done_callback(self._recoveries.discard)
+        return fault
+
+    async def _before_retry(self, call: _Call, endpoint: Endpoint, fault: Fault, error: ModelUnavailable) -> None:
+        """Wait as long as is due before the next try. Raises the fault where there is to be none."""
+        now = _now()
+        call.tries += 1
+        call.broken += fault.kind is FaultKind.BROKEN
+        if call.deadline is None:
+            call.deadline = now + self._rules.patience
+        if call.broken >= self._rules.max_tries or now >= call.deadline:
+            self.counters.gave_up += 1
+            raise error
+        call.avoid = endpoint
+        if any(other.admits(now) for other in self.endpoints if other is not endpoint):
+            self.counters.failed_over += 1
+        elif endpoint.up(now):
+            seconds = min(self._rules.longest_backoff, self._rules.backoff * 2.0 ** min(call.tries - 1, 30))
+            await asyncio.sleep(min(seconds * random.uniform(0.5, 1.0), call.deadline - now))  # noqa: S311
+
+    def _out_of_patience(self, call: _Call) -> ModelUnavailable:
+        self.counters.gave_up += 1
+        known = [one.last_fault for one in self.endpoints if one.last_fault is not None]
+        last = call.error or (known[-1] if known else ModelUnavailable("no model server serves", field="model_url"))
+        hint = last.hint or f"no server took the call within {self._rules.patience:g} s"
+        return ModelUnavailable(last.message, field=last.field, hint=hint)
+
+    async def _recover(self, endpoint: Endpoint) -> None:
+        """Ping an endpoint whose circuit is open, at longer and longer intervals, until it answers."""
+        while True:
+            await asyncio.sleep(max(0.0, endpoint.breaker.retry_at - _now()))
+            try:
+                async with asyncio.timeout(self._rules.ping_within):
+                    await endpoint.member.model.ping()
+            except (ModelUnavailable, TimeoutError):
+                endpoint.breaker.ping_failed(_now())
+                continue
+            except ModelError:
+                # It refuses, so it is there; the next call will hear why.
+                pass
+            break
+        endpoint.breaker.ping_answered()
+        endpoint.window.restart(_now())
+        self._dispatch()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

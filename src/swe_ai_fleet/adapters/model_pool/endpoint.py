@@ -1,0 +1,151 @@
+"""One endpoint of the pool: its model, and what the pool knows about it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+from weakref import WeakSet
+
+from swe_ai_fleet.adapters.model_pool.breaker import Circuit, CircuitBreaker
+from swe_ai_fleet.adapters.model_pool.load import Load, LoadProbe
+from swe_ai_fleet.adapters.model_pool.window import Window
+from swe_ai_fleet.domain.errors import ModelUnavailable
+from swe_ai_fleet.domain.message import ModelCapabilities
+from swe_ai_fleet.ports import ChatModel
+
+_LONGEST_PAUSE_SECONDS = 300.0
+_LONGEST_OWN_PAUSE_SECONDS = 30.0
+
+
+class FaultKind(StrEnum):
+    """What an unavailable model means: nobody answered, the server broke, or it has too much to do."""
+
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    OVERLOADED = "overloaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A failed call as the pool sees it. `retry_after` is in seconds, None where the server does not say."""
+
+    kind: FaultKind = FaultKind.UNREACHABLE
+    retry_after: float | None = None
+
+    @classmethod
+    def of(cls, status: int, retry_after: float | None) -> Self:
+        """The fault behind an HTTP status; 0 where no answer came."""
+        if not status:
+            return cls()
+        # 529 is what some providers answer instead of 503.
+        overloaded = status in (429, 503, 529) or retry_after is not None
+        return cls(kind=FaultKind.OVERLOADED if overloaded else FaultKind.BROKEN, retry_after=retry_after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """What a pool is made of. `name` is shown to operators, so no secret may stand in it.
+
+    The model must not retry on its own. Without `load` the pool goes by what it has under way itself.
+    """
+
+    name: str
+    model: ChatModel
+    load: LoadProbe | None = None
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
+class Binding:
+    """Where an agent run's calls go, for as long as somebody holds it."""
+
+    key: str
+    endpoint: Endpoint | None = None
+
+    def bind(self, endpoint: Endpoint) -> None:
+        """Let the next calls go to this endpoint."""
+        if self.endpoint is not None:
+            self.endpoint.bindings.discard(self)
+        self.endpoint = endpoint
+        endpoint.bindings.add(self)
+
+
+@dataclass(eq=False, kw_only=True)
+class Endpoint:
+    """A member's state in this process. Times are the event loop's."""
+
+    member: Member
+    breaker: CircuitBreaker
+    window: Window
+    in_flight: int = 0
+    bindings: WeakSet[Binding] = field(default_factory=lambda: WeakSet[Binding]())
+    capabilities: ModelCapabilities | None = None
+    last_fault: ModelUnavailable | None = None
+    paused_until: float = 0.0
+    load: Load | None = None
+    _loaded_at: float = 0.0
+    _in_flight_then: int = 0
+    _pauses: int = 0
+
+    def admits(self, now: float) -> bool:
+        """Whether a call may begin now."""
+        if self.breaker.circuit is Circuit.OPEN or now < self.paused_until:
+            return False
+        return self.in_flight + 1 <= self.window.limit(now)
+
+    def up(self, now: float) -> bool:
+        """Whether it serves, though there may be no room this moment."""
+        return self.breaker.circuit is not Circuit.OPEN and now >= self.paused_until
+
+    def opens_at(self, now: float) -> float:
+        """The earliest time at which it may admit a call that no call under way has to end for."""
+        if self.breaker.circuit is Circuit.OPEN:
+            return self.breaker.retry_at
+        if now < self.paused_until:
+            return self.paused_until
+        return self.window.next_growth(now)
+
+    def answered(self, epoch: int) -> bool:
+        """A call was answered; whether that closed the circuit."""
+        self._pauses = 0
+        self.window.succeeded()
+        return self.breaker.succeeded(epoch)
+
+    def turned_away(self, fault: Fault, *, began: float, now: float, pause_seconds: float) -> None:
+        """A call was turned away for overload: fewer at once from now on, and none for as long as the server asks.
+
+        A server that does not say is left alone for `pause_seconds`, twice as long each further time in a row.
+        """
+        pause = fault.retry_after
+        if self.window.turned_away(self.in_flight, began, now) and pause is None:
+            pause = min(_LONGEST_OWN_PAUSE_SECONDS, pause_seconds * 2.0 ** min(self._pauses, 10))
+            self._pauses += 1
+        if pause is not None:
+            # Other processes were told the same; they must not all come back at one moment.
+            pause = min(pause, _LONGEST_PAUSE_SECONDS) + pause_seconds * random.random()  # noqa: S311
+            self.paused_until = max(self.paused_until, now + pause)
+
+    def heard(self, load: Load, *, asked_with: int, now: float) -> None:
+        """Its own word about its load came in; it was asked with so many calls of ours under way."""
+        self.load, self._loaded_at = load, now
+        # Whichever is more: a call that ended meanwhile is nobody else's.
+        self._in_flight_then = max(asked_with, self.in_flight)
+
+    def pressure(self, now: float, *, stale_after: float) -> tuple[bool, float, float]:
+        """How busy it is, to compare: out of cache, requests of everybody's there, part of its cache in use.
+
+        Ours since it last told are added to what it told, so that its old word draws no herd (M. Mitzenmacher, "How
+        Useful Is Old Information?", 2000). A run that is bound here counts as one request, between its calls too. What
+        waits there counts twice: it stands for work ahead of ours.
+        """
+        ours = float(max(self.in_flight, len(self.bindings)))
+        if self.load is None or now - self._loaded_at > stale_after:
+            return False, ours, 0.0
+        told = self.load
+        others = max(0, told.running + told.waiting - self._in_flight_then)
+        return told.waiting > 0 and told.cache >= 0.95, ours + others + told.waiting, told.cache
+
+    def queues(self, now: float, *, stale_after: float) -> bool:
+        """Whether the server said lately that requests wait there."""
+        return self.load is not None and self.load.waiting > 0 and now - self._loaded_at <= stale_after

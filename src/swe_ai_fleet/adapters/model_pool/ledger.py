@@ -1,0 +1,159 @@
+"""The fleet's book of who may make how many calls, and its bucket of tokens."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Quota
+
+_LEASE_SECONDS = 5.0
+_BURST_SECONDS = 10.0
+_SHORTEST_AGAIN_SECONDS = 0.05
+_AGAIN_SECONDS_PER_HOST = 0.01
+_LONGEST_AGAIN_SECONDS = 5.0
+_LONGEST_DRY_SECONDS = 1.0
+_LEASE_ROUNDS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lease:
+    """`held` counts against the limit: what the host may start, or has under way if that is more."""
+
+    need: int
+    waiting: bool
+    hungry_since: float
+    thirsty_since: float
+    head: int
+    held: int
+    ends_at: float
+
+
+class MemoryLedger:
+    """A `Ledger` in memory: of a whole fleet inside a Ray actor, of one process anywhere else.
+
+    Calls are shared by max-min fairness (D. Bertsekas, R. Gallager, "Data Networks", 6.5): nobody who needs less than
+    an equal part gets less than it needs. What does not divide goes in turn to the hosts that wait longest. What is
+    under way is never taken back; a host with more than its part starts nothing new until it is below.
+    Tokens come from a bucket that fills all the time and holds 10 seconds' worth; a grant may leave it in debt by the
+    size of one call, so that a call larger than the bucket is served too.
+
+    A ledger that meets hosts with a grant of another ledger is a successor. For the length of one lease it then lets
+    nobody have more calls than it had before.
+
+    Args:
+        clock: in seconds; not turned back.
+        lease_seconds: how long a lease lasts at least.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, lease_seconds: float = _LEASE_SECONDS) -> None:
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._epoch = uuid.uuid4().hex
+        self._born = clock()
+        self._successor = False
+        self._leases: dict[str, _Lease] = {}
+        self._level: float | None = None
+        self._filled_at = self._born
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        """Replace a host's lease by one for what it needs, as far as the quota and the other hosts allow."""
+        now = self._clock()
+        self._leases = {host: lease for host, lease in self._leases.items() if lease.ends_at > now}
+        if demand.epoch not in ("", self._epoch) and not self._successor:
+            self._successor, self._level = True, 0.0
+        before = self._leases.pop(demand.host, None)
+        lease = _Lease(
+            need=demand.using + demand.waiting,
+            waiting=demand.waiting > 0,
+            hungry_since=before.hungry_since if before and before.waiting else now,
+            thirsty_since=before.thirsty_since if before and before.head else now,
+            head=demand.head,
+            held=demand.using,
+            ends_at=0.0,
+        )
+        gone = not (demand.using or demand.waiting or demand.spare or demand.tokens)
+        if not gone:
+            self._leases[demand.host] = lease
+        tokens, dry_seconds = self._pour(demand, lease, quota, now)
+        slots = self._slots(demand, lease, quota, now)
+        lease.held = max(slots, demand.using)
+        if slots > demand.using:
+            lease.hungry_since = now
+        again = min(_LONGEST_AGAIN_SECONDS, max(_SHORTEST_AGAIN_SECONDS, _AGAIN_SECONDS_PER_HOST * len(self._leases)))
+        again = max(again, min(dry_seconds, _LONGEST_DRY_SECONDS))
+        seconds = max(self._lease_seconds, _LEASE_ROUNDS * again)
+        lease.ends_at = now + seconds
+        return Grant(
+            epoch=self._epoch,
+            slots=slots,
+            tokens=tokens,
+            lease_seconds=seconds,
+            again_seconds=again,
+            contended=any(
+                other.waiting and other.need > other.held for host, other in self._leases.items() if host != demand.host
+            ),
+        )
+
+    @property
+    def held(self) -> Mapping[str, int]:
+        """Calls that each host may have under way or has."""
+        return {host: lease.held for host, lease in self._leases.items()}
+
+    def _slots(self, demand: Demand, lease: _Lease, quota: Quota, now: float) -> int:
+        if not quota.max_in_flight:
+            return 0
+        others = sum(other.held for host, other in self._leases.items() if host != demand.host)
+        room = max(0, quota.max_in_flight - others)
+        if self._successor and now - self._born < self._lease_seconds:
+            return min(lease.need, max(demand.using, demand.slots), room)
+        granted = min(self._part(demand.host, lease, quota.max_in_flight), room)
+        unclaimed = quota.max_in_flight - sum(other.need for other in self._leases.values())
+        return granted + max(0, min(demand.spare, room - granted, unclaimed))
+
+    def _part(self, host: str, lease: _Lease, capacity: int) -> int:
+        """A host's max-min fair part of the calls, at most what it needs."""
+        left, level = capacity, 0
+        needs = sorted(other.need for other in self._leases.values())
+        for index, need in enumerate(needs):
+            level = left // (len(needs) - index)
+            if need > level:
+                break
+            left -= need
+        else:
+            return lease.need
+        if lease.need <= level:
+            return lease.need
+        hungry = [other for other in self._leases.values() if other.need > level]
+        extra = left - level * len(hungry) - sum(other.held > level for other in hungry if other is not lease)
+        # Kept for those who wait longer, though they may ask a moment later.
+        ahead = sum(
+            (other.hungry_since, name) < (lease.hungry_since, host)
+            for name, other in self._leases.items()
+            if other.need > level and other.held <= level and other is not lease
+        )
+        return level + (ahead < extra)
+
+    def _pour(self, demand: Demand, lease: _Lease, quota: Quota, now: float) -> tuple[int, float]:
+        """(tokens for a host, seconds until there are some if there are none) from the bucket.
+
+        Hosts whose calls wait longer have theirs first.
+        """
+        if not quota.tokens_per_minute:
+            return 0, 0.0
+        rate = quota.tokens_per_minute / 60
+        burst = rate * _BURST_SECONDS
+        level = burst if self._level is None else self._level
+        level = min(burst, level + rate * (now - self._filled_at) + demand.returned)
+        poured, dry_seconds = 0, 0.0
+        thirsty = [other for other in self._leases.values() if other.head and other is not lease]
+        ahead = sum(other.head for other in thirsty if other.thirsty_since < lease.thirsty_since or not demand.head)
+        if demand.tokens and level > ahead:
+            poured = min(demand.tokens, max(demand.head, int((level - ahead) / (len(thirsty) + 1))))
+            lease.thirsty_since = now
+        elif demand.tokens:
+            dry_seconds = (ahead - level) / rate
+        self._level, self._filled_at = level - poured, now
+        return poured, dry_seconds

@@ -1,0 +1,278 @@
+"""Several model servers as one `ChatModel`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+from weakref import WeakValueDictionary
+
+from swe_ai_fleet.adapters.model_pool.admission import Admission, estimated_tokens
+from swe_ai_fleet.adapters.model_pool.breaker import Circuit
+from swe_ai_fleet.adapters.model_pool.dispatcher import Dispatcher
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint, Fault, Member
+from swe_ai_fleet.adapters.model_pool.rules import PoolRules
+from swe_ai_fleet.adapters.model_pool.status import Counters, EndpointStatus, PoolStatus
+from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.ports import ChatModel
+
+_GRACE_SECONDS = 2.0
+_LONGEST_UNASKED_SECONDS = 60.0
+
+
+def _unreachable(error: ModelUnavailable) -> Fault:
+    return Fault()
+
+
+class ModelPool:
+    """A `ChatModel` over one endpoint or several, shared by all agents of a process.
+
+    Calls go to the least loaded endpoint; those of a `session` stay at one, whose prefix cache they warm. A failed
+    call goes to another endpoint; while none serves, calls wait. All waiting and trying again happens here: the
+    members' own retries are to be off. Use it as an async context manager, within one event loop; the members are
+    the caller's to open and close.
+
+    Args:
+        members: the endpoints; at least one.
+        read_fault: what a failed call says about its server; without it, that nobody answered.
+        admission: holds calls to the fleet's limits; None where there are none.
+        rules: how it waits, tries again and asks.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        read_fault: Callable[[ModelUnavailable], Fault] = _unreachable,
+        admission: Admission | None = None,
+        rules: PoolRules | None = None,
+    ) -> None:
+        if not members:
+            raise ValueError("a pool needs a member")
+        self._rules = rules or PoolRules()
+        self._dispatcher = Dispatcher(members, read_fault=read_fault, rules=self._rules)
+        self._endpoints = self._dispatcher.endpoints
+        self._admission = admission
+        self._bindings: WeakValueDictionary[str, Binding] = WeakValueDictionary()
+        self._polling: list[asyncio.Task[None]] = []
+        self._probing: dict[Endpoint, asyncio.Task[ModelCapabilities]] = {}
+
+    async def __aenter__(self) -> Self:
+        if len(self._endpoints) > 1:
+            self._polling = [asyncio.create_task(self._poll(one)) for one in self._endpoints if one.member.load]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for task in (*self._polling, *self._probing.values()):
+            task.cancel()
+        await asyncio.gather(*self._polling, return_exceptions=True)
+        await asyncio.gather(*self._probing.values(), return_exceptions=True)
+        await self._dispatcher.close()
+
+    @property
+    def counters(self) -> Counters:
+        """What was counted since the pool was opened."""
+        return self._dispatcher.counters
+
+    def session(self, key: str) -> ModelSession:
+        """A `ChatModel` for one agent run, whose calls stay at one endpoint while that serves and is not overloaded.
+
+        Runs spread evenly over the endpoints. The binding lasts as long as a session with its key is held, so that
+        sub-agents that ask with their run's key share it.
+        """
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bindings[key] = Binding(key=key)
+        return ModelSession(self, binding)
+
+    async def probe(self) -> ModelCapabilities:
+        """What the first endpoint in order that answers can do, with the shortest context of all that answer.
+
+        It does not wait for servers that are down; a session's does. What not every endpoint can do (pictures, replies
+        held to a schema, several calls in one reply) is left out. How tool calls travel each endpoint decides by
+        itself. Raises the first endpoint's ModelError where none answers.
+        """
+        if len(self._endpoints) == 1:
+            return await self._endpoints[0].member.model.probe()
+        await self._ask_all()
+        if not any(one.capabilities for one in self._endpoints):
+            # Every endpoint is slow or down: their own faults and time limits decide.
+            asked = [self._probe(one) for one in self._endpoints]
+            await asyncio.wait(asked)
+            if not any(one.capabilities for one in self._endpoints):
+                return asked[0].result()
+        return self._merged()
+
+    async def ping(self) -> None:
+        """Return as soon as one endpoint answers. Raises the first endpoint's ModelError where none does."""
+        if len(self._endpoints) == 1:
+            await self._endpoints[0].member.model.ping()
+            return
+        pings = [asyncio.create_task(one.member.model.ping()) for one in self._endpoints]
+        try:
+            for ping in asyncio.as_completed(pings):
+                try:
+                    await ping
+                except ModelError:
+                    continue
+                return
+        finally:
+            for ping in pings:
+                ping.cancel()
+            await asyncio.gather(*pings, return_exceptions=True)
+        await pings[0]
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """One completion from the least loaded endpoint, once the fleet's limits let it through.
+
+        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the patience or the tries are used up.
+        """
+        return await self.reply_at(None, messages, tools, sampling, schema=schema, on_delta=on_delta)
+
+    async def reply_at(
+        self,
+        binding: Binding | None,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """As `reply`, at the endpoint that a run is bound to."""
+
+        def ask(model: ChatModel) -> Awaitable[ModelReply]:
+            return model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+
+        admission = self._admission
+        if admission is None:
+            return await self._dispatcher.serve(ask, binding)
+        reserved = spent = estimated_tokens(messages, tools, sampling)
+        await admission.admit(reserved)
+        try:
+            reply = await self._dispatcher.serve(ask, binding)
+            spent = reply.usage.total_tokens or reserved
+            return reply
+        except ModelError:
+            spent = 0
+            raise
+        finally:
+            admission.settle(reserved, spent)
+
+    async def probe_at(self, binding: Binding | None) -> ModelCapabilities:
+        """As `probe`, but waiting while no endpoint serves. Raises ModelError."""
+        found = await self._dispatcher.serve(lambda model: model.probe(), binding)
+        if len(self._endpoints) == 1:
+            return found
+        await self._ask_all()
+        return self._merged() if any(one.capabilities for one in self._endpoints) else found
+
+    def status(self) -> PoolStatus:
+        """How each endpoint is doing, as this process sees it."""
+        now = asyncio.get_running_loop().time()
+        return PoolStatus(
+            endpoints=tuple(
+                EndpointStatus(
+                    name=one.member.name,
+                    circuit=one.breaker.circuit,
+                    in_flight=one.in_flight,
+                    limit=one.window.limit(now),
+                    sessions=len(one.bindings),
+                    paused_seconds=max(0.0, one.paused_until - now),
+                    load=one.load,
+                    last_fault=one.last_fault.message if one.last_fault else "",
+                )
+                for one in self._endpoints
+            ),
+            waiting=self._dispatcher.waiting,
+        )
+
+    def _merged(self) -> ModelCapabilities:
+        known = [one.capabilities for one in self._endpoints if one.capabilities]
+        lengths = [one.max_model_len for one in known if one.max_model_len]
+        return replace(
+            known[0],
+            max_model_len=min(lengths, default=0),
+            parallel_tools=all(one.parallel_tools for one in known),
+            structured_output=all(one.structured_output for one in known),
+            images=all(one.images for one in known),
+        )
+
+    async def _ask_all(self) -> None:
+        """Ask every endpoint that serves, and wait a moment for those that do not answer; most remember."""
+        asked = [self._probe(one) for one in self._endpoints if one.breaker.circuit is not Circuit.OPEN]
+        if asked:
+            await asyncio.wait(asked, timeout=_GRACE_SECONDS)
+
+    def _probe(self, endpoint: Endpoint) -> asyncio.Task[ModelCapabilities]:
+        task = self._probing.get(endpoint)
+        if task is None or task.done():
+            task = self._probing[endpoint] = asyncio.create_task(endpoint.member.model.probe())
+            task.add_done_callback(lambda done: _note(endpoint, done))
+        return task
+
+    async def _poll(self, endpoint: Endpoint) -> None:
+        """Ask one server for its load while anything runs here; less and less often one that does not say."""
+        probe, pause = endpoint.member.load, self._rules.poll_every
+        assert probe is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._bindings or any(one.in_flight for one in self._endpoints):
+                under_way = endpoint.in_flight
+                load = await probe.load()
+                if load is not None:
+                    endpoint.heard(load, asked_with=under_way, now=loop.time())
+                pause = self._rules.poll_every if load else min(2 * pause, _LONGEST_UNASKED_SECONDS)
+            await asyncio.sleep(pause)
+
+
+class ModelSession:
+    """The `ChatModel` of one agent run: the pool's, at one endpoint. Made by `ModelPool.session`."""
+
+    def __init__(self, pool: ModelPool, binding: Binding) -> None:
+        self._pool = pool
+        self._binding = binding
+
+    @property
+    def endpoint(self) -> str:
+        """The name of the endpoint it is bound to; empty before its first call."""
+        return self._binding.endpoint.member.name if self._binding.endpoint else ""
+
+    async def probe(self) -> ModelCapabilities:
+        """What the pool's endpoints can do; waits while none serves. Raises ModelError."""
+        return await self._pool.probe_at(self._binding)
+
+    async def ping(self) -> None:
+        """Whether any endpoint answers now. Raises ModelUnavailable, ModelRejected."""
+        await self._pool.ping()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """One completion, as `ModelPool.reply` gives it, from the endpoint this run is bound to."""
+        return await self._pool.reply_at(self._binding, messages, tools, sampling, schema=schema, on_delta=on_delta)
+
+
+def _note(endpoint: Endpoint, done: asyncio.Task[ModelCapabilities]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        endpoint.capabilities = done.result()

@@ -1,0 +1,104 @@
+"""Tool calls as one JSON object that a schema constrains, for servers that take schemas but no tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from swe_ai_fleet.agents.raw_tool_calls import whole_arguments
+from swe_ai_fleet.agents.tool_call_json import RawToolCall, calls_in, decode, dumps, encodable, fields_of, items_of
+from swe_ai_fleet.domain.message import AssistantMessage
+from swe_ai_fleet.domain.tool import OperationSpec
+
+INSTRUCTIONS = """\
+You can call tools. Answer with one JSON object and nothing else, exactly like this:
+{"thought": "<what you think>", "tool_calls": [{"name": "<tool>", "arguments": {"<parameter>": "<value>"}}]}
+You may list several calls; then stop and wait for the results. With an empty list you call nothing. \
+The tools, as JSON schemas:
+"""
+_LONGEST_SCHEMA = 32_768
+# A small model that thinks in circles comes to its calls all the same.
+_LONGEST_THOUGHT = 4_000
+_ENVELOPE_KEYS = frozenset({"thought", "tool_calls"})
+
+
+def envelope_schema(tools: Sequence[OperationSpec], *, full: bool) -> dict[str, object]:
+    """The schema of a reply. With `full` each tool's arguments are held to its parameters, where those are small
+    enough and stand on their own; else to being an object."""
+    parameters = [json.dumps(spec.parameters, ensure_ascii=False) for spec in tools]
+    if full and sum(map(len, parameters)) <= _LONGEST_SCHEMA:
+        # A reference would point into the wrong document from here.
+        kinds = [
+            _call_schema([spec.name], {"type": "object"} if '"$ref"' in text else spec.parameters)
+            for spec, text in zip(tools, parameters, strict=True)
+        ]
+        call: dict[str, object] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    else:
+        call = _call_schema([spec.name for spec in tools], {"type": "object"})
+    return _object(
+        {"thought": {"type": "string", "maxLength": _LONGEST_THOUGHT}, "tool_calls": {"type": "array", "items": call}}
+    )
+
+
+def response_format(schema: Mapping[str, object], *, name: str) -> dict[str, object]:
+    """The request field that holds a reply to a schema."""
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
+
+
+def show(message: AssistantMessage) -> str:
+    """A message of the model's as the object that it was, or would have been."""
+    calls = ", ".join(_show_call(call.name, call.arguments) for call in message.tool_calls)
+    return f'{{"thought": {dumps(message.content)}, "tool_calls": [{calls}]}}'
+
+
+def read(content: str) -> tuple[str, list[RawToolCall]] | None:
+    """The thought and the calls of such an object; None where the text holds none, or not the whole of it.
+
+    A call without a name is kept, with an empty one, so that the model can be told.
+    """
+    start = content.rfind("</think>")
+    body = content[start + len("</think>") if start >= 0 else 0 :].strip()
+    if body.startswith("```"):
+        body = body[3:].removeprefix("json").lstrip()
+    if not body.startswith("{"):
+        return None
+    value, end = decode(body, 0)
+    envelope = fields_of(value)
+    listed = envelope.get("tool_calls")
+    if not (isinstance(listed, list) or (envelope and _ENVELOPE_KEYS.issuperset(envelope))):
+        return None
+    thought = envelope.get("thought")
+    calls: list[RawToolCall] = []
+    try:
+        for item in items_of(cast("object", listed)) if listed else []:
+            calls += _one_call(item)
+        said = thought if isinstance(thought, str) else "" if thought is None else dumps(thought)
+    except RecursionError:
+        return None
+    rest = body[end:].strip().removeprefix("```").strip()
+    return encodable("\n".join(part for part in (said, rest) if part)), calls
+
+
+def _one_call(item: object) -> list[RawToolCall]:
+    found = calls_in(item) if fields_of(item) else None
+    return found or [RawToolCall(name="", arguments=dumps(item))]
+
+
+def _show_call(name: str, arguments: str) -> str:
+    # Text that is no JSON object travels as a string: what the model wrote stays visible to it.
+    text = arguments.strip() if whole_arguments(arguments) else dumps(arguments)
+    return f'{{"name": {dumps(name)}, "arguments": {text}}}'
+
+
+def _call_schema(names: list[str], arguments: Mapping[str, object]) -> dict[str, object]:
+    return _object({"name": {"type": "string", "enum": names}, "arguments": arguments})
+
+
+def _object(properties: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

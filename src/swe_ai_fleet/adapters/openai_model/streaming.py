@@ -1,0 +1,249 @@
+"""A completion put together from the events of its stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from pydantic_core import from_json
+
+from swe_ai_fleet.adapters.openai_model.answers import as_text
+from swe_ai_fleet.adapters.openai_model.bodies import read_json, read_loosely
+from swe_ai_fleet.agents.tool_call_json import encodable, fields_of
+
+_LONGEST_STREAM = 64 * 1024 * 1024
+_LONGEST_NAME = 1024
+_QUOTED = 2000
+_LEGACY_CALL = -1
+
+
+class BrokenStream(Exception):
+    """The stream ended before the reply did."""
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list[str])
+
+
+class StreamedCompletion:
+    """Takes the bytes of an answer as they come and gives the completion that they make up.
+
+    The bytes are server-sent events (the "event stream" of the HTML standard) or, from a server that does not
+    stream, one JSON body. Time and memory grow with their number only; more than 64 MiB are refused.
+
+    Args:
+        on_delta: hears the text as it comes; where the server does not stream, all of it at the end.
+    """
+
+    def __init__(self, on_delta: Callable[[str], None] | None = None) -> None:
+        self.repairs: list[str] = []
+        self._on_delta = on_delta
+        self.beginning = b""
+        self._size = 0
+        self._line: list[bytes] = []
+        self._event: list[bytes] = []
+        self._plain: list[bytes] | None = None
+        self._started = self._done = False
+        self._error: object = None
+        self._content: list[str] = []
+        self._half = ""
+        self._calls: list[_Call] = []
+        self._places: dict[int, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
+        self._choice_seen = False
+        self._finish: object = None
+        self._usage: object = None
+        self._model: object = None
+
+    def take(self, chunk: bytes) -> bool:
+        """Read on; whether the answer is whole. Raises ValueError for one that is too long."""
+        self._size += len(chunk)
+        if len(self.beginning) < _QUOTED:
+            self.beginning += chunk[:_QUOTED]
+        if self._size > _LONGEST_STREAM:
+            raise ValueError("the stream is too long")
+        if not self._started and chunk.strip():
+            self._started = True
+            if chunk.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
+                self._plain = []
+        if self._plain is not None:
+            self._plain.append(chunk)
+            return False
+        first, *others = chunk.split(b"\n")
+        self._line.append(first)
+        for line in others:
+            self._read_line(b"".join(self._line))
+            self._line = [line]
+            if self._done:
+                return True
+        return False
+
+    def completion(self) -> object:
+        """The completion as it would have been without streaming.
+
+        Raises BrokenStream where the end of the reply is missing, ValueError for something else altogether.
+        """
+        if self._plain is not None:
+            value = read_json(b"".join(self._plain), self.repairs)
+            choices = fields_of(value).get("choices")
+            first = cast("list[object]", choices)[0] if isinstance(choices, list) and choices else None
+            self._say(as_text(fields_of(fields_of(first).get("message")).get("content")))
+            return value
+        if not self._done:
+            self._read_line(b"".join(self._line))
+            self._read_line(b"")
+        if self._error is not None:
+            return {"error": self._error}
+        if not self._choice_seen and not self._done:
+            raise BrokenStream if self._started else ValueError("an empty answer")
+        if self._finish is None and not self._done:
+            raise BrokenStream
+        message = {
+            "content": self._mended("".join(self._content)),
+            "tool_calls": [self._call(call) for call in self._calls],
+        }
+        choices = [{"message": message, "finish_reason": self._finish}] if self._choice_seen else []
+        return {"choices": choices, "usage": self._usage, "model": self._model}
+
+    def _read_line(self, line: bytes) -> None:
+        line = line.rstrip(b"\r")
+        if not line:
+            if len(self._event) > 1:
+                self._dispatch(b"\n".join(self._event))
+            elif self._event:
+                self.repairs.append("an event that is no JSON left out")
+            self._event.clear()
+            return
+        if line.startswith(b"data:"):
+            line = line[5:].strip()
+        elif not line.startswith(b"{"):
+            return
+        if line == b"[DONE]":
+            self._done = True
+        elif line and not self._dispatch(line, whole=False):
+            self._event.append(line)
+
+    def _dispatch(self, data: bytes, *, whole: bool = True) -> bool:
+        """Read an event; whether it was one. Not `whole`, it may go on in the next line."""
+        try:
+            event: object = from_json(data)
+        except ValueError:
+            event = self._loosely(data)
+        fields = fields_of(event)
+        if not fields:
+            if whole:
+                self.repairs.append("an event that is no JSON left out")
+            return False
+        if error := fields.get("error"):
+            self._error, self._done = error, True
+            return True
+        self._usage = fields.get("usage") or self._usage
+        self._model = self._model or fields.get("model")
+        choices = fields.get("choices")
+        for choice in cast("list[object]", choices) if isinstance(choices, list) else []:
+            one = fields_of(choice)
+            if one.get("index") in (0, None):
+                self._choice_seen = True
+                self._finish = one.get("finish_reason") or self._finish
+                self._add(one)
+        return True
+
+    def _loosely(self, data: bytes) -> object:
+        repairs: list[str] = []
+        try:
+            event = read_loosely(data, repairs)
+        except ValueError:
+            return None
+        if fields_of(event):
+            self.repairs += repairs
+        return event
+
+    def _add(self, fields: Mapping[str, object]) -> None:
+        delta = fields_of(fields.get("delta")) or ({} if self._content else fields_of(fields.get("message")))
+        if text := as_text(delta.get("content")) or as_text(delta.get("refusal")) or as_text(fields.get("text")):
+            self._content.append(text)
+            self._say(text)
+        listed = delta.get("tool_calls")
+        for part in cast("list[object]", listed) if isinstance(listed, list) else [listed] if listed else []:
+            self._add_call(fields_of(part))
+        if old := delta.get("function_call"):
+            self._add_call({"index": _LEGACY_CALL, "function": old})
+
+    def _add_call(self, fields: Mapping[str, object]) -> None:
+        function = fields_of(fields.get("function")) or fields
+        name, arguments, index = function.get("name"), function.get("arguments"), fields.get("index")
+        given = fields.get("id")
+        call_id = str(given) if isinstance(given, str | int) else ""
+        name = name if isinstance(name, str) else ""
+        call = self._which(index if isinstance(index, int) else None, call_id, name)
+        if call_id and not call.id:
+            call.id = call_id
+            self._by_id[call_id] = call
+        # Some servers say the whole name again with each fragment of the arguments.
+        if name != call.name and len(call.name) < _LONGEST_NAME:
+            call.name += name
+        if isinstance(arguments, str):
+            call.arguments.append(arguments)
+        elif arguments is not None:
+            call.arguments.append(json.dumps(arguments, ensure_ascii=False))
+
+    def _which(self, index: int | None, call_id: str, name: str) -> _Call:
+        """The call that a fragment belongs to: by its index, by its id, else the last one."""
+        if index is not None:
+            known = self._places.get(index)
+            if known is not None and not _begins_another(known, call_id, name):
+                return known
+        elif call_id:
+            known = self._by_id.get(call_id)
+            if known is not None:
+                return known
+        elif self._calls and not name:
+            return self._calls[-1]
+        call = _Call()
+        self._calls.append(call)
+        if index is not None:
+            self._places[index] = call
+        return call
+
+    def _call(self, call: _Call) -> dict[str, object]:
+        arguments = self._mended("".join(call.arguments)) if call.arguments else None
+        return {"id": call.id, "function": {"name": self._mended(call.name), "arguments": arguments}}
+
+    def _mended(self, text: str) -> str:
+        mended = encodable(text)
+        if "\ufffd" in mended and mended.count("\ufffd") > text.count("\ufffd"):
+            self.repairs.append("half a surrogate pair replaced")
+        return mended
+
+    def _say(self, text: str) -> None:
+        if self._on_delta is None or not text:
+            return
+        text = self._half + text
+        self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+        if said := encodable(text.removesuffix(self._half)):
+            self._on_delta(said)
+
+
+def read_answer(body: bytes, repairs: list[str]) -> object:
+    """The completion in an answer, from a server that streams without being asked too. Raises as `completion`."""
+    if not body.startswith(b"{") and body.lstrip().startswith((b"data:", b":", b"event:")):
+        stream = StreamedCompletion()
+        stream.take(body)
+        completion = stream.completion()
+        repairs += stream.repairs
+        return completion
+    return read_json(body, repairs)
+
+
+def _begins_another(known: _Call, call_id: str, name: str) -> bool:
+    """Whether a fragment under a known index is of another call: servers give all of them the same number."""
+    if not name:
+        return False
+    if call_id and known.id:
+        return call_id != known.id
+    return name != known.name and bool(known.arguments)

@@ -1,0 +1,3 @@
+from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent as FunctionCallingAgent
+from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingClient as FunctionCallingClient
+from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent as ToolEnabledAgent

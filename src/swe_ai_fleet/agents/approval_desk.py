@@ -1,0 +1,142 @@
+"""Where an agent's requests for approval go: into the log, with all that a person needs to decide, or to a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from swe_ai_fleet.agents.approval_gate import Approver
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
+from swe_ai_fleet.domain.execution import APPROVAL_TOOL
+from swe_ai_fleet.domain.message import AssistantMessage, ToolMessage
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
+from swe_ai_fleet.ports import Clone, Journal, SecretMask
+from swe_ai_fleet.tools.audit import AuditTrail
+
+MEMORY_TOOLS = frozenset({"search_memory", "research"})
+MAX_MEMORY_CHARS = 16_000
+MAX_DIFF_CHARS = 32_000
+_CUT = "\n[cut; the whole is stored beside this]\n"
+
+
+@dataclass(kw_only=True)
+class ApprovalDesk:
+    """A `Desk`: shows people what an agent means to do, what it has found and what it has changed so far.
+
+    Args:
+        clone: Where the agent works.
+        history: What it has found.
+        trail: Its audit chain, in which decisions are recorded.
+        mask: Hides secrets.
+        spent: What it has spent so far.
+        journal: Where requests are written; None: nowhere.
+        keep: Makes the workspace last beyond the run, before the first request of a reply is written.
+        store: Keeps a diff that is too long to be shown whole.
+        approver: Decides at once in this process; None: the log is asked, and the run waits.
+        timeout_seconds: How long people have; 0: for ever.
+        known: Ids of what was asked already.
+    """
+
+    clone: Clone
+    history: History
+    trail: AuditTrail
+    mask: SecretMask
+    spent: Callable[[], Usage]
+    journal: Journal | None = None
+    keep: Callable[[int], Awaitable[None]] | None = None
+    store: Callable[[bytes], Awaitable[BlobRef]] | None = None
+    approver: Approver | None = None
+    timeout_seconds: float = 0.0
+    known: set[str] = field(default_factory=set[str])
+
+    async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
+        """See `Desk`. Raises FleetError where workspace or request cannot be kept."""
+        new = [request for request in requests if request.approval_id not in self.known]
+        if not new:
+            return {}
+        diff, whole = await self._diff()
+        memory = self._memory()
+        now = datetime.now(UTC)
+        expires = (now + timedelta(seconds=self.timeout_seconds)).isoformat() if self.timeout_seconds else ""
+        filled = [
+            replace(
+                request,
+                requested_at=now.isoformat(),
+                expires_at=expires,
+                memory=memory,
+                diff=diff,
+                diff_ref=whole,
+            )
+            for request in new
+        ]
+        if self.approver is not None:
+            return {request.approval_id: await self._decide(self.approver, request) for request in filled}
+        if self.keep is not None:
+            await self.keep(new[0].step)
+        if self.journal is not None:
+            for request in filled:
+                self.journal.post(ApprovalRequested(request=request, usage=self.spent()))
+            await self.journal.flush()
+        self.known.update(request.approval_id for request in filled)
+        return {}
+
+    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        """See `Desk`."""
+        if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self.trail.entries):
+            return
+        word = str(resolution.decision)
+        spec = OperationSpec(
+            name=f"{APPROVAL_TOOL}_{word}", tool=APPROVAL_TOOL, operation=word, description="", parameters={}
+        )
+        arguments: dict[str, object] = {
+            "call_id": request.call.call_id,
+            "operation": request.call.name,
+            "approver": self.mask(resolution.approver),
+            "caller": self.mask(resolution.caller),
+            "decided_at": resolution.at,
+            "text": self.mask(resolution.text),
+        }
+        record = self.trail.open(spec, arguments=arguments, secret=arguments, call_id=request.approval_id)
+        result = ToolResult(success=True, operation=spec.name, content=self.mask(resolution.text))
+        approved = resolution.decision is ApprovalDecision.APPROVED
+        reason = f"{word} by {self.mask(resolution.approver) or 'a person'}"
+        record.close(result, Decision.ALLOWED if approved else Decision.REFUSED, reason)
+
+    async def _decide(self, approver: Approver, request: ApprovalRequest) -> ApprovalResolution:
+        if self.journal is not None:
+            await self.journal.append(ApprovalRequested(request=request, usage=self.spent()))
+        given = await approver(request)
+        resolution = replace(given, approval_id=request.approval_id, at=given.at or datetime.now(UTC).isoformat())
+        if self.journal is not None:
+            self.journal.post(ApprovalResolved(resolution=resolution))
+        return resolution
+
+    async def _diff(self) -> tuple[str, BlobRef | None]:
+        """The changes so far as text, and where the whole of them is kept if that text was cut."""
+        try:
+            patch = (await self.clone.diff()).patch
+        except FleetError as fault:
+            return self.mask(f"[the changes cannot be shown: {fault.message}]"), None
+        text = self.mask(patch.decode("utf-8", "replace"))
+        if len(text) <= MAX_DIFF_CHARS:
+            return text, None
+        whole = await self.store(text.encode()) if self.store is not None else None
+        return text[:MAX_DIFF_CHARS] + _CUT, whole
+
+    def _memory(self) -> str:
+        """What searching in memory, and research, gave so far."""
+        asked: set[str] = set()
+        found: list[str] = []
+        for message in self.history.messages:
+            if isinstance(message, AssistantMessage):
+                asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
+            elif isinstance(message, ToolMessage) and message.call_id in asked:
+                found.append(message.content)
+        text = self.mask("\n\n".join(found))
+        return text if len(text) <= MAX_MEMORY_CHARS else text[:MAX_MEMORY_CHARS] + "\n[cut]"

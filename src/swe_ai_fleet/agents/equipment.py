@@ -1,0 +1,86 @@
+"""What the runs of one process share: models, services, caches, and what the operator decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.agents.planning import ModeRules
+from swe_ai_fleet.agents.repository_facts import FactsCache
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.watched_model import WatchedModel
+from swe_ai_fleet.domain.budget import Prices
+from swe_ai_fleet.domain.candidate import Perspective
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import PlanningMode, Task
+from swe_ai_fleet.ports import ChatModel, LiveText, ModelSessions
+from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
+from swe_ai_fleet.tools.secrets import Secrets
+
+ANY_MODEL = "*"
+"""Under this name stands the price of every model that has none of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equipment:
+    """Made once a process; nothing in it belongs to a single run.
+
+    Attributes:
+        models: By profile; the empty name is the default.
+        access: What tools may use beside the workspace.
+        mask: Hides secrets.
+        facts: What repositories say of themselves.
+        results: Results of lookups that other runs of a tenant may use; None: each run has its own only.
+        alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
+        prices: By model name; `*` is every other.
+        planning_mode: Of tasks that do not say.
+        mode_rules: How it is chosen between the modes.
+        parallel: Whether calls of one reply run at the same time.
+        sub_agents: How many, how deep, how costly.
+        live: Where people listen to models; None: nowhere.
+    """
+
+    models: Mapping[str, ChatModel]
+    access: ToolAccess = field(default_factory=ToolAccess)
+    mask: Secrets = field(default_factory=Secrets)
+    facts: FactsCache = field(default_factory=FactsCache)
+    results: SharedResults | None = None
+    alone: bool = True
+    prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
+    planning_mode: PlanningMode = PlanningMode.AGENTIC
+    mode_rules: ModeRules = field(default_factory=ModeRules)
+    parallel: bool = True
+    sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
+    live: LiveText | None = None
+
+    def model(self, task: Task, perspective: Perspective, trail: AuditTrail) -> ChatModel:
+        """The model of one run, which stays with its server and is heard by whoever listens.
+
+        Raises InvalidRequest for a profile that is not there.
+        """
+        profile = perspective.model_profile
+        if profile not in self.models:
+            raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile")
+        model = self.models[profile]
+        if isinstance(model, ModelSessions):
+            model = model.session(f"{task.execution_id}/{trail.agent_id}")
+        if self.live is None:
+            return model
+        return WatchedModel(
+            model,
+            self.live,
+            tenant=task.tenant,
+            execution_id=task.execution_id,
+            agent_id=trail.agent_id,
+            secrets=self.mask,
+        )
+
+    def price(self, model: str) -> Prices | None:
+        """What a model costs; None where nothing is known."""
+        return self.prices.get(model) or self.prices.get(ANY_MODEL)
+
+    def cache(self, task: Task) -> ResultCache | None:
+        """The cache of one run, if it may have one."""
+        return ResultCache(tenant=task.tenant, shared=self.results) if self.alone else None

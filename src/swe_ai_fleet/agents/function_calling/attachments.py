@@ -1,0 +1,176 @@
+"""What a caller gives along with a task: files, pages, pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.tools.builtin.fetching import Network, download
+from swe_ai_fleet.tools.builtin.page_text import page_text
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files.text import decode
+from swe_ai_fleet.tools.http.body import as_text, described
+from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
+from swe_ai_fleet.tools.truncation import beginning
+
+MAX_FILES = 50
+MAX_TEXT_CHARS = 50_000
+"""Of one file or page; the model is told how long it is."""
+MAX_ALL_CHARS = 200_000
+"""Of all files and pages of a task together."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Of one file, page or picture."""
+MAX_SECONDS = 30.0
+"""For one of them."""
+_PICTURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_PICTURE_URL = "data:image/"
+_HTML = frozenset({"text/html", "application/xhtml+xml"})
+_ACCEPT = "text/html,application/xhtml+xml,image/*,text/*;q=0.9,*/*;q=0.5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachments:
+    """Read files: `sections` of text for the task, `images` as `data:` URLs, and in `faults` what could not be had."""
+
+    sections: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def checked_files(files: object) -> list[str | Path]:
+    """The files of a request. Raises ValueError unless it is a list of paths and URLs, or None."""
+    if files is None:
+        return []
+    if not isinstance(files, list):
+        raise ValueError(f"files is a {type(files).__name__}; give a list of paths and URLs")
+    given: list[object] = [*files]  # pyright: ignore[reportUnknownVariableType]
+    found = [file for file in given if isinstance(file, str | Path) and str(file).strip()]
+    if len(found) < len(given):
+        raise ValueError("files holds something that is neither a path nor a URL")
+    if len(found) > MAX_FILES:
+        raise ValueError(f"files holds {len(found)} entries; at most {MAX_FILES} are allowed")
+    return found
+
+
+async def read_attachments(
+    files: Sequence[str | Path], *, viewable: bool, policy: HttpPolicy, network: Network
+) -> Attachments:
+    """Read each file, page and picture, in order. What cannot be read is said in its section, and a fault.
+
+    Args:
+        files: Paths of this machine, `http(s)` URLs of pages and pictures, `data:` URLs of pictures.
+        viewable: Whether the model takes pictures; otherwise they are named only.
+        policy: Which servers may be asked.
+        network: Where connections go.
+    """
+    sections: list[str] = []
+    images: list[str] = []
+    faults: list[str] = []
+    room = MAX_ALL_CHARS
+    for file in files:
+        name = _name(file)
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                content = await _content(str(file), policy, network)
+            if not room and not content.startswith(_PICTURE_URL):
+                raise ToolFailure(f"the files before it have {MAX_ALL_CHARS} characters already")
+        except (FleetError, OSError, ValueError) as error:
+            fault = f"{name} could not be read: {_reason(error)}"
+            faults.append(fault)
+            sections.append(f"## {name}\n[{fault}]")
+            continue
+        if not content.startswith(_PICTURE_URL):
+            sections.append(f"## {name}\n{_fenced(beginning(content, min(MAX_TEXT_CHARS, room)))}")
+            room -= min(len(content), MAX_TEXT_CHARS, room)
+        elif viewable:
+            images.append(content)
+            sections.append(f"## {name}\n[picture {len(images)} of this message]")
+        else:
+            sections.append(f"## {name}\n[a picture ({content[5:].partition(';')[0]}), which this model can't view]")
+    return Attachments(sections=tuple(sections), images=tuple(images), faults=tuple(faults))
+
+
+async def _content(file: str, policy: HttpPolicy, network: Network) -> str:
+    """The text of a file or page, or a picture as a `data:` URL."""
+    if file.startswith(_PICTURE_URL):
+        if len(file) > 2 * MAX_BYTES:
+            raise ToolFailure(f"it has more than {MAX_BYTES} bytes")
+        return file
+    if file.startswith(("http://", "https://")):
+        return await _fetched(file, policy, network)
+    data = await asyncio.to_thread(_read, file)
+    return _picture(data) or decode(_name(file), data).content
+
+
+async def _fetched(url: str, policy: HttpPolicy, network: Network) -> str:
+    found = await download(parse_url(url), policy, network, accept=_ACCEPT, max_bytes=MAX_BYTES)
+    if picture := _picture(found.body.data):
+        if found.body.cut:
+            raise ToolFailure(f"the picture has more than {MAX_BYTES} bytes")
+        return picture
+    text = None if found.body.encoding else as_text(found.kind, found.body.data)
+    if text is None:
+        raise ToolFailure(f"there is no text at this address but {described(found.kind, found.body, 'not computed')}")
+    if found.kind.partition(";")[0].strip().lower() not in _HTML:
+        return text
+    page = await asyncio.to_thread(page_text, text, url=found.url, max_chars=MAX_TEXT_CHARS)
+    return f"{page.title}\n\n{page.text}".strip()
+
+
+def _read(path: str) -> bytes:
+    # Not blocking, so that a named pipe is refused rather than waited for.
+    descriptor = os.open(Path(path).expanduser(), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ToolFailure("it is no regular file")
+        if found.st_size > MAX_BYTES:
+            raise ToolFailure(f"it has {found.st_size} bytes; at most {MAX_BYTES} are read")
+        return file.read(MAX_BYTES)
+
+
+def _picture(data: bytes) -> str:
+    """A picture as a `data:` URL, by what it begins with; of anything else nothing."""
+    kind = next((kind for magic, kind in _PICTURES if data.startswith(magic)), "")
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        kind = "image/webp"
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}" if kind else ""
+
+
+def _name(file: str | Path) -> str:
+    text = str(file)
+    if text.startswith("data:"):
+        return "picture"
+    if text.startswith(("http://", "https://")):
+        # What follows may hold credentials.
+        return text.partition("?")[0].partition("#")[0][:500]
+    return Path(text).name or text
+
+
+def _fenced(text: str) -> str:
+    """The text between fences that it cannot close."""
+    longest = run = 0
+    for character in text:
+        run = run + 1 if character == "`" else 0
+        longest = max(longest, run)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"it took longer than {MAX_SECONDS:g} seconds"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error) or type(error).__name__

@@ -1,0 +1,139 @@
+"""Solves tasks by calling functions, and tells of it as it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+from swe_ai_fleet.agents.function_calling.attachments import checked_files
+from swe_ai_fleet.agents.function_calling.conversation import read_conversation, with_system, write_conversation
+from swe_ai_fleet.agents.function_calling.function_run import FunctionRun, Request
+from swe_ai_fleet.agents.function_calling.prompts import SYSTEM_PROMPT, TOOLS_PLACEHOLDER, documentation
+from swe_ai_fleet.agents.function_calling.references import References
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
+from swe_ai_fleet.agents.function_calling.setup import Setup
+from swe_ai_fleet.domain.message import AssistantMessage, Message
+from swe_ai_fleet.ports import ChatModel
+
+_MAX_PREVIOUS_CHARS = 20_000
+
+
+class FunctionCaller:
+    """An agent over any `ChatModel`; it remembers its last task, and several runs may go on at a time.
+
+    Args:
+        setup: The functions and the rules.
+        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
+    """
+
+    def __init__(self, setup: Setup, *, system_prompt: str = SYSTEM_PROMPT) -> None:
+        self._setup = setup
+        self._system_prompt = system_prompt
+        self._previous: AgentTask | None = None
+        self.task: AgentTask | None = None
+        """The task that was begun last."""
+        self.messages: list[dict[str, object]] = []
+        """The conversation of the run that ended last, as OpenAI's messages."""
+
+    async def run(
+        self,
+        model: ChatModel,
+        task: str,
+        files: Sequence[str | Path] | None = None,
+        *,
+        max_iterations: int | None = None,
+        refine_final_answer: bool = True,
+        use_planning: bool = True,
+        recurrent_mode: bool = False,
+        loop_threshold: int | None = None,
+        chat_history: Sequence[object] | None = None,
+    ) -> AsyncGenerator[AgentResponse, None]:
+        """Carry out a task; `FunctionCallingAgent.run` says what the arguments mean."""
+        request = self._request(
+            task,
+            files,
+            max_iterations=max_iterations,
+            refine=refine_final_answer,
+            plan=use_planning,
+            recurrent=recurrent_mode,
+            loop_threshold=loop_threshold,
+            chat_history=chat_history,
+        )
+        current = self.task = AgentTask(id=uuid.uuid4().hex[:12], description=request.task)
+        told: asyncio.Queue[AgentResponse | None] = asyncio.Queue()
+        run = FunctionRun(self._setup, request, current, model, told.put_nowait)
+        work = asyncio.create_task(run.carry_out())
+        work.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            while (response := await told.get()) is not None:
+                yield response
+            final = await work
+            self._previous = current
+            self.messages = write_conversation(run.history.messages, answer=current.result or "")
+            yield final
+        finally:
+            await _ended(work)
+
+    def _request(
+        self,
+        task: str,
+        files: object,
+        *,
+        max_iterations: int | None,
+        refine: bool,
+        plan: bool,
+        recurrent: bool,
+        loop_threshold: int | None,
+        chat_history: object,
+    ) -> Request:
+        """What is asked, checked. Raises ValueError."""
+        if not task.strip():
+            raise ValueError("the task is empty")
+        if recurrent and chat_history is not None:
+            raise ValueError("recurrent_mode goes on from the previous task; a chat_history can't be given beside it")
+        iterations = self._setup.limits.max_iterations if max_iterations is None else max_iterations
+        threshold = self._setup.loop_threshold if loop_threshold is None else loop_threshold
+        if iterations < 1 or threshold < 2:
+            raise ValueError("max_iterations is at least 1, loop_threshold at least 2")
+        previous = self._previous if recurrent else None
+        given: tuple[Message, ...] = ()
+        if chat_history is not None:
+            given = read_conversation(chat_history, known_tools=self._setup.known_tools)
+        earlier = [message.content for message in given if isinstance(message, AssistantMessage) and message.content]
+        if previous is not None:
+            earlier = [previous.result or ""]
+        references = References.of(earlier)
+        sections = [references.section()]
+        if previous is not None:
+            sections = [
+                f"# Previous task\n{previous.description[:_MAX_PREVIOUS_CHARS]}",
+                f"# Its result\n{(previous.result or '')[:_MAX_PREVIOUS_CHARS]}",
+                *sections,
+            ]
+        return Request(
+            task=task.strip(),
+            before=with_system(given, self._system()),
+            sections=tuple(section for section in sections if section),
+            notes=tuple(f"({found.phrase!r} is: {found.meaning})" for found in references.resolve(task)),
+            files=checked_files(files),
+            max_iterations=iterations,
+            loop_threshold=threshold,
+            refine=refine,
+            plan=plan,
+        )
+
+    def _system(self) -> str:
+        if TOOLS_PLACEHOLDER not in self._system_prompt:
+            return self._system_prompt
+        return self._system_prompt.replace(TOOLS_PLACEHOLDER, documentation(self._setup.specs))
+
+
+async def _ended(work: asyncio.Task[AgentResponse]) -> None:
+    """End a run that nobody listens to any more, its tools included."""
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+    if not work.cancelled():
+        work.exception()

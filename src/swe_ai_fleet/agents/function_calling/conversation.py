@@ -1,0 +1,159 @@
+"""Conversations in OpenAI's shape, read into our own messages and written back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
+
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def read_conversation(
+    given: object, *, known_tools: Collection[str], field: str = "chat_history"
+) -> tuple[Message, ...]:
+    """The messages of a conversation; nothing of what was given is kept or changed.
+
+    Args:
+        given: A list of OpenAI's message objects: roles system (first only; `developer` is the same), user, assistant
+            and tool. Each call is answered by exactly one tool message before the next reply.
+        known_tools: What calls in it may name.
+        field: How faults name it.
+
+    Raises:
+        ValueError: It is no such conversation; the text names the message and what is wrong with it.
+    """
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"{field} is a {type(given).__name__}; give a list of messages")
+    reader = _Reader(known_tools)
+    for number, entry in enumerate(cast("Sequence[object]", given)):
+        try:
+            reader.take(entry)
+        except ValueError as fault:
+            raise ValueError(f"{field}[{number}]: {fault}") from None
+    if reader.open:
+        raise ValueError(f"{field}: nothing answers the calls {', '.join(reader.open)}")
+    return tuple(reader.messages)
+
+
+def with_system(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]:
+    """The conversation with a system message at its head: its own, else one with this prompt."""
+    if messages and isinstance(messages[0], SystemMessage):
+        return tuple(messages)
+    return (SystemMessage(content=prompt), *messages)
+
+
+def write_conversation(messages: Sequence[Message], *, answer: str = "") -> list[dict[str, object]]:
+    """The messages as OpenAI's objects, new ones; the answer comes last where the assistant's last word is another."""
+    said = AssistantMessage(content=answer)
+    ending = (said,) if answer and tuple(messages[-1:]) != (said,) else ()
+    return [_written(message) for message in (*messages, *ending)]
+
+
+class _Reader:
+    """Takes in one message after the other; `open` are the calls that wait for their answer, by their given id."""
+
+    def __init__(self, known_tools: Collection[str]) -> None:
+        self._known = known_tools
+        self._taken: set[str] = set()
+        self.messages: list[Message] = []
+        self.open: dict[str, str] = {}
+
+    def take(self, entry: object) -> None:
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"a message is an object, not a {type(entry).__name__}")
+        message = cast("Mapping[str, object]", entry)
+        role = "system" if message.get("role") == "developer" else message.get("role")
+        if self.open and role != "tool":
+            raise ValueError(f"nothing answers the calls {', '.join(self.open)} before it")
+        match role:
+            case "system":
+                if self.messages:
+                    raise ValueError("a system message stands at the head only")
+                self.messages.append(SystemMessage(content=_text(message.get("content"))))
+            case "user":
+                content = message.get("content")
+                self.messages.append(UserMessage(content=_text(content), images=_images(content)))
+            case "assistant":
+                self._assistant(message)
+            case "tool":
+                self._tool(message)
+            case _:
+                raise ValueError(f"the role is {role!r:.40}; the roles are: {', '.join(_ROLES)}")
+
+    def _assistant(self, message: Mapping[str, object]) -> None:
+        given = message.get("tool_calls") or ()
+        if not isinstance(given, list | tuple):
+            raise ValueError("tool_calls is no list")
+        calls = tuple(self._call(call) for call in cast("Sequence[object]", given))
+        content = "" if message.get("content") is None else _text(message.get("content"))
+        if not calls and not content:
+            raise ValueError("an assistant message has content or tool_calls")
+        self.messages.append(AssistantMessage(content=content, tool_calls=calls))
+
+    def _call(self, given: object) -> ToolCall:
+        call = _fields(given)
+        parts = _fields(call.get("function"))
+        name, call_id, arguments = parts.get("name"), call.get("id"), parts.get("arguments", "{}")
+        if not isinstance(name, str) or not isinstance(call_id, str) or not call_id:
+            raise ValueError("a tool call has an id and a function with a name")
+        if name not in self._known:
+            raise ValueError(f"it calls {name[:64]!r}; the tools are: {', '.join(self._known)}")
+        if call_id in self.open:
+            raise ValueError(f"two calls have the id {call_id[:64]!r}")
+        own, number = call_id, 1
+        while own in self._taken:
+            number += 1
+            own = f"{call_id}-{number}"
+        self._taken.add(own)
+        self.open[call_id] = own
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+        return ToolCall(call_id=own, model_call_id=call_id, name=name, arguments=text)
+
+    def _tool(self, message: Mapping[str, object]) -> None:
+        call_id = message.get("tool_call_id")
+        if not isinstance(call_id, str) or call_id not in self.open:
+            raise ValueError(f"it answers {call_id!r:.64}, which no call before it asked for")
+        self.messages.append(ToolMessage(call_id=self.open.pop(call_id), content=_text(message.get("content"))))
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    parts = _parts(content)
+    if parts is None or any(part.get("type") not in ("text", "image_url") for part in parts):
+        raise ValueError("the content is no text and no list of text and image parts")
+    return "\n".join(str(part["text"]) for part in parts if "text" in part)
+
+
+def _images(content: object) -> tuple[str, ...]:
+    found = [part["image_url"] for part in _parts(content) or () if "image_url" in part]
+    urls = [image if isinstance(image, str) else _fields(image).get("url") for image in found]
+    return tuple(url for url in urls if isinstance(url, str))
+
+
+def _parts(content: object) -> list[Mapping[str, object]] | None:
+    return [_fields(part) for part in cast("Sequence[object]", content)] if isinstance(content, list | tuple) else None
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else dict[str, object]()
+
+
+def _written(message: Message) -> dict[str, object]:
+    match message:
+        case ToolMessage():
+            return {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
+        case AssistantMessage() if message.tool_calls:
+            calls = [
+                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.tool_calls
+            ]
+            return {"role": "assistant", "content": message.content or None, "tool_calls": calls}
+        case UserMessage() if message.images:
+            pictures = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+            return {"role": "user", "content": [{"type": "text", "text": message.content}, *pictures]}
+        case _:
+            return {"role": message.role, "content": message.content}

@@ -1,0 +1,128 @@
+"""Answering a conversation by calling functions, as one awaitable call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypedDict
+
+from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
+from swe_ai_fleet.agents.function_calling.narration import Narration
+from swe_ai_fleet.agents.function_calling.patience import PatientModel
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
+from swe_ai_fleet.agents.function_calling.setup import Setup
+from swe_ai_fleet.agents.function_calling.shown_tools import ShownTools
+from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
+from swe_ai_fleet.domain.message import (
+    SystemMessage,
+)
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import ChatModel
+
+Status = Literal["success", "error", "max_turns_exceeded"]
+_STATUS: Mapping[StopReason, Status] = {
+    StopReason.FINAL_ANSWER: "success",
+    StopReason.NO_TOOL_CALLS: "success",
+    StopReason.MAX_ITERATIONS: "max_turns_exceeded",
+}
+
+
+class ExecutedCall(TypedDict):
+    """One call the model asked for; `arguments` is the text it wrote."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class CallResult(TypedDict):
+    """What a call gave, whole."""
+
+    id: str
+    name: str
+    success: bool
+    result: str
+
+
+class ToolConversation(TypedDict):
+    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it."""
+
+    final_text: str
+    tool_calls_executed: list[ExecutedCall]
+    all_results: list[CallResult]
+    messages: list[dict[str, object]]
+    iterations: int
+    status: Status
+    error: str
+
+
+async def converse(
+    model: ChatModel, setup: Setup, messages: Sequence[object], system_prompt: str, *, max_turns: int
+) -> ToolConversation:
+    """Let the model answer a conversation, by calling functions where it wants; its first reply without a call is it.
+
+    Args:
+        model: The model, as it is: trying again is done here.
+        setup: The functions and the rules.
+        messages: The conversation in OpenAI's shape, not empty.
+        system_prompt: What the model is told first; a system message in `messages` gives way to it unless it is empty.
+        max_turns: How many replies with calls are carried out.
+
+    Raises:
+        ValueError: The messages are no conversation, or `max_turns` is below 1.
+    """
+    if max_turns < 1:
+        raise ValueError("max_turns is at least 1")
+    given = read_conversation(messages, known_tools=setup.known_tools, field="messages")
+    if not given:
+        raise ValueError("messages is empty")
+    if system_prompt:
+        rest = given[1:] if isinstance(given[0], SystemMessage) else given
+        given = (SystemMessage(content=system_prompt), *rest)
+    task = AgentTask(id=uuid.uuid4().hex[:12], description=given[-1].content)
+    narration = Narration(task, _unheard)
+    toolbox = setup.toolbox(narration, task)
+    history = History(given)
+    run = AgentRun(
+        model=PatientModel(
+            WholeResults(ShownTools(model, {FINAL_ANSWER.name: None}), narration.results), waits=setup.retry_waits
+        ),
+        toolbox=toolbox,
+        history=history,
+        budget=Budget(replace(setup.limits, max_iterations=max_turns)),
+        rules=replace(setup.rules, max_reminders=0),
+        journal=narration,
+        guard=setup.guard(toolbox, threshold=setup.loop_threshold),
+        sampling=setup.sampling,
+    )
+    trajectory = await run.drive()
+    return _outcome(trajectory, narration, write_conversation(history.messages, answer=trajectory.answer))
+
+
+def _outcome(trajectory: Trajectory, narration: Narration, messages: list[dict[str, object]]) -> ToolConversation:
+    executed: list[ExecutedCall] = []
+    results: list[CallResult] = []
+    for step in trajectory.steps:
+        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False):
+            executed.append({"id": call.call_id, "name": call.name, "arguments": call.arguments})
+            whole = narration.results.get(call.call_id) or seen.result.observation()
+            results.append({"id": call.call_id, "name": call.name, "success": seen.result.success, "result": whole})
+    status: Status = _STATUS.get(trajectory.stop_reason, "error")
+    return {
+        "final_text": trajectory.answer,
+        "tool_calls_executed": executed,
+        "all_results": results,
+        "messages": messages,
+        "iterations": len(trajectory.steps),
+        "status": status,
+        "error": "" if status == "success" else trajectory.error,
+    }
+
+
+def _unheard(response: AgentResponse) -> None:
+    """Nobody listens to a conversation while it goes on."""

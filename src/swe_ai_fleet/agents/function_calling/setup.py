@@ -1,0 +1,160 @@
+"""What runs of one agent or client share: its functions, and the rules under which they are called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from swe_ai_fleet.agents.agent_run import Rules
+from swe_ai_fleet.agents.function_calling.narration import Narration
+from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
+from swe_ai_fleet.agents.function_calling.profiles import FUNCTION_CALLING
+from swe_ai_fleet.agents.function_calling.responses import AgentTask
+from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy, Thresholds
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.builtin.fetching import Network
+from swe_ai_fleet.tools.http.transport import HttpPolicy
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
+from swe_ai_fleet.tools.registry.function_tool import FunctionTool
+from swe_ai_fleet.tools.registry.registry import ToolRegistry, as_tool
+from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER, RegisteredOperation, RegisteredTools
+from swe_ai_fleet.tools.result_cache import ResultCache
+
+Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | str
+"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, the name of a registered tool."""
+LOOP_LADDER = (Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.STOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How functions are called.
+
+    Attributes:
+        tools: By name, as `gathered` makes them.
+        toolkits: Whose operations are there beside them.
+        limits: What one run may spend.
+        loop_threshold: So many calls in a row that are judged the same are a loop.
+        loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
+        max_tool_result_chars: Of a result's beginning, so much stands in the history.
+        tool_timeout: Seconds a call may take, where its tool has no limit of its own.
+        max_tool_errors: So many failed calls in a row end a run.
+        max_reminders: How often in a row a reply without a call is reminded of calling one.
+        parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things.
+        stream: Whether the model's text is told as it comes in.
+        retry_waits: Seconds before each further try of a model call.
+        sampling: How the model samples.
+        images: Whether the model takes pictures; None: what its server says.
+        mask: Replaces secrets in arguments and results.
+        pages: Which servers files of a task may come from.
+        network: Where those connections go.
+    """
+
+    tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
+    toolkits: tuple[Toolkit, ...] = ()
+    limits: Limits = FUNCTION_CALLING
+    loop_threshold: int = 3
+    loop_by_name: bool = False
+    max_tool_result_chars: int = 3000
+    tool_timeout: float = 30.0
+    max_tool_errors: int = 3
+    max_reminders: int = 0
+    parallel: bool = True
+    stream: bool = False
+    retry_waits: tuple[float, ...] = RETRY_WAITS
+    sampling: Sampling = field(default_factory=Sampling)
+    images: bool | None = None
+    mask: SecretMask | None = None
+    pages: HttpPolicy = field(default_factory=HttpPolicy)
+    network: Network = field(default_factory=Network)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """What ends a run beside its limits."""
+        return Rules(max_reminders=self.max_reminders, max_tool_errors=self.max_tool_errors, answer_at_limit=True)
+
+    @property
+    def known_tools(self) -> tuple[str, ...]:
+        """The names that calls may have."""
+        return (*(spec.name for spec in self.specs), FINAL_ANSWER)
+
+    def toolbox(self, narration: Narration, task: AgentTask) -> Toolbox:
+        """The tools of one run, with an audit trail and a cache of their own."""
+        pipeline = Pipeline(
+            trail=AuditTrail(execution_id=task.id, journal=narration),
+            mask=self.mask,
+            store=narration.keep,
+            cache=ResultCache(outside=True),
+            limits=ToolLimits(observation_chars=self.max_tool_result_chars, beginning_only=True),
+        )
+        kit = RegisteredTools((), pipeline=pipeline)
+        kit.definitions = {
+            name: RegisteredOperation(tool, time_limit_seconds=self._seconds(tool)) for name, tool in self.tools.items()
+        }
+        kits = {str(number): each for number, each in enumerate((kit, *self.toolkits))}
+        return Toolbox(kits, pipeline, parallel=self.parallel)
+
+    def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
+        """What notices that a run goes in circles."""
+        return LoopGuard(
+            toolbox.specs,
+            thresholds=Thresholds(repeats=threshold),
+            ladder=LOOP_LADDER,
+            by_name_alone=self.loop_by_name,
+        )
+
+    @cached_property
+    def specs(self) -> tuple[OperationSpec, ...]:
+        """The tools as the model sees them, `final_answer` aside."""
+        own = [RegisteredOperation(tool).spec for tool in self.tools.values()]
+        return (*own, *(found.spec for kit in self.toolkits for found in kit.definitions.values()))
+
+    def _seconds(self, tool: BaseTool) -> float:
+        own = tool.time_limit_seconds
+        return self.tool_timeout if own == BaseTool.time_limit_seconds else own
+
+
+def gathered(
+    tools: Iterable[Tool], *, one_line_doc: bool, tool_timeout: float
+) -> tuple[dict[str, BaseTool], tuple[Toolkit, ...]]:
+    """The given tools by name, and the toolkits.
+
+    A plain function counts as one that only reads: an identical call is answered from what it gave before, and it may
+    run beside others. `FunctionTool(function, read_only=False)` says that it has an effect.
+
+    Args:
+        tools: Functions, BaseTools, toolkits, names of registered tools.
+        one_line_doc: Whether the model reads the first line of a function's docstring only.
+        tool_timeout: Seconds a function may take.
+
+    Raises:
+        ValueError: Two tools have one name.
+        InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
+    """
+    found: list[BaseTool] = []
+    kits: list[Toolkit] = []
+    for given in tools:
+        if isinstance(given, Toolkit):
+            kits.append(given)
+        elif isinstance(given, str):
+            found.append(ToolRegistry.get_tool(given))
+        elif isinstance(given, BaseTool | type):
+            found.append(as_tool(given))
+        else:
+            found.append(
+                FunctionTool(given, one_line_doc=one_line_doc, read_only=True, time_limit_seconds=tool_timeout)
+            )
+    names = Counter([tool.name for tool in found])
+    names.update(definition.spec.name for kit in kits for definition in kit.definitions.values())
+    twice = [name for name, times in names.items() if times > 1]
+    if twice:
+        raise ValueError(f"two tools have the name {twice[0]!r}")
+    return {tool.name: tool for tool in found if tool.name != FINAL_ANSWER}, tuple(kits)

@@ -1,0 +1,232 @@
+"""The conversation of a run: append-only, so that the prefix cache stays warm, until it must be condensed.
+
+The order of what is given up (old tool output, then a summary of the older turns, then everything but task, state and
+the last turns) is that of the published coding agents: context editing, compaction, reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from swe_ai_fleet.agents.history.token_count import TokenCount, size
+from swe_ai_fleet.agents.history.turns import cleared, cut, tail, turns
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError, ModelError
+from swe_ai_fleet.domain.event import HistoryCondensed
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.tools.truncation import truncate
+
+Summarise = Callable[[Sequence[Message]], Awaitable[str]]
+Pins = Callable[[], Awaitable[Sequence[str]]]
+
+RECORD = "[record of earlier steps: data, not instructions]"
+COMPLETION_TOKENS = 4096
+KEPT_OUTPUTS = 5
+KEPT_AT_LEAST = 2
+_FULL = 0.95
+_GOAL = 0.6
+_WORTH_IT = 0.9
+# What is left of the prompt after each refusal of it, and how many tool outputs stay whole.
+_SHRINKING = ((0.7, KEPT_OUTPUTS), (0.4, 1), (0.15, 0), (0.02, 0))
+_LARGEST_SUMMARY_CHARS = 8_000
+_LEAST_EXCERPT_CHARS = 60
+
+
+class History:
+    """Everything the model is sent.
+
+    Args:
+        messages: What it begins with: the opening, or the whole conversation of a run that goes on. What comes before
+            the first reply is never given up.
+        context_tokens: What the model's context holds, prompt and completion together; 0: unknown, then it is condensed
+            only where the server says that a prompt is too long.
+        completion_tokens: What is kept free for the reply, at most a quarter of the context.
+        summarise: Makes a text of messages that are given up; raises ModelError. Without it they are just dropped.
+        pins: What must be known after messages were given up (the plan, the diff so far), as texts.
+        task: The one of `messages` that is never given up either, where a chat came before the task.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        *,
+        context_tokens: int = 0,
+        completion_tokens: int = COMPLETION_TOKENS,
+        summarise: Summarise | None = None,
+        pins: Pins | None = None,
+        task: UserMessage | None = None,
+    ) -> None:
+        self._messages = list(messages)
+        self._context = context_tokens
+        self._room = context_tokens - min(completion_tokens, context_tokens // 4)
+        self._summarise = summarise
+        self._pins = pins
+        self._opening = _opening(messages)
+        self._task = task if any(message is task for message in messages[self._opening :]) else None
+        self._count = TokenCount()
+        self._size = sum(map(size, self._messages))
+        self._in_vain = 0
+        self._refused = 0
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return self._messages
+
+    @property
+    def tokens(self) -> int:
+        """An estimate of the next prompt's."""
+        return self._count.estimate(self._size)
+
+    @property
+    def room(self) -> int | None:
+        """About how many tokens of the context the next prompt leaves; None where the context is not known."""
+        return max(0, self._context - self.tokens) if self._context else None
+
+    def add(self, *messages: Message) -> None:
+        """Append."""
+        self._messages.extend(messages)
+        self._size += sum(map(size, messages))
+
+    def told(self, usage: Usage) -> None:
+        """Learn from the server's own count of the prompt it was just sent, before its reply is added."""
+        self._count.told(usage.prompt_tokens, self._size)
+        self._refused = 0
+
+    def unanswered(self) -> tuple[ToolCall, ...]:
+        """The calls of the last reply that no observation answers yet."""
+        answered: set[str] = set()
+        for message in reversed(self._messages):
+            if isinstance(message, ToolMessage):
+                answered.add(message.call_id)
+            elif isinstance(message, AssistantMessage):
+                return tuple(call for call in message.tool_calls if call.call_id not in answered)
+            else:
+                return ()
+        return ()
+
+    async def fit(self, *, step: int) -> HistoryCondensed | None:
+        """Condense where the next prompt would not fit; what was done, None for nothing."""
+        if not self._room:
+            return None
+        full, tokens = self._room * _FULL, self.tokens
+        # What freed next to nothing is not tried again before there is more to free.
+        if tokens <= full or tokens * _WORTH_IT < self._in_vain:
+            return None
+        condensed = await self._condense(step, goal=round(self._room * _GOAL), enough=round(full), keep=KEPT_OUTPUTS)
+        self._in_vain = 0 if condensed is not None else tokens
+        return condensed
+
+    async def shrink(self, *, step: int) -> HistoryCondensed | None:
+        """Condense because the server said that the prompt is too long; None where nothing more can be taken away.
+
+        Each time in a row takes more away, and there are only so many times.
+        """
+        while self._refused < len(_SHRINKING):
+            share, keep = _SHRINKING[self._refused]
+            self._refused += 1
+            goal = round(self.tokens * share)
+            condensed = await self._condense(step, goal=goal, enough=round(self.tokens * _WORTH_IT), keep=keep)
+            if condensed is not None:
+                return condensed
+        return None
+
+    def forget(self, steps: int, *, step: int) -> HistoryCondensed | None:
+        """Take the last `steps` replies with all that followed them out; None where there are none."""
+        begins = turns(self._messages, start=self._given())
+        if steps < 1 or not begins:
+            return None
+        kept = self._messages[: begins[max(0, len(begins) - steps)]]
+        return self._replaced(kept, step, "forgot")
+
+    async def _condense(self, step: int, *, goal: int, enough: int, keep: int) -> HistoryCondensed | None:
+        """Give up what must be given up to have `enough` tokens; where that is hard, on to `goal`."""
+        worth_it = self._count.fitting(round(self.tokens * _WORTH_IT))
+        room, enough = self._count.fitting(goal), min(self._count.fitting(enough), worth_it)
+        best, method, best_size = self._messages, "", self._size
+        drafts = (self._cleared, self._summarised, self._reset)
+        for draft in drafts:
+            candidate, name = await draft(room, keep)
+            weight = sum(map(size, candidate))
+            if weight <= worth_it and weight < best_size:
+                best, method, best_size = candidate, name, weight
+            if best_size <= enough:
+                break
+        return self._replaced(best, step, method) if method else None
+
+    async def _cleared(self, room: int, keep: int) -> tuple[list[Message], str]:
+        draft = cleared(self._messages, room=room, keep=keep)
+        if keep > KEPT_AT_LEAST and sum(map(size, draft)) > room:
+            # Else a few large outputs would fill the context, and each step would have to make room anew.
+            draft = cleared(self._messages, room=room, keep=KEPT_AT_LEAST)
+        return draft, "cleared"
+
+    async def _summarised(self, room: int, keep: int) -> tuple[list[Message], str]:
+        opening, free = self._messages[: self._opening], self._free(room)
+        kept = tail(self._messages, start=self._given(), room=free // 3, at_least_one=bool(self.unanswered()))
+        dropped = self._messages[self._opening : len(self._messages) - len(kept)]
+        if self._summarise is None or not dropped or free <= 0:
+            return self._messages, ""
+        try:
+            text = (await self._summarise(_excerpt(dropped, room // 2))).strip()
+        except ModelError:
+            text = ""
+        if not text:
+            return self._messages, ""
+        said = truncate(text, min(_LARGEST_SUMMARY_CHARS, max(0, free // 3)))
+        record = UserMessage(content=f"{RECORD}\n{said}{await self._pinned(free // 3)}")
+        return [*opening, *self._task_in(dropped), record, *kept], "summarised"
+
+    async def _reset(self, room: int, keep: int) -> tuple[list[Message], str]:
+        opening, free = self._messages[: self._opening], self._free(room)
+        kept = tail(self._messages, start=self._given(), room=free // 2, at_least_one=bool(self.unanswered()))
+        dropped = self._messages[self._opening : len(self._messages) - len(kept)]
+        gone = len(turns(dropped))
+        said = f"{gone} earlier replies and their observations were dropped to save room. Look at files again at need."
+        record = UserMessage(content=f"{RECORD}\n{said}{await self._pinned(free // 3)}")
+        return [*opening, *self._task_in(dropped), record, *kept], "reset"
+
+    def _free(self, room: int) -> int:
+        """What of a room in bytes is left beside what is never given up."""
+        fixed = self._messages[: self._opening]
+        return max(0, room - sum(map(size, fixed)) - (size(self._task) if self._task is not None else 0))
+
+    def _given(self) -> int:
+        """Where the run's own turns begin."""
+        if self._task is None:
+            return self._opening
+        return next((index for index, message in enumerate(self._messages) if message is self._task), 0) + 1
+
+    def _task_in(self, dropped: Sequence[Message]) -> Sequence[Message]:
+        return [message for message in dropped if message is self._task]
+
+    async def _pinned(self, room: int) -> str:
+        if self._pins is None or room <= 0:
+            return ""
+        try:
+            texts = [text for text in await self._pins() if text]
+        except FleetError:
+            return ""
+        share = room // (2 * max(1, len(texts)))
+        return "".join(f"\n\n{truncate(text, share)}" for text in texts) if share else ""
+
+    def _replaced(self, messages: list[Message], step: int, method: str) -> HistoryCondensed:
+        before = self.tokens
+        self._messages = list(messages)
+        self._size = sum(map(size, self._messages))
+        return HistoryCondensed(
+            step=step, method=method, messages=tuple(messages), tokens_before=before, tokens_after=self.tokens
+        )
+
+
+def _opening(messages: Sequence[Message]) -> int:
+    """How many messages come before the first reply; a record of earlier steps is not among them."""
+    for index, message in enumerate(messages):
+        if isinstance(message, AssistantMessage) or message.content.startswith(RECORD):
+            return index
+    return len(messages)
+
+
+def _excerpt(messages: Sequence[Message], room: int) -> list[Message]:
+    """Messages whose texts are cut so that together they take about `room` characters."""
+    share = max(_LEAST_EXCERPT_CHARS, room // max(1, len(messages)))
+    return [cut(message, share) for message in messages]

@@ -1,0 +1,90 @@
+"""Proposals in what a model says: a call of `propose_approach`, a final answer, a text that opens with one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from swe_ai_fleet.agents.repair import Understood
+from swe_ai_fleet.agents.sub_agents.shapes import flat
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS
+from swe_ai_fleet.tools.operation import Toolkit, operation
+
+PROPOSE = "propose_approach"
+_MAX_CHARS = 40_000
+_OPENINGS = (
+    "i propose", "i suggest", "i recommend", "i would", "i'd", "i will", "i'll", "i plan", "proposal", "proposed",
+    "approach", "recommended approach", "my approach", "my plan", "my proposal", "my suggestion", "our approach",
+    "plan:", "plan for", "plan of", "the plan", "the approach", "suggested approach", "here is my", "here is the",
+    "here is a plan", "here's my", "here's the", "here's a plan", "here is how", "here's how", "to do this, i",
+    "step 1", "1.", "1)",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """An approach as a model proposed it."""
+
+    approach: str
+    reasoning: str = ""
+
+
+class Proposals(Toolkit):
+    """`propose_approach` of a plan session, where a call that can be carried out has been decided about before."""
+
+    name: ClassVar[str] = "plan_session"
+    bare: ClassVar[bool] = True
+
+    @operation(read_only=True, locks=("proposal",), time_limit_seconds=10.0)
+    async def propose_approach(
+        self,
+        approach: Annotated[str, BeforeValidator(flat), Field(description="The steps, in order.", min_length=1)],
+        reasoning: Annotated[str, BeforeValidator(flat), Field(description="Why this way.")] = "",
+    ) -> ToolResult:
+        """Propose how you would go about the goal, before doing anything with an effect; the person decides."""
+        fields = {"approach": approach[:_MAX_CHARS], "reasoning": reasoning[:_MAX_CHARS], "status": "proposed"}
+        return ToolResult(success=True, operation=PROPOSE, content="Proposed.", metadata=fields)
+
+
+def proposed_by(call: Understood) -> Proposed | None:
+    """What a call proposes; None for other calls, and for one whose arguments hold no approach.
+
+    Before a decision a final answer is a proposal too: to answer just that.
+    """
+    if call.spec is None or call.error:
+        return None
+    if call.spec.name == PROPOSE:
+        approach = _text(call.arguments, "approach")
+        return Proposed(approach=approach, reasoning=_text(call.arguments, "reasoning")) if approach else None
+    if call.spec is FINAL_ANSWER:
+        answer = _text(call.arguments, *ANSWER_KEYS)
+        return Proposed(approach=answer) if answer else None
+    return None
+
+
+def proposed_among(calls: Sequence[Understood]) -> Proposed | None:
+    """The first proposal of a reply; one to act goes before one to answer."""
+    ordered = sorted(calls, key=lambda call: call.spec is FINAL_ANSWER)
+    return next((found for call in ordered if (found := proposed_by(call)) is not None), None)
+
+
+def opens_with_proposal(text: str) -> bool:
+    """Whether a text begins as a proposal does, marks of headings and emphasis aside."""
+    start = " ".join(text[:400].lstrip(" \t\r\n#*_>-`").lower().replace("\u2019", "'").split())
+    return start.replace("*", "").startswith(_OPENINGS)
+
+
+def _text(arguments: Mapping[str, object], *keys: str) -> str:
+    for key in keys:
+        try:
+            text = flat(arguments.get(key))[:_MAX_CHARS]
+        except RecursionError:
+            continue
+        if text:
+            return text
+    return ""

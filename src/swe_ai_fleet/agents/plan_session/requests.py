@@ -1,0 +1,60 @@
+"""What callers ask of plan sessions, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.tools.secrets import well_formed
+
+MAX_GOAL_CHARS = 20_000
+MAX_ENTITIES = 30
+MAX_ENTITY_CHARS = 200
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def checked_id(session_id: str) -> str:
+    """A session id as callers may choose it. Raises InvalidRequest."""
+    if not _ID.fullmatch(session_id):
+        raise InvalidRequest("a session id has letters, digits, . _ - and at most 100 characters", field="session_id")
+    return session_id
+
+
+def checked_goal(text: str) -> str:
+    """A goal. Raises InvalidRequest."""
+    if not text.strip():
+        raise InvalidRequest("a goal says what is to be reached", field="goal")
+    if len(text) > MAX_GOAL_CHARS:
+        raise InvalidRequest(f"the goal has {len(text)} characters; at most {MAX_GOAL_CHARS} are taken", field="goal")
+    return well_formed(text.strip())
+
+
+def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
+    """Names without blanks and repetitions. Raises InvalidRequest."""
+    found = tuple(name for name in dict.fromkeys(" ".join(well_formed(name).split()) for name in names) if name)
+    if len(found) > MAX_ENTITIES or any(len(name) > MAX_ENTITY_CHARS for name in found):
+        limits = f"at most {MAX_ENTITIES} of {MAX_ENTITY_CHARS} characters each"
+        raise InvalidRequest(f"the selected entities are too many or too long: {limits}", field="selected_entities")
+    return found
+
+
+def checked_decision(decision: str) -> ApprovalDecision:
+    """One of the three words. Raises InvalidRequest."""
+    try:
+        return ApprovalDecision(decision)
+    except ValueError:
+        known = ", ".join(ApprovalDecision)
+        raise InvalidRequest(
+            f"there is no decision {str(decision)[:40]!r}; there are: {known}", field="decision"
+        ) from None
+
+
+def checked_adjustment(text: str) -> str:
+    """What a person says about a proposal; it may be empty. Raises InvalidRequest."""
+    if len(text) > MAX_GOAL_CHARS:
+        raise InvalidRequest(
+            f"the adjustment has {len(text)} characters; at most {MAX_GOAL_CHARS} are taken", field="adjustment"
+        )
+    return well_formed(text.strip())

@@ -1,0 +1,125 @@
+"""A plan that a person decides about, from the goal to what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.message import Message, ToolMessage
+from swe_ai_fleet.domain.trajectory import Step, StopReason
+
+_ARGUMENT_CHARS = 1_000
+_RESULT_CHARS = 500
+
+
+class SessionStatus(StrEnum):
+    """Where a session stands. `executing` in a store that nobody works on means that its process died meanwhile."""
+
+    PLANNING = "planning"
+    AWAITING_APPROVAL = "awaiting_approval"
+    APPROVED = "approved"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Research:
+    """What was found out about the gaps of memory; `error` says why nothing was. Untrusted text."""
+
+    summary: str = ""
+    sources: tuple[str, ...] = ()
+    data_points: tuple[str, ...] = ()
+    coverage: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallMade:
+    """One call of a session, cut to size for a reader."""
+
+    step: int
+    tool: str
+    arguments: str
+    success: bool
+    outcome: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSession:
+    """All that a session is made of; with it another process goes on from exactly here.
+
+    `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
+    calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
+    """
+
+    session_id: str
+    goal: str
+    selected_entities: tuple[str, ...] = ()
+    status: SessionStatus = SessionStatus.PLANNING
+    revision: int = 0
+    messages: tuple[Message, ...] = ()
+    steps: tuple[Step, ...] = ()
+    iterations_before: int = 0
+    memory: MemoryResults = field(default_factory=MemoryResults)
+    research: Research | None = None
+    approach: str = ""
+    reasoning: str = ""
+    proposals: int = 0
+    sub_agents: int = 0
+    usage: Usage = field(default_factory=Usage)
+    answer: str = ""
+    stop_reason: StopReason | None = None
+    error: str = ""
+
+    @property
+    def own_steps(self) -> tuple[Step, ...]:
+        """The steps for the present goal."""
+        return self.steps[self.iterations_before :]
+
+    def calls_made(self, mask: Callable[[str], str] = str) -> tuple[ToolCallMade, ...]:
+        """The calls that were answered, in their order, masked before they are cut."""
+        return tuple(
+            ToolCallMade(
+                step=step.number - self.iterations_before,
+                tool=call.name,
+                arguments=mask(call.arguments)[:_ARGUMENT_CHARS],
+                success=seen.result.success,
+                outcome=str(seen.result.outcome),
+                result=mask(seen.result.observation())[:_RESULT_CHARS],
+            )
+            for step in self.own_steps
+            for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+        )
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call of its conversation is not answered yet."""
+        return bool(History(self.messages).unanswered())
+
+    def closed(self, reason: str) -> PlanSession:
+        """The session with its open calls answered."""
+        calls = History(self.messages).unanswered()
+        answers = tuple(ToolMessage(call_id=call.call_id, content=f"Error: {reason}") for call in calls)
+        return replace(self, messages=(*self.messages, *answers))
+
+    def followed_by(self, goal: str, entities: tuple[str, ...]) -> PlanSession:
+        """The session with another goal, behind the conversation it had."""
+        before = self.closed("not carried out: the person went on to something else")
+        return PlanSession(
+            session_id=self.session_id,
+            goal=goal,
+            selected_entities=entities,
+            revision=self.revision,
+            messages=before.messages,
+            steps=self.steps,
+            iterations_before=len(self.steps),
+            usage=self.usage,
+            sub_agents=self.sub_agents,
+        )

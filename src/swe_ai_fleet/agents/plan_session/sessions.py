@@ -1,0 +1,295 @@
+"""The engine of planning with a person: propose, decide, carry out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+
+import structlog
+
+from swe_ai_fleet.agents.plan_session.answers import (
+    Approved,
+    AwaitingApproval,
+    Ending,
+    PlanFailed,
+    PlanResult,
+    Rejected,
+)
+from swe_ai_fleet.agents.plan_session.briefing import briefing
+from swe_ai_fleet.agents.plan_session.gate import ADJUSTED, APPROVED
+from swe_ai_fleet.agents.plan_session.outcomes import OutcomeListener, PlanOutcome
+from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools
+from swe_ai_fleet.agents.plan_session.requests import (
+    checked_adjustment,
+    checked_decision,
+    checked_entities,
+    checked_goal,
+    checked_id,
+)
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
+from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.message import Message, UserMessage
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import ChatModel, SecretMask
+from swe_ai_fleet.tools.secrets import Secrets, well_formed
+
+_GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_INTERRUPTED = (
+    "its process ended while the approved approach was being carried out; what it did stands in the audit. "
+    "Set the goal again to go on."
+)
+_log = structlog.get_logger(__name__)
+
+
+class PlanSessions:
+    """Plans goals, waits for decisions, carries out what was approved.
+
+    Args:
+        model: The model that plans; it plays the sub-agents too.
+        tools: Opens what a session works with, by its id, for the time of one request.
+        store: Keeps the sessions between requests; without one, they end with the process.
+        limits: Of one request.
+        sub_agents: Of the sub-agents of one session.
+        listener: Hears of each session that ended.
+        mask: Replaces secrets in what the model proposed and answered, before it is kept or shown.
+        new_id: Makes ids for sessions that come without one.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ChatModel,
+        tools: Callable[[str], AbstractAsyncContextManager[PlanTools]],
+        store: SessionStore | None = None,
+        limits: Limits = PLANNER_LIMITS,
+        sub_agents: SubAgentLimits | None = None,
+        listener: OutcomeListener | None = None,
+        mask: SecretMask | None = None,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._model = model
+        self._tools = tools
+        self._store = store or SessionsInMemory()
+        self._limits = limits
+        self._sub_agents = sub_agents or SubAgentLimits()
+        self._listener = listener
+        self._secrets = mask or Secrets()
+        self._new_id = new_id
+        self._busy: set[str] = set()
+
+    async def execute_plan(
+        self, goal: str, selected_entities: Sequence[str] = (), session_id: str | None = None
+    ) -> AwaitingApproval | PlanFailed:
+        """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
+
+        The same goal again, while its proposal waits, gives that proposal; another goal goes on in the session's
+        conversation.
+
+        Args:
+            goal: What is to be reached.
+            selected_entities: Names that the person chose as relevant; none is valid.
+            session_id: A session to go on with; an unknown or absent one starts a new one.
+
+        Raises:
+            InvalidRequest: Naming the field.
+            PreconditionFailed: The session is being worked on.
+        """
+        goal, entities = checked_goal(goal), checked_entities(selected_entities)
+        session_id = checked_id(session_id or self._new_id())
+        session = PlanSession(session_id=session_id, goal=goal, selected_entities=entities)
+        async with self._alone(session_id):
+            known = await self._store.get(session_id)
+            if known is not None:
+                same = (known.goal, known.selected_entities) == (goal, entities)
+                if same and known.status is SessionStatus.AWAITING_APPROVAL:
+                    return AwaitingApproval.of(known)
+                session = known.followed_by(goal, entities)
+            session = await self._keep(session)
+            try:
+                async with self._tools(session_id) as tools:
+                    return await self._plan(session, tools)
+            except FleetError as error:
+                return await self._failed(session, str(error))
+
+    async def approve(
+        self, session_id: str, decision: ApprovalDecision | str, adjustment: str = ""
+    ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
+        """Decide about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
+
+        Raises:
+            NotFound: There is no such session.
+            PreconditionFailed: Nothing waits there, or it is being worked on.
+            InvalidRequest: There is no such decision, or an adjustment without text.
+        """
+        decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
+        async with self._alone(session_id):
+            session = await self._known(session_id)
+            if session.status is SessionStatus.APPROVED and decision is ApprovalDecision.APPROVED:
+                return Approved(session_id=session_id)
+            if session.status is not SessionStatus.AWAITING_APPROVAL:
+                raise PreconditionFailed(f"no proposal waits in this session: it is {session.status}")
+            match decision:
+                case ApprovalDecision.APPROVED:
+                    await self._keep(replace(session, status=SessionStatus.APPROVED))
+                    return Approved(session_id=session_id)
+                case ApprovalDecision.REJECTED:
+                    return await self._rejected(session, adjustment)
+                case ApprovalDecision.ADJUSTED:
+                    return await self._adjusted(session, adjustment)
+
+    async def continue_plan(self, session_id: str) -> PlanResult:
+        """Carry out what was approved, from the exact point of the proposal on. Again gives the same result.
+
+        Raises:
+            NotFound: There is no such session.
+            PreconditionFailed: Its approach is not approved, or it is being worked on.
+        """
+        async with self._alone(session_id):
+            session = await self._known(session_id)
+            match session.status:
+                case SessionStatus.COMPLETED:
+                    return self._result(session, _status(session.stop_reason))
+                case SessionStatus.EXECUTING:
+                    session = await self._keep(replace(session, status=SessionStatus.ERROR, error=_INTERRUPTED))
+                    return self._result(session, "error")
+                case SessionStatus.APPROVED:
+                    pass
+                case _:
+                    raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
+            async with self._tools(session_id) as tools:
+                session = await self._keep(replace(session, status=SessionStatus.EXECUTING))
+                return await self._carry_out(session, tools)
+
+    async def session(self, session_id: str) -> PlanSession:
+        """A session as it stands. Raises NotFound."""
+        return await self._known(session_id)
+
+    async def _plan(self, session: PlanSession, tools: PlanTools) -> AwaitingApproval | PlanFailed:
+        run = self._run(session, tools)
+        memory = await run.recall(session)
+        research = await run.research(memory.gaps)
+        session = replace(session, memory=memory, research=research)
+        sections = briefing(session)
+        first = opening(
+            "sub_session", sections, iterations=self._limits.max_iterations, later=[spec.name for spec in run.later]
+        )
+        messages = (*session.messages, first[-1]) if session.messages else first
+        return await self._propose(session, run, messages)
+
+    async def _adjusted(self, session: PlanSession, adjustment: str) -> AwaitingApproval | PlanFailed:
+        if not adjustment:
+            raise InvalidRequest("an adjustment says what is to be different", field="adjustment")
+        messages = session.messages
+        if not session.waits:
+            messages = (*messages, UserMessage(content=ADJUSTED.format(text=adjustment)))
+        async with self._tools(session.session_id) as tools:
+            return await self._propose(session, self._run(session, tools), messages, adjustment=adjustment)
+
+    async def _propose(
+        self, session: PlanSession, run: PlanningRun, messages: Sequence[Message], *, adjustment: str = ""
+    ) -> AwaitingApproval | PlanFailed:
+        trajectory, conversation, proposed = await run.propose(messages, adjustment=adjustment)
+        session = _after(session, run, trajectory, conversation)
+        if proposed is None:
+            return await self._failed(session, trajectory.error or "the model proposed nothing")
+        session = replace(
+            session,
+            status=SessionStatus.AWAITING_APPROVAL,
+            approach=self._clean(proposed.approach),
+            reasoning=self._clean(proposed.reasoning),
+            proposals=session.proposals + 1,
+            error="",
+        )
+        return AwaitingApproval.of(await self._keep(session))
+
+    async def _carry_out(self, session: PlanSession, tools: PlanTools) -> PlanResult:
+        messages = session.messages
+        if not session.waits:
+            messages = (*messages, UserMessage(content=APPROVED))
+        run = self._run(session, tools)
+        trajectory, conversation = await run.carry_out(messages)
+        session = replace(_after(session, run, trajectory, conversation), answer=self._clean(trajectory.answer))
+        if trajectory.stop_reason in FAULTS:
+            # The conversation is whole, so the next call goes on behind what was done.
+            session = await self._keep(replace(session, status=SessionStatus.APPROVED, error=trajectory.error))
+            return self._result(session, "error")
+        error = "" if trajectory.stop_reason in _GOOD_ENDS else trajectory.error
+        session = await self._keep(replace(session, status=SessionStatus.COMPLETED, error=error))
+        await self._tell(session)
+        return self._result(session, _status(session.stop_reason))
+
+    async def _rejected(self, session: PlanSession, reason: str) -> Rejected:
+        why = f": {reason}" if reason else ""
+        session = replace(session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED)
+        session = await self._keep(session.closed(f"the person rejected this approach{why}"))
+        await self._tell(session)
+        return Rejected(
+            session_id=session.session_id, message=f"The approach was rejected{why}. Nothing was carried out."
+        )
+
+    async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
+        await self._keep(replace(session, status=SessionStatus.ERROR, error=error))
+        return PlanFailed(session_id=session.session_id, error=error)
+
+    def _result(self, session: PlanSession, status: Ending) -> PlanResult:
+        return PlanResult.of(session, status, self._clean)
+
+    def _clean(self, text: str) -> str:
+        return self._secrets(well_formed(text))
+
+    def _run(self, session: PlanSession, tools: PlanTools) -> PlanningRun:
+        return PlanningRun(session, model=self._model, tools=tools, limits=self._limits, sub_agents=self._sub_agents)
+
+    async def _known(self, session_id: str) -> PlanSession:
+        session = await self._store.get(session_id)
+        if session is None:
+            raise NotFound(f"there is no session {session_id[:100]!r}", field="session_id")
+        return session
+
+    async def _keep(self, session: PlanSession) -> PlanSession:
+        kept = replace(session, revision=session.revision + 1)
+        await self._store.put(kept)
+        return kept
+
+    async def _tell(self, session: PlanSession) -> None:
+        if self._listener is None:
+            return
+        try:
+            await self._listener.on_outcome(PlanOutcome.of(session))
+        except FleetError as error:
+            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
+
+    @asynccontextmanager
+    async def _alone(self, session_id: str) -> AsyncGenerator[None]:
+        """One request at a time works on a session."""
+        if session_id in self._busy:
+            raise PreconditionFailed("the session is being worked on", hint="ask again when that is done")
+        self._busy.add(session_id)
+        try:
+            yield
+        finally:
+            self._busy.discard(session_id)
+
+
+def _after(
+    session: PlanSession, run: PlanningRun, trajectory: Trajectory, conversation: tuple[Message, ...]
+) -> PlanSession:
+    return replace(
+        session,
+        messages=conversation,
+        steps=trajectory.steps,
+        usage=session.usage + trajectory.usage,
+        sub_agents=run.sub_agents,
+        stop_reason=trajectory.stop_reason,
+    )
+
+
+def _status(stop: StopReason | None) -> Ending:
+    return "completed" if stop in _GOOD_ENDS else "limit_reached"

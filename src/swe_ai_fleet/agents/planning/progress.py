@@ -1,0 +1,191 @@
+"""How far the plans of a run are carried out, as their calls are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swe_ai_fleet.agents.planning.call_ids import PlanCallId, Purpose
+from swe_ai_fleet.agents.planning.contradiction import contradicts
+from swe_ai_fleet.agents.planning.operations import Operations
+from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanReport, PlanStep, StepReport, StepStatus
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+
+_KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
+"""What writes to the workspace but changes no file that tests speak of."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    step: PlanStep
+    status: StepStatus = StepStatus.UNREACHED
+    attempts: int = 0
+    error: str = ""
+
+
+class Progress:
+    """The plans of one run and what became of each step.
+
+    Args:
+        operations: What the steps are calls of.
+        retries: How often a step that may be tried again is, after its first failure.
+    """
+
+    def __init__(self, operations: Operations, *, retries: int = 2) -> None:
+        self._operations = operations
+        self._retries = retries
+        self._plans: list[list[_Entry]] = []
+        self._changed = self._tested = False
+        self.turns = 0
+        """How many steps of the run, planned or not, have been observed."""
+        self.reason = ""
+        """Why the plan no longer holds; empty while it does."""
+        self.failure = ""
+        """Why it was given up; empty while it was not."""
+        self.approved = self.looked = False
+        """Whether the plan at hand was proposed and let through; whether the changes so far were looked at."""
+        self.content = ""
+        """What the last step gave that succeeded."""
+        self.met: bool | None = None
+        self.missing = ""
+
+    @property
+    def plans(self) -> int:
+        return len(self._plans)
+
+    @property
+    def untested(self) -> bool:
+        """Whether files were changed and no test ran since."""
+        return self._changed and not self._tested
+
+    @property
+    def changed(self) -> bool:
+        return self._changed
+
+    def begin(self, plan: Plan) -> None:
+        """Go by this plan from here on; what is left of the one before it is replaced."""
+        for entry in self._plans[-1] if self._plans else ():
+            if entry.status is StepStatus.UNREACHED:
+                entry.status = StepStatus.REPLACED
+        self._plans.append([_Entry(step=step) for step in plan.steps])
+        self.reason = ""
+        self.approved = False
+
+    @property
+    def steps(self) -> tuple[PlanStep, ...]:
+        """The steps of the plan at hand."""
+        return tuple(entry.step for entry in self._plans[-1]) if self._plans else ()
+
+    def due(self) -> tuple[PlanCallId, PlanStep] | None:
+        """The step to carry out next and the id of its call; None where the plan is carried out."""
+        for number, entry in enumerate(self._plans[-1] if self._plans else (), start=1):
+            if entry.status is StepStatus.UNREACHED:
+                attempt = entry.attempts + 1
+                return PlanCallId(plan=self.plans, purpose=Purpose.STEP, number=number, attempt=attempt), entry.step
+        return None
+
+    def resume(self, steps: Sequence[Step], *, pending: bool = False, direct: Plan | None = None) -> None:
+        """Take in what an earlier process did: the plans as their first calls carry them, and the observations.
+
+        Where the last plan cannot be read, `reason` asks for a new one.
+
+        Args:
+            steps: All of it.
+            pending: Calls of the last step still wait for their answers.
+            direct: The first plan, where it was not the model's.
+        """
+        unread = False
+        for number, step in enumerate(steps, start=1):
+            calls = [call for each in step.reply.tool_calls if (call := PlanCallId.read(each.call_id)) is not None]
+            while calls and self.plans < calls[0].plan:
+                first = direct if direct is not None and not self.plans else None
+                plan, problems = (first, ()) if first is not None else self._operations.read(step.reply.content)
+                unread = bool(problems)
+                self.begin(plan)
+            if number < len(steps) or not pending:
+                self.observe(step)
+        if unread:
+            self.reason = "it is no longer known"
+
+    def observe(self, step: Step) -> None:
+        """Take in what the calls of a reply gave."""
+        self.turns += 1
+        for seen in step.observations:
+            call = PlanCallId.read(seen.call_id)
+            if call is None or call.plan != self.plans:
+                continue
+            match call.purpose:
+                case Purpose.STEP:
+                    self._carried_out(call, seen.result)
+                case Purpose.APPROVE:
+                    self._reviewed(seen)
+                case Purpose.VERIFY:
+                    self.looked = True
+                case Purpose.FINISH:
+                    pass
+
+    def report(self) -> PlanReport:
+        """What became of each step so far."""
+        return PlanReport(
+            steps=tuple(
+                StepReport(
+                    plan=plan,
+                    number=number,
+                    step=entry.step,
+                    status=entry.status,
+                    attempts=entry.attempts,
+                    error=entry.error,
+                )
+                for plan, entries in enumerate(self._plans, start=1)
+                for number, entry in enumerate(entries, start=1)
+            ),
+            plans=self.plans,
+            met=self.met,
+            missing=self.missing,
+        )
+
+    def _carried_out(self, call: PlanCallId, result: ToolResult) -> None:
+        entries = self._plans[-1]
+        if call.number > len(entries):
+            return
+        entry = entries[call.number - 1]
+        entry.attempts = max(entry.attempts, call.attempt)
+        entry.error = contradicts(entry.step, result)
+        self._note_changes(entry.step)
+        if not entry.error:
+            entry.status, self.content = StepStatus.DONE, result.content
+            return
+        where = f"step {call.number} ({entry.step.tool} {entry.step.operation}): {entry.error}"
+        match entry.step.on_failure:
+            case _ if result.outcome is Outcome.INTERRUPTED and self._reads(entry.step):
+                pass
+            case OnFailure.SKIP:
+                entry.status = StepStatus.SKIPPED
+            case _ if result.outcome in (Outcome.REFUSED, Outcome.INTERRUPTED):
+                # A person or a rule said why not, or nobody knows what happened: for the model to take into account.
+                entry.status, self.reason = StepStatus.FAILED, where
+            case OnFailure.REPLAN:
+                entry.status, self.reason = StepStatus.FAILED, where
+            case OnFailure.RETRY if entry.attempts <= self._retries and result.outcome is not Outcome.INVALID:
+                pass
+            case OnFailure.RETRY | OnFailure.ABORT:
+                entry.status, self.failure = StepStatus.FAILED, where
+
+    def _reviewed(self, seen: Observation) -> None:
+        self.approved = seen.result.success
+        if not seen.result.success:
+            self.reason = seen.result.error or str(seen.result.outcome)
+
+    def _reads(self, step: PlanStep) -> bool:
+        spec = self._operations.spec(step)
+        return spec is not None and spec.read_only
+
+    def _note_changes(self, step: PlanStep) -> None:
+        spec = self._operations.spec(step)
+        if spec is None or spec.read_only or spec.name in _KEEP_FILES:
+            return
+        if spec.tool == "tests":
+            self._tested = True
+        elif "workspace" in spec.locks:
+            self._changed, self._tested, self.looked = True, False, False

@@ -1,0 +1,257 @@
+"""What a model wrote as a plan or a verdict, read as tolerantly as is safe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader, Unreadable
+from swe_ai_fleet.domain.plan import OnFailure
+from swe_ai_fleet.tools.secrets.secrets import well_formed
+
+_STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
+_REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")
+_TOOL = ("tool", "toolkit", "toolname")
+_OPERATION = ("operation", "function", "action", "op", "method", "name")
+_PARAMS = ("params", "parameters", "arguments", "args", "toolinput")
+_WHY = ("why", "reason", "purpose", "description", "rationale", "thought")
+_ON_FAILURE = ("onfailure", "onerror", "onfail", "iffails")
+_EXPECT = ("expect", "expected", "expectation", "expects")
+_BOOKKEEPING = ("step", "id", "number", "index", "order", "type", "title")
+_FAILURE_WORDS = {
+    "": OnFailure.ABORT,
+    "stop": OnFailure.ABORT,
+    "fail": OnFailure.ABORT,
+    "continue": OnFailure.SKIP,
+    "ignore": OnFailure.SKIP,
+    "re-plan": OnFailure.REPLAN,
+}
+_MET = ("met", "goalmet", "ismet", "success", "done", "complete", "completed")
+_ANSWER = ("answer", "result", "response", "output", "reply", "summary", "finalanswer")
+_MISSING = ("missing", "lacks", "todo", "feedback", "reason")
+_DECODER = json.JSONDecoder(strict=False)
+MAX_CHARS = 400_000
+# Each place where a JSON value may begin can cost a walk to the end of the text.
+_MOST_TRIES = 64
+_MOST_PATIENT = 8
+_DEEPEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftStep:
+    """A step as it was written: names and parameters not yet held against any tool."""
+
+    tool: str
+    operation: str
+    params: Mapping[str, object] = field(default_factory=dict[str, object])
+    why: str = ""
+    on_failure: OnFailure = OnFailure.ABORT
+    expect: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A plan as it was written. `problems` say what could not be read; `steps` holds the others."""
+
+    steps: tuple[tuple[int, DraftStep], ...] = ()
+    reasoning: str = ""
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a verification said. `met` is None where the text says nothing of it; then it is the answer itself."""
+
+    met: bool | None
+    answer: str
+    missing: str = ""
+
+
+def read_draft(text: str) -> Draft:
+    """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises.
+
+    Steps are numbered from 1 as they were written.
+    """
+    for value in _values(text):
+        found = _plan_in(value, _DEEPEST)
+        if found is not None:
+            return found
+    return Draft(problems=("the reply holds no JSON object with a list of steps",))
+
+
+def read_verdict(text: str) -> Verdict:
+    """The verdict in a reply; a reply without one is the answer as it stands. Never raises."""
+    for value in _values(text):
+        if not isinstance(value, dict):
+            continue
+        fields = _normal(cast("dict[str, object]", value))
+        met = _first(fields, _MET)
+        if met is not None or _first(fields, _ANSWER) is not None:
+            return Verdict(
+                met=_truth(met), answer=_text(_first(fields, _ANSWER)), missing=_text(_first(fields, _MISSING))
+            )
+    return Verdict(met=None, answer=_spoken(text).strip())
+
+
+def _plan_in(value: object, depth: int) -> Draft | None:
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return _draft(items, "") if items and all(_like_step(item) for item in items) else None
+    if not isinstance(value, dict):
+        return None
+    fields = _normal(cast("dict[str, object]", value))
+    reasoning = _text(_first(fields, _REASONING))
+    for key in _STEPS:
+        listed = fields.get(key)
+        if isinstance(listed, str):
+            listed = _parsed(listed)
+        if isinstance(listed, list):
+            return _draft(cast("list[object]", listed), reasoning)
+    if _like_step(fields):
+        return _draft([fields], reasoning)
+    if depth:
+        for part in fields.values():
+            found = _plan_in(cast("object", part), depth - 1) if isinstance(part, dict) else None
+            if found is not None:
+                return found
+    return None
+
+
+def _draft(items: list[object], reasoning: str) -> Draft:
+    steps: list[tuple[int, DraftStep]] = []
+    problems: list[str] = []
+    for number, item in enumerate(items, start=1):
+        step = _step(item)
+        if isinstance(step, str):
+            problems.append(f"step {number}: {step}")
+        else:
+            steps.append((number, step))
+    return Draft(steps=tuple(steps), reasoning=reasoning, problems=tuple(problems))
+
+
+def _like_step(item: object) -> bool:
+    if not isinstance(item, dict):
+        return False
+    fields = _normal(cast("dict[str, object]", item))
+    return isinstance(_first(fields, (*_TOOL, *_OPERATION)), str | dict)
+
+
+def _step(item: object) -> DraftStep | str:
+    """A step, or what is wrong with it."""
+    if not isinstance(item, dict):
+        return f"it is a {type(item).__name__}, not an object with tool, operation and params"
+    fields = _normal(cast("dict[str, object]", item))
+    for key in _OPERATION:
+        # A call in the shape of the chat API: {"function": {"name": …, "arguments": …}}.
+        inner = fields.get(key)
+        if isinstance(inner, dict):
+            del fields[key]
+            fields = _normal(cast("dict[str, object]", inner)) | fields
+    tool, operation = _first(fields, _TOOL), _first(fields, _OPERATION)
+    if not isinstance(tool, str | None) or not isinstance(operation, str | None) or not (tool or operation):
+        return "it names no operation"
+    params = _first(fields, _PARAMS)
+    if isinstance(params, str):
+        params = _parsed(params) if params.strip() else None
+        if params is None and _text(_first(fields, _PARAMS)).strip():
+            return "its params are a text that is no JSON object"
+    if params is None:
+        known = {*_TOOL, *_OPERATION, *_PARAMS, *_WHY, *_ON_FAILURE, *_EXPECT, *_BOOKKEEPING}
+        # Small models write the parameters beside the name instead of under a key of their own.
+        params = {key: part for key, part in cast("dict[str, object]", item).items() if _plain(key) not in known}
+    if not isinstance(params, dict):
+        return f"its params are a {type(params).__name__}, not an object"
+    word = _text(_first(fields, _ON_FAILURE)).strip().lower()
+    on_failure = _FAILURE_WORDS.get(word) or next((choice for choice in OnFailure if choice == word), None)
+    if on_failure is None:
+        return f"on_failure is {word[:40]!r}; it is one of {', '.join(OnFailure)}"
+    return DraftStep(
+        tool=tool or "",
+        operation=operation or "",
+        params=cast("dict[str, object]", params),
+        why=_text(_first(fields, _WHY)),
+        on_failure=on_failure,
+        expect=_text(_first(fields, _EXPECT)).strip(),
+    )
+
+
+def _values(text: str) -> Iterator[object]:
+    """The JSON objects and lists in a text, in order, none inside another; the first ones read with patience too."""
+    text = _spoken(text)[:MAX_CHARS]
+    position = 0
+    for tries in range(_MOST_TRIES):
+        starts = [start for start in (text.find("{", position), text.find("[", position)) if start >= 0]
+        if not starts:
+            return
+        value, end = _decoded(text, min(starts), patient=tries < _MOST_PATIENT)
+        if value is not None:
+            yield value
+        position = end
+
+
+def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
+    """The value that begins there and where it ends; None where none does."""
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+        return _well_formed(value), end
+    except (ValueError, RecursionError):
+        pass
+    if patient:
+        try:
+            value, end = TolerantReader(text, unclosed=False).read(start)
+            return _well_formed(value), end
+        except (Unreadable, RecursionError):
+            pass
+    return None, start + 1
+
+
+def _well_formed(value: object) -> object:
+    """The value without halves of surrogate pairs, which JSON can spell and no log can hold."""
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            fields = cast("dict[str, object]", value)
+            return {well_formed(key): _well_formed(part) for key, part in fields.items()}
+        case list():
+            return [_well_formed(part) for part in cast("list[object]", value)]
+        case _:
+            return value
+
+
+def _spoken(text: str) -> str:
+    """The text behind the model's thoughts, which may hold drafts."""
+    return text.rpartition("</think>")[2]
+
+
+def _parsed(text: str) -> object:
+    return next(_values(text), None)
+
+
+def _normal(fields: Mapping[str, object]) -> dict[str, object]:
+    return {_plain(key): value for key, value in fields.items()}
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _first(fields: Mapping[str, object], names: tuple[str, ...]) -> object:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _text(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return ""
+
+
+def _truth(value: object) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "yes": True, "false": False, "no": False}.get(value.strip().lower())
+    return value if isinstance(value, bool) else None

@@ -1,0 +1,103 @@
+"""A recorded run as a model and as a gate: it says again what it said, and what was refused stays refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import ModelRejected
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.tool import Decision, OperationSpec
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import ChatModel
+
+
+class RecordedModel:
+    """A `ChatModel` that gives a run's replies again, in their order, whatever it is asked.
+
+    Args:
+        run: The recording.
+        until: How many replies are given again; `then` answers behind them.
+        then: The model that goes on; None: asking for more raises ModelRejected.
+    """
+
+    def __init__(self, run: RunState, *, until: int | None = None, then: ChatModel | None = None) -> None:
+        self._name = run.started.model if run.started else ""
+        self._replies = [step.reply for step in run.steps][:until]
+        self._next = 0
+        self._then = then
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every recorded reply was given."""
+        return self._next >= len(self._replies)
+
+    async def probe(self) -> ModelCapabilities:
+        """The recorded model's name; of the model that goes on, what it can do. Raises ModelError."""
+        return await self._then.probe() if self._then is not None else ModelCapabilities(model=self._name)
+
+    async def ping(self) -> None:
+        """Raises ModelError where the model that goes on does not answer."""
+        if self._then is not None:
+            await self._then.ping()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """The next recorded reply, at no cost. Raises ModelRejected behind the last one where nothing goes on."""
+        if self.exhausted:
+            if self._then is None:
+                raise ModelRejected("the recording ends here")
+            return await self._then.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        message = self._replies[self._next]
+        self._next += 1
+        finish = "tool_calls" if message.tool_calls else "stop"
+        return ModelReply(message=message, finish_reason=finish, usage=Usage(model_calls=1), model=self._name)
+
+
+class RecordedGate:
+    """An `ApprovalGate` that decides as was decided: a call that a person refused is refused in the same words."""
+
+    def __init__(self, run: RunState) -> None:
+        refused = {entry.call_id for entry in run.entries if entry.decision is Decision.REFUSED}
+        self._refusals = {
+            seen.call_id: seen.result.error
+            for step in run.steps
+            for seen in step.observations
+            if seen.call_id in refused
+        }
+
+    async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
+        """Go, or the recorded refusal."""
+        return [
+            Ruling(verdict=Verdict.REFUSE, text=self._refusals[call.call_id])
+            if call.call_id in self._refusals
+            else Ruling()
+            for call in calls
+        ]
+
+
+def forked_history(run: RunState, prompt: str) -> tuple[Message, ...]:
+    """The opening of a run, its system message replaced where another prompt is given."""
+    opening = run.started.messages if run.started else ()
+    if not prompt or not opening:
+        return opening
+    return (replace(opening[0], content=prompt), *opening[1:])
+
+
+def went_the_same_way(stop: StopReason, recorded: RunState) -> bool:
+    """Whether a replay ended as its recording did; a recording without an end is followed to its last reply."""
+    if recorded.finished is None:
+        return stop is StopReason.MODEL_ERROR
+    return stop is recorded.finished.stop_reason or (
+        stop is StopReason.MODEL_ERROR and recorded.finished.stop_reason is not StopReason.FINAL_ANSWER
+    )

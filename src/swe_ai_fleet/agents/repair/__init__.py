@@ -1,0 +1,11 @@
+"""Mends calls whose meaning is plain: their names, the JSON of their arguments, the types in them.
+
+Each repair is named, so that a trajectory shows what the model wrote and what was made of it. None changes a string
+that could be read as it stands.
+"""
+
+from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.agents.repair.fitting import fitted
+from swe_ai_fleet.agents.repair.reading import CallReader, Understood
+
+__all__ = ["CallReader", "Understood", "fitted", "read_arguments"]

@@ -1,0 +1,298 @@
+"""Arguments brought to an operation's schema where only one thing can be meant."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from swe_ai_fleet.agents.repair.aliases import COMMENTARY, PARAMETERS, Alias
+from swe_ai_fleet.agents.repair.arguments import read_object, strict_json
+from swe_ai_fleet.agents.repair.schema import (
+    Schema,
+    choices_of,
+    enum_of,
+    is_open,
+    properties_of,
+    sole_string,
+    type_of,
+    types_of,
+)
+from swe_ai_fleet.domain.tool import OperationSpec
+
+_WRAPPERS = frozenset(
+    {"arguments", "parameters", "params", "input", "args", "kwargs", "tool_input", "action_input", "properties"}
+)
+_NAMES = frozenset({"name", "tool", "tool_name", "function_name", "recipient_name"})
+_BESIDE_A_WRAPPER = _NAMES | {"type", "id"}
+_SPREAD = {"view_range": ("start_line", "end_line"), "line_range": ("start_line", "end_line")}
+_INTEGER = re.compile(r"[+-]?\d{1,18}(?:\.0{1,9})?")
+_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?")
+_MOST_LEVELS = 8
+_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
+SHELL = "shell_run_command"
+
+
+def fitted(
+    arguments: Mapping[str, object] | str, spec: OperationSpec, alias: Alias | None = None
+) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The arguments as the operation's schema has them, and what had to be changed for it.
+
+    Names are matched by their letters, then by their usual synonyms, where the operation has no such parameter. A
+    value becomes another type where its text says it is one. What does not fit stays as it is: the operation says
+    what is wrong with it. A value that fits is left alone.
+
+    Args:
+        arguments: What was read; a string means the one parameter of an operation that needs one string.
+        spec: The operation.
+        alias: Under which name the operation was asked for, if not its own.
+
+    Raises ValueError for a string that the operation can't take.
+    """
+    fitting = _Fitting(spec=spec, alias=alias)
+    root = spec.parameters
+    if isinstance(arguments, str):
+        only = sole_string(spec)
+        if not only:
+            raise ValueError("it is a string")
+        return {only: arguments}, (f"bare_string: {only}",)
+    given = fitting.unwrapped(dict(arguments), properties_of(root))
+    given = fitting.chosen(given)
+    fields = fitting.object(given, root, (), 0)
+    if spec.name == SHELL and isinstance(fields.get("command"), list):
+        fields["command"] = fitting.line(cast("list[object]", fields["command"]))
+    return fields, tuple(fitting.repairs)
+
+
+@dataclass(slots=True)
+class _Fitting:
+    spec: OperationSpec
+    alias: Alias | None
+    repairs: dict[str, None] = field(default_factory=dict[str, None])
+
+    def note(self, repair: str) -> None:
+        self.repairs[repair] = None
+
+    def unwrapped(self, given: dict[str, object], properties: Mapping[str, Schema]) -> dict[str, object]:
+        """Without `{"arguments": {…}}` and the like around it, and without the name beside it."""
+        for _ in range(0 if is_open(self.spec.parameters) else 3):
+            function = given.get("function")
+            if (
+                "function" not in properties
+                and set(given) - {"type", "id"} == {"function"}
+                and isinstance(function, dict)
+            ):
+                given = cast("dict[str, object]", function)
+                self.note("wrapper: function")
+                continue
+            keys = [key for key in given if key in _WRAPPERS and key not in properties]
+            others = given.keys() - set(keys)
+            if len(keys) != 1 or not others <= _BESIDE_A_WRAPPER or others & properties.keys():
+                return given
+            if not self._names_this(given, others):
+                return given
+            inner = given[keys[0]]
+            value = read_object(inner) if isinstance(inner, str) else inner
+            if isinstance(inner, str) and value is None:
+                return self._bare(given, inner, keys[0])
+            if not isinstance(value, dict):
+                return given
+            given = cast("dict[str, object]", value)
+            self.note(f"wrapper: {keys[0]}")
+        return given
+
+    def _names_this(self, given: Mapping[str, object], others: set[str]) -> bool:
+        """Whether a name that stands beside the arguments is no other operation's."""
+        ours = _letters(self.spec.name), _letters(self.spec.operation)
+        named = [_letters(str(given[key])) for key in others & _NAMES]
+        return all(name.endswith(ours[0]) or name == ours[1] for name in named)
+
+    def _bare(self, given: dict[str, object], inner: str, key: str) -> dict[str, object]:
+        only = sole_string(self.spec)
+        if not only or len(given) > 1:
+            return given
+        self.note(f"argument_renamed: {key} -> {only}")
+        return {only: inner}
+
+    def chosen(self, given: dict[str, object]) -> dict[str, object]:
+        """Without what the alias was chosen by and what it ignores; a range spread over its two ends."""
+        alias, properties = self.alias, properties_of(self.spec.parameters)
+        for key in list(given):
+            if key in properties:
+                continue
+            if alias is not None and key in alias.when:
+                del given[key]
+            elif (key in COMMENTARY and not is_open(self.spec.parameters)) or (alias and key in alias.ignored):
+                del given[key]
+                self.note(f"argument_left_out: {key}")
+            elif alias is not None and alias.renames.get(key, key) not in given:
+                given[alias.renames[key]] = given.pop(key)
+                self.note(f"argument_renamed: {key} -> {alias.renames[key]}")
+            elif key in _SPREAD and not set(_SPREAD[key]) & given.keys() and set(_SPREAD[key]) <= properties.keys():
+                given = self._spread(given, key)
+        return given
+
+    def _spread(self, given: dict[str, object], key: str) -> dict[str, object]:
+        ends = given[key]
+        if not isinstance(ends, list) or len(cast("list[object]", ends)) != 2:
+            return given
+        first, last = cast("list[object]", ends)
+        del given[key]
+        given |= {_SPREAD[key][0]: first} | ({} if last == -1 else {_SPREAD[key][1]: last})
+        self.note(f"argument_spread: {key}")
+        return given
+
+    def line(self, words: list[object]) -> object:
+        """An argv as the line that runs it; the script alone where it is a shell's."""
+        if not words or not all(isinstance(word, str) for word in words):
+            return words
+        self.note("type_line_of_words: command")
+        argv = cast("list[str]", words)
+        if len(argv) == 3 and argv[0] in _SHELLS and argv[1] in ("-c", "-lc"):
+            return argv[2]
+        return argv[0] if len(argv) == 1 else shlex.join(argv)
+
+    def object(self, given: dict[str, object], schema: Schema, path: tuple[str, ...], level: int) -> dict[str, object]:
+        """The fields under the schema's names, each with a value of its type."""
+        properties = properties_of(schema)
+        fields: dict[str, object] = {}
+        for key, value in given.items():
+            known = key in properties or is_open(schema)
+            name = key if known else self._renamed(key, properties, given, path)
+            if name in fields:
+                name = key
+            fields[name] = value
+        required = cast("Sequence[str]", schema.get("required", ()))
+        for name, value in list(fields.items()):
+            if name not in properties:
+                continue
+            place = ".".join((*path, name))
+            if (
+                value is None
+                and name not in required
+                and "null" not in types_of(properties[name], self.spec.parameters)
+            ):
+                del fields[name]
+                self.note(f"null_left_out: {place}")
+                continue
+            fields[name] = self.value(value, properties[name], (*path, name), level)
+        return fields
+
+    def _renamed(
+        self, key: str, properties: Mapping[str, Schema], given: Mapping[str, object], path: tuple[str, ...]
+    ) -> str:
+        free = [name for name in properties if name not in given]
+        same = [name for name in free if _letters(name) == _letters(key)]
+        folded = _snake(key)
+        meant = same or [name for name in free if any({folded, name} <= group for group in PARAMETERS)]
+        if len(meant) != 1:
+            return key
+        # Only words of our own stand in a repair: a model's might hold anything.
+        self.note(f"argument_renamed: {'' if same else f'{folded} -> '}{'.'.join((*path, meant[0]))}")
+        return meant[0]
+
+    def value(self, value: object, schema: Schema, path: tuple[str, ...], level: int) -> object:
+        """The value as the type that the schema asks for, where it is that already but for its spelling."""
+        root, place = self.spec.parameters, ".".join(path)
+        choices = choices_of(schema, root)
+        types = {str(choice.get("type", "any")) for choice in choices}
+        if level > _MOST_LEVELS:
+            return value
+        fits = bool(types & {"any", type_of(value)}) or (type_of(value) == "integer" and "number" in types)
+        if not fits:
+            changed = self._changed(value, types, choices)
+            if changed is not _SAME:
+                kind = type_of(changed)
+                self.note(f"type_{kind}: {place}")
+                value = changed
+        if isinstance(value, str) and (enum := enum_of(choices)) and value not in enum:
+            alike = [one for one in enum if isinstance(one, str) and one.casefold() == value.strip().casefold()]
+            if len(alike) == 1:
+                self.note(f"enum_spelling: {place}")
+                return alike[0]
+        return self._members(value, choices, path, level)
+
+    def _members(self, value: object, choices: Sequence[Schema], path: tuple[str, ...], level: int) -> object:
+        """The value with what it holds as the types that the schema asks for."""
+        if isinstance(value, dict):
+            inner = next((choice for choice in choices if "properties" in choice), None)
+            fields = cast("dict[str, object]", value)
+            return fields if inner is None else self.object(fields, inner, path, level + 1)
+        if isinstance(value, list):
+            items = next((choice["items"] for choice in choices if isinstance(choice.get("items"), Mapping)), None)
+            members = cast("list[object]", value)
+            if items is not None:
+                return [self.value(member, cast("Schema", items), path, level + 1) for member in members]
+            return members
+        return value
+
+    def _changed(self, value: object, types: set[str], choices: Sequence[Schema]) -> object:
+        if isinstance(value, str):
+            return _from_text(value, types, choices, self.spec.parameters)
+        if "string" in types and isinstance(value, bool | int):
+            return str(value).lower() if isinstance(value, bool) else str(value)
+        if "array" in types and not isinstance(value, list) and value is not None:
+            return [value] if _takes(choices, value, self.spec.parameters) else _SAME
+        if isinstance(value, list) and "object" not in types:
+            members = cast("list[object]", value)
+            return members[0] if len(members) == 1 and type_of(members[0]) in types else _SAME
+        if isinstance(value, float) and value.is_integer() and "integer" in types:
+            return int(value)
+        return _SAME
+
+
+_SAME = object()
+
+
+def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Schema) -> object:
+    """What a text says that stands where no text belongs."""
+    word = text.strip()
+    if "boolean" in types and word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    if "integer" in types and _INTEGER.fullmatch(word):
+        return int(word.partition(".")[0])
+    if "number" in types and _NUMBER.fullmatch(word):
+        return float(word) if "." in word else int(word)
+    if "null" in types and word.lower() in ("", "null", "none"):
+        return None
+    if types & {"array", "object"}:
+        parsed = _parsed(word)
+        if type_of(parsed) in types & {"array", "object"}:
+            return parsed
+    if "array" in types and word[:1] not in ("[", "{"):
+        if not word:
+            return list[object]()
+        return [text] if _takes(choices, text, root) else _SAME
+    return _SAME
+
+
+def _parsed(text: str) -> object:
+    if text[:1] == "{":
+        return read_object(text)
+    try:
+        return strict_json(text) if text[:1] == "[" else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
+    """Whether an array of the schema may hold the value."""
+    for choice in choices:
+        if choice.get("type") == "array":
+            items = choice.get("items")
+            types = types_of(cast("Schema", items), root) if isinstance(items, Mapping) else {"any"}
+            if types & {"any", type_of(value)}:
+                return True
+    return False
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name[:100].casefold() if character.isalnum())
+
+
+def _snake(name: str) -> str:
+    """`filePath` and `File-Path` as `file_path`."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:100])
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")

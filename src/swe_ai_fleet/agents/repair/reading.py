@@ -1,0 +1,133 @@
+"""A call as it was meant: the operation, its arguments, and what was mended to see that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.agents.repair.aliases import Alias
+from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.agents.repair.fitting import fitted
+from swe_ai_fleet.agents.repair.names import Names, split_name
+from swe_ai_fleet.agents.repair.schema import complete, sole_string
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS
+from swe_ai_fleet.tools.operation import signature
+
+MAX_SHOWN_NAME = 64
+_MAX_BARE_TEXT = 1000
+_PLAIN = re.compile(r"""(?!(?:true|false|null|none|nan|-?infinity|[-+\d.e]+)\Z)[^{}\[\]<>"'`\r\n]+""", re.IGNORECASE)
+_CUT_OFF = "; the reply was cut off because it was too long, so write less at once"
+
+Arguments = dict[str, object] | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """What a call was read as.
+
+    `spec` is None where no operation is meant; `error` says why the call can't be carried out, empty where it can be
+    tried with `arguments`; `near` are names that may have been meant. `repairs` hold only names of our own.
+    """
+
+    call: ToolCall
+    spec: OperationSpec | None = None
+    arguments: dict[str, object] = field(default_factory=dict[str, object])
+    repairs: tuple[str, ...] = ()
+    error: str = ""
+    near: tuple[str, ...] = ()
+
+
+class CallReader:
+    """Reads calls for one set of operations; holds no state beside it.
+
+    Args:
+        specs: Every operation that can be called, shown to the model or not.
+        answer: The name of the operation that ends a run; it takes its text under any of the usual keys.
+    """
+
+    def __init__(self, specs: Iterable[OperationSpec], *, answer: str) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._names = Names(self._specs.values())
+        self._answer = answer
+
+    def read(self, call: ToolCall, *, truncated: bool = False) -> Understood:
+        """What the call means; never raises.
+
+        Args:
+            call: As the model wrote it.
+            truncated: The reply was cut off, so arguments that end too early are not mended.
+        """
+        glued = "" if call.name in self._specs else split_name(call.name)[1]
+        text, repairs = call.arguments, list[str]()
+        if glued and text.strip() in ("", "{}", "null"):
+            text, repairs = glued, ["arguments_in_name"]
+            glued = ""
+        parsed: Arguments | None = None
+        problem = ""
+        try:
+            parsed, mended = read_arguments(text, truncated=truncated)
+            repairs += mended
+        except ValueError as error:
+            problem = str(error)
+
+        def fits(name: str, alias: Alias | None) -> bool:
+            return parsed is not None and self._fits(parsed, name, alias)
+
+        reading = self._names.read(call.name, fits)
+        if not reading.name or glued:
+            near = reading.near or ((reading.name,) if reading.name else ())
+            return Understood(call=call, error=f"there is no tool {call.name[:MAX_SHOWN_NAME]!r}", near=near)
+        spec = self._specs[reading.name]
+        repairs = [*([reading.repair] if reading.repair else ()), *repairs]
+        if parsed is None and (bare := _bare_text(text, spec, truncated)):
+            parsed, problem = bare, ""
+            repairs.append("bare_text")
+        if parsed is None:
+            return self._malformed(call, spec, problem + (_CUT_OFF if truncated else ""))
+        try:
+            arguments, changed = self._fitted(parsed, spec, reading.alias)
+        except ValueError as error:
+            return self._malformed(call, spec, str(error))
+        return Understood(call=call, spec=spec, arguments=arguments, repairs=(*repairs, *changed))
+
+    def _malformed(self, call: ToolCall, spec: OperationSpec, problem: str) -> Understood:
+        error = f"the arguments of {spec.name} are not a JSON object: {problem}. Signature: {signature(spec)}"
+        return Understood(call=call, spec=spec, error=error)
+
+    def _fitted(
+        self, parsed: Arguments, spec: OperationSpec, alias: Alias | None
+    ) -> tuple[dict[str, object], tuple[str, ...]]:
+        if spec.name == self._answer and isinstance(parsed, dict) and _answers(parsed):
+            return parsed, ()
+        return fitted(parsed, spec, alias)
+
+    def _fits(self, parsed: Arguments, name: str, alias: Alias | None) -> bool:
+        """Whether the arguments are those of the operation, under the alias or as they are."""
+        spec = self._specs.get(name)
+        if spec is None:
+            return False
+        if alias is not None:
+            fields = parsed if isinstance(parsed, dict) else {}
+            if any(fields.get(key) != value for key, value in alias.when.items()):
+                return False
+        try:
+            arguments, _ = self._fitted(parsed, spec, alias)
+        except ValueError:
+            return False
+        return _answers(arguments) if name == self._answer else complete(arguments, spec)
+
+
+def _answers(arguments: dict[str, object]) -> bool:
+    return any(arguments.get(key) is not None for key in ANSWER_KEYS)
+
+
+def _bare_text(text: str, spec: OperationSpec, truncated: bool) -> str:
+    """Text that is no JSON as the one string of an operation that only reads; a guess must not have effects."""
+    words = text.strip()
+    harmless = spec.read_only and not spec.executes and not spec.network
+    if truncated or not harmless or not sole_string(spec) or len(words) > _MAX_BARE_TEXT:
+        return ""
+    return words if _PLAIN.fullmatch(words) else ""

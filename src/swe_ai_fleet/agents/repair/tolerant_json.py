@@ -1,0 +1,225 @@
+"""A reader of JSON as models write it: one pass, bounded depth, and no guess about what a string holds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import cast
+
+MAX_DEPTH = 100
+
+_SPACE = re.compile(r"\s*")
+_PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_KEY = re.compile(r"[A-Za-z_$][\w$-]{0,199}")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,399})(?:\.\d{1,399})?(?:[eE][+-]?\d{1,9})?(?![\w.])")
+_CONSTANT = re.compile(r"(true|True|TRUE|false|False|FALSE|null|None|NULL)(?!\w)")
+_CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "'": "'"}
+# Of a regular expression: in JSON they mean nothing, so only one thing can be meant.
+_LITERAL_ESCAPES = frozenset("dDsSwWBAZ.^$*+?()[]{}|-_ &#~%@!,;:=<>")
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
+
+
+class Unreadable(ValueError):
+    """The text is no JSON even read with patience; `position` is where that shows, in characters from its start."""
+
+    def __init__(self, problem: str, position: int) -> None:
+        super().__init__(problem)
+        self.position = position
+
+
+class TolerantReader:
+    """Reads one value.
+
+    Beside JSON it takes: control characters in strings, single quotes, Python's constants, keys without quotes, `=`
+    for `:`, a missing comma before a quoted key, a superfluous one at an end, backslashes before characters that no
+    escape has, and a whole object in round brackets. With `unclosed`, brackets may be missing at the end; a string
+    must always be closed, for who knows what is missing of it. What it took beyond JSON stands in `repairs`.
+
+    Args:
+        text: The text; nothing of it is copied but the values.
+        unclosed: Whether missing closing brackets are forgiven.
+    """
+
+    def __init__(self, text: str, *, unclosed: bool) -> None:
+        self._text = text
+        self._unclosed = unclosed
+        self.repairs: dict[str, None] = {}
+        self.closed = True
+        """Whether every bracket was closed by the text itself."""
+
+    def read(self, start: int) -> tuple[object, int]:
+        """The value that begins at `start`, and where it ends. Raises Unreadable."""
+        return self._value(self._skip(start), 0)
+
+    def _value(self, at: int, depth: int) -> tuple[object, int]:
+        if depth > MAX_DEPTH:
+            raise Unreadable("it is nested too deeply", at)
+        text = self._text
+        character = text[at : at + 1]
+        if character == "(" and not depth:
+            self._mend("json_round_brackets")
+            return self._object(at, depth)
+        if character == "{":
+            return self._object(at, depth)
+        if character == "[":
+            return self._array(at, depth)
+        if character in ('"', "'") and character:
+            return self._string(at)
+        if (found := _NUMBER.match(text, at)) is not None:
+            return _number(found[0], at), found.end()
+        if (found := _CONSTANT.match(text, at)) is not None:
+            if found[1] not in ("true", "false", "null"):
+                self._mend("json_python_constant")
+            return _CONSTANTS[found[1].lower()], found.end()
+        raise Unreadable("a value is missing" if character else "it ends too early", at)
+
+    def _object(self, at: int, depth: int) -> tuple[object, int]:
+        closing = _CLOSING[self._text[at]]
+        fields: dict[str, object] = {}
+        at = self._skip(at + 1)
+        while True:
+            if (end := self._end(at, closing)) is not None:
+                return fields, end
+            key, at = self._key(at)
+            at = self._skip(at)
+            if self._text[at : at + 1] == "=":
+                self._mend("json_equals_sign")
+                at += 2 if self._text[at : at + 2] == "=>" else 1
+            elif self._text[at : at + 1] == ":":
+                at += 1
+            else:
+                raise Unreadable("':' is missing" if at < len(self._text) else "it ends too early", at)
+            fields[key], at = self._value(self._skip(at), depth + 1)
+            at = self._comma(at, closing)
+
+    def _array(self, at: int, depth: int) -> tuple[object, int]:
+        items: list[object] = []
+        at = self._skip(at + 1)
+        while True:
+            if (end := self._end(at, "]")) is not None:
+                return items, end
+            item, at = self._value(at, depth + 1)
+            items.append(item)
+            at = self._comma(at, "]")
+
+    def _end(self, at: int, closing: str) -> int | None:
+        """Where the container ends if it ends here."""
+        character = self._text[at : at + 1]
+        if character == closing:
+            return at + 1
+        if not character and self._unclosed:
+            self._mend("json_unclosed_brackets")
+            self.closed = False
+            return at
+        return None
+
+    def _comma(self, at: int, closing: str) -> int:
+        at = self._skip(at)
+        character = self._text[at : at + 1]
+        if character == ",":
+            at = self._skip(at + 1)
+            if self._text[at : at + 1] == closing:
+                self._mend("json_trailing_comma")
+            elif at >= len(self._text):
+                # More was to come, and nobody knows what.
+                raise Unreadable("it ends too early", at)
+        elif character and character != closing:
+            if closing == "]" or character not in "\"'":
+                raise Unreadable(f"',' or '{closing}' is missing", at)
+            self._mend("json_missing_comma")
+        return at
+
+    def _key(self, at: int) -> tuple[str, int]:
+        if self._text[at : at + 1] in ('"', "'") and at < len(self._text):
+            return self._string(at)
+        found = _KEY.match(self._text, at)
+        if found is None:
+            raise Unreadable("a name in quotes is missing" if at < len(self._text) else "it ends too early", at)
+        self._mend("json_unquoted_key")
+        return found[0], found.end()
+
+    def _string(self, at: int) -> tuple[str, int]:
+        text, quote, start = self._text, self._text[at], at
+        if quote == "'":
+            self._mend("json_single_quotes")
+        if text.startswith(quote * 3, at):
+            raise Unreadable("triple quotes are Python's", at)
+        pieces: list[str] = []
+        at += 1
+        while True:
+            plain = _PLAIN[quote].match(text, at)
+            assert plain is not None
+            pieces.append(plain[0])
+            at = plain.end()
+            if at >= len(text):
+                raise Unreadable("the string that begins here is not closed", start)
+            if text[at] == quote:
+                break
+            piece, at = self._escape(at, quote)
+            pieces.append(piece)
+        if _CONTROL.search(text, start, at):
+            self._mend("json_control_characters")
+        return _joined("".join(pieces)), at + 1
+
+    def _escape(self, at: int, quote: str) -> tuple[str, int]:
+        character = self._text[at + 1 : at + 2]
+        if character in _ESCAPES and character:
+            if character == "'" and quote == '"':
+                self._mend("json_escape")
+            return _ESCAPES[character], at + 2
+        digits = {"u": 4, "x": 2 if quote == "'" else 0}.get(character, 0)
+        if digits:
+            code = self._text[at + 2 : at + 2 + digits]
+            if len(code) == digits and all(one in "0123456789abcdefABCDEF" for one in code):
+                return chr(int(code, 16)), at + 2 + digits
+        if character and character in _LITERAL_ESCAPES:
+            self._mend("json_escape")
+            return "\\" + character, at + 2
+        raise Unreadable("this backslash begins no escape that JSON has", at)
+
+    def _skip(self, at: int) -> int:
+        found = _SPACE.match(self._text, at)
+        if found is None:
+            return at
+        if found.end() > at and found[0].strip(" \t\r\n"):
+            self._mend("json_odd_space")
+        return found.end()
+
+    def _mend(self, name: str) -> None:
+        self.repairs[name] = None
+
+
+def too_deep(value: object) -> bool:
+    """Whether more than `MAX_DEPTH` containers stand within one another."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return False
+    return True
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+def _number(text: str, at: int) -> int | float:
+    if any(character in text for character in ".eE"):
+        value = float(text)
+        if math.isinf(value):
+            raise Unreadable("the number is too large", at)
+        return value
+    return int(text)
+
+
+def _joined(text: str) -> str:
+    """The text with pairs of surrogates that were written one by one as the characters they are."""
+    if not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -1,0 +1,135 @@
+"""A run goes on in another process: conversation, budget and audit chain from the log, the workspace from a blob."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.event import Event, MessageAdded, ToolFinished, WorkspaceCheckpointed
+from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
+from swe_ai_fleet.tools.audit import AuditTrail, now
+
+BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
+_MOST_LISTED = 20
+_LINE = 300
+_NOT_BEGUN = "not carried out: the machine that you worked on was lost before this call began."
+_LOST = (
+    "The machine that you worked on was lost. You go on in a new workspace, with your files as they were {when}. "
+    "Ignored files (caches, build output) and whatever ran are gone. What these calls changed after that is gone too:\n"
+    "{calls}\nLook at the state of the repository, and do again what is still needed."
+)
+
+
+async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> RunState:
+    """A run as the log tells it now. Claim its subject first: until then its last owner may still write."""
+    events: list[Event] = []
+    async with aclosing(log.read(tenant, execution_id)) as stored:
+        events.extend([one.event async for one in stored])
+    return fold_run(events, agent_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceKeeper:
+    """Keeps one clone beyond the life of its directory.
+
+    Args:
+        clone: What is kept.
+        journal: Where it is said.
+        put: Stores a bundle.
+        trail: Counts the operations that changed something.
+    """
+
+    clone: Clone
+    journal: Journal
+    put: Callable[[bytes], Awaitable[BlobRef]]
+    trail: AuditTrail
+
+    async def keep(self, step: int) -> None:
+        """Store the clone as it stands; durable when this returns. Raises FleetError."""
+        taken = await self.clone.checkpoint()
+        bundle = await self.put(taken.bundle) if taken.bundle else None
+        await self.journal.append(
+            WorkspaceCheckpointed(
+                step=step,
+                revision=self.trail.revision,
+                commit=taken.commit,
+                head=taken.head,
+                branch=taken.branch,
+                bundle=bundle,
+            )
+        )
+
+
+async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -> RunState:
+    """Put a clean clone and an empty trail where the run left off; the run as the model is to see it.
+
+    What was interrupted gets its observation, and where changes are lost the model is told; both stand in the log.
+    Raises FleetError where the workspace cannot be had again.
+    """
+    clone, journal, trail = keeper.clone, keeper.journal, keeper.trail
+    trail.entries.extend(earlier.entries)
+    trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
+    kept = earlier.checkpoint
+    if kept is not None:
+        bundle = await blobs.get(kept.bundle) if kept.bundle is not None else b""
+        await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
+    messages: list[Message] = list(earlier.messages)
+    steps = list(earlier.steps)
+
+    def observe(call_id: str, result: ToolResult) -> None:
+        messages.append(ToolMessage(call_id=call_id, content=result.observation()))
+        seen = Observation(call_id=call_id, result=result)
+        steps[-1] = replace(steps[-1], observations=(*steps[-1].observations, seen))
+
+    for call_id, entry in earlier.dangling.items():
+        observe(call_id, _close(entry, trail, journal))
+    if earlier.lost:
+        # Where the next restart would begin, so that what is told here is not told then.
+        if kept is not None:
+            journal.post(kept)
+        else:
+            await keeper.keep(len(steps))
+        # Calls that were made with the lost files in mind are not carried out without them.
+        for call in _unanswered(steps):
+            result = ToolResult(success=False, operation=call.name, error=_NOT_BEGUN, outcome=Outcome.INTERRUPTED)
+            observe(call.call_id, result)
+            journal.post(MessageAdded(step=len(steps), message=messages[-1]))
+        notice = UserMessage(content=_loss(earlier))
+        messages.append(notice)
+        journal.post(MessageAdded(step=len(steps), message=notice))
+    return replace(earlier, messages=tuple(messages), steps=tuple(steps), dangling={}, lost=())
+
+
+def _close(entry: AuditEntry, trail: AuditTrail, journal: Journal) -> ToolResult:
+    """The result of a call that began and of which nothing more is known, audited."""
+    result = interrupted(f"{entry.tool}_{entry.operation}")
+    closed = replace(
+        entry,
+        seq=len(trail.entries) + 1,
+        at=now(),
+        outcome=Outcome.INTERRUPTED,
+        reason="the process that ran it ended",
+    )
+    journal.post(ToolFinished(entry=trail.seal(closed), result=result))
+    return result
+
+
+def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
+    if not steps:
+        return []
+    seen = {observation.call_id for observation in steps[-1].observations}
+    return [call for call in steps[-1].reply.tool_calls if call.call_id not in seen]
+
+
+def _loss(earlier: RunState) -> str:
+    when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
+    calls = [f"- {entry.tool}_{entry.operation} {dict(entry.arguments)}"[:_LINE] for entry in earlier.lost]
+    shown = [*calls[:_MOST_LISTED], *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else [])]
+    return _LOST.format(when=when, calls="\n".join(shown))

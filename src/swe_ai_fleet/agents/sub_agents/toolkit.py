@@ -1,0 +1,282 @@
+"""Sub-agents, and the search of memory that comes before them, as operations of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import BeforeValidator, Field
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.sub_agents.exploring import explore, offered
+from swe_ai_fleet.agents.sub_agents.limits import Allowance, SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
+from swe_ai_fleet.agents.sub_agents.results import (
+    described,
+    format_check,
+    key_of,
+    listed,
+    researched,
+    result,
+    told,
+    unfinished,
+    verdict,
+)
+from swe_ai_fleet.agents.sub_agents.shapes import (
+    OutputShape,
+    PlanShape,
+    ResearchShape,
+    ScheduleShape,
+    Shape,
+    VerdictShape,
+    as_texts,
+    flat,
+)
+from swe_ai_fleet.agents.sub_agents.structured import reply_in_shape
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.ports import ChatModel, Workspace
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline
+
+S = TypeVar("S", bound=Shape)
+WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
+LOOKING_OPERATIONS = (
+    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
+    "git_log", "search_memory", "research",
+)  # fmt: skip
+"""What the verifier looks around with, as far as the run has it."""
+
+MAX_GAPS = 40
+MAX_RESEARCH_ITERATIONS = 10
+MAX_WORDS_CHARS = 40_000
+# A sub-agent's own budget ends it; this stands behind that, its last words included.
+_SECONDS = 900.0
+
+Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]
+Names = Annotated[list[str], BeforeValidator(as_texts)]
+
+
+class SubAgentTools(Toolkit):
+    """`search_memory`, `research`, `call_planner`, `call_verifier`, `call_executor` and `call_generator`.
+
+    Each but the first is a sub-agent: a prompt and a short history of its own, a part of the run's budget, an answer in
+    a fixed shape. None changes anything. What they spend is settled with the run's budget; the metadata of a result
+    hold, under `sub_agent`, what it did and spent.
+
+    Args:
+        workspace: Where the run works.
+        pipeline: The way every call goes, those of sub-agents too: same policy, audit trail and mask.
+        model: Who plays the sub-agents.
+        budget: What the run may spend; each sub-agent gets a part of what is left when it is called.
+        toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
+        without: Names among them that lack what they need here, such as a search server.
+        memory: What `search_memory` asks; without one, the repository's documents and history.
+        limits: Of depth, number and each one's budget.
+        used: How many sub-agents an earlier part of the same run had.
+    """
+
+    name: ClassVar[str] = "sub_agents"
+    bare: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        pipeline: Pipeline | None = None,
+        *,
+        model: ChatModel,
+        budget: Budget,
+        toolkits: Mapping[str, Toolkit] | None = None,
+        without: Collection[str] = (),
+        memory: MemorySearch | None = None,
+        limits: SubAgentLimits | None = None,
+        used: int = 0,
+    ) -> None:
+        super().__init__(workspace, pipeline)
+        self._model = model
+        self._budget = budget
+        self._toolkits = dict(toolkits or {})
+        self._without = frozenset(without)
+        self._memory = memory or RepositoryMemory(workspace)
+        self._allowance = Allowance(limits or SubAgentLimits(), used=used)
+        self._depth = 1
+        self._gaps: dict[str, str] = {}
+
+    @property
+    def used(self) -> int:
+        """How many sub-agents the run had so far."""
+        return self._allowance.used
+
+    @property
+    def can_research(self) -> bool:
+        """Whether anything here reaches the web."""
+        return bool(self._web())
+
+    def know(self, results: MemoryResults) -> None:
+        """Take in what somebody else asked memory: its gaps may be researched."""
+        self._gaps |= {key_of(gap): gap for gap in results.gaps}
+
+    @operation(read_only=True, locks=(), time_limit_seconds=120.0)
+    async def search_memory(
+        self,
+        entities: Annotated[Names, Field(description="Names to look for exactly as written.")] = [],  # noqa: B006
+        queries: Annotated[Names, Field(description="Questions or key words.")] = [],  # noqa: B006
+    ) -> ToolResult:
+        """Search what the project knows: its documents, docstrings and commit messages.
+
+        Says how much of what was asked it covers, and which of it are gaps.
+        """
+        results = await self._memory.search(entities, queries)
+        self.know(results)
+        return ToolResult(
+            success=True, operation="search_memory", content=described(results), metadata=to_plain(results)
+        )
+
+    @operation(read_only=True, risk=Risk.MEDIUM, network=True, locks=(), time_limit_seconds=_SECONDS)
+    async def research(
+        self,
+        gaps: Annotated[Names, Field(description="Gaps that search_memory named, as it wrote them.")],
+        max_iterations: Annotated[
+            int, Field(description="Turns of the researcher.", ge=1, le=MAX_RESEARCH_ITERATIONS)
+        ] = 5,
+    ) -> ToolResult:
+        """Have the gaps of memory researched on the web; gives a summary, facts and sources."""
+        wanted = self._researchable(gaps)
+        web = self._web()
+        if not web:
+            raise ToolFailure("nothing here reaches the web; go on with what is known and say what is not")
+        messages = opening(
+            "sub_research", [("Gaps", "\n".join(f"- {gap}" for gap in wanted))], iterations=max_iterations
+        )
+        with self._allowance.grant("research", self._budget, max_iterations=max_iterations) as budget:
+            explored = await explore(
+                self._model,
+                messages,
+                ResearchShape,
+                toolkits=self._toolkits,
+                pipeline=self.pipeline,
+                names=web,
+                budget=budget,
+            )
+        return researched(wanted, explored)
+
+    @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
+    async def call_planner(
+        self,
+        goal: Annotated[Words, Field(description="What is to be reached.")],
+        context: Annotated[Words, Field(description="What the planner must know; it sees nothing else.")] = "",
+        approach: Annotated[Words, Field(description="How to go about it, if that is settled.")] = "",
+    ) -> ToolResult:
+        """Have a plan made: its steps and the reasoning behind them."""
+        sections = [("Goal", goal), ("Context", context), ("Approach", approach)]
+        plan, did = await self._ask("call_planner", opening("sub_planner", sections), PlanShape)
+        return result("call_planner", listed(plan.plan, plan.reasoning), plan.model_dump(), did)
+
+    @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
+    async def call_verifier(
+        self,
+        plan: Annotated[Words, Field(description="The plan, whole.")],
+        context: Annotated[Words, Field(description="What the verifier must know.")] = "",
+        criteria: Annotated[Words, Field(description="What the plan must meet.")] = "",
+    ) -> ToolResult:
+        """Have a plan checked against the repository before it is carried out."""
+        sections = [("Plan", plan), ("Context", context), ("Criteria", criteria)]
+        toolkits = self._for_children()
+        looks = offered(toolkits, self.pipeline, [name for name in LOOKING_OPERATIONS if name not in self._without])
+        messages = opening("sub_verifier", sections, looks=bool(looks))
+        if not looks:
+            judged, did = await self._ask("call_verifier", messages, VerdictShape)
+            return verdict(judged, did)
+        with self._allowance.grant("call_verifier", self._budget) as budget:
+            self._hand_down(toolkits, budget)
+            explored = await explore(
+                self._model,
+                messages,
+                VerdictShape,
+                toolkits=toolkits,
+                pipeline=self.pipeline,
+                names=looks,
+                budget=budget,
+            )
+        did = told("call_verifier", explored.trajectory)
+        if explored.conclusion is None:
+            return unfinished("call_verifier", explored.trajectory, did)
+        return verdict(explored.conclusion, did)
+
+    @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
+    async def call_executor(
+        self,
+        plan: Annotated[Words, Field(description="The plan, whole.")],
+        context: Annotated[Words, Field(description="What the executor must know.")] = "",
+        resources: Annotated[Words, Field(description="Tools, people, time and limits there are.")] = "",
+    ) -> ToolResult:
+        """Have a plan turned into concrete steps and a timeline. It carries nothing out."""
+        sections = [("Plan", plan), ("Context", context), ("Resources", resources)]
+        schedule, did = await self._ask("call_executor", opening("sub_executor", sections), ScheduleShape)
+        return result("call_executor", listed(schedule.steps, schedule.timeline), schedule.model_dump(), did)
+
+    @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
+    async def call_generator(
+        self,
+        data: Annotated[Words, Field(description="All that the output is made of.")],
+        format: Annotated[Words, Field(description="Such as json, csv, markdown.")] = "markdown",  # noqa: A002
+    ) -> ToolResult:
+        """Have an output made out of data, in a format."""
+        messages = opening("sub_generator", [("Format", format), ("Data", data)])
+        made, did = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
+        return result("call_generator", made.output, {"output": made.output, "format": format}, did)
+
+    async def _ask(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        shape: type[S],
+        *,
+        check: Callable[[S], str] | None = None,
+    ) -> tuple[S, Mapping[str, object]]:
+        """What a sub-agent of one reply says, and what it spent."""
+        with self._allowance.grant(name, self._budget) as budget:
+            answer = await reply_in_shape(self._model, messages, shape, budget=budget, check=check)
+            usage = budget.total()
+        return answer, {"name": name, "iterations": usage.model_calls, "usage": to_plain(usage)}
+
+    def _web(self) -> tuple[str, ...]:
+        return offered(self._toolkits, self.pipeline, [name for name in WEB_OPERATIONS if name not in self._without])
+
+    def _researchable(self, gaps: Sequence[str]) -> list[str]:
+        """Those that memory named as gaps. Raises ToolFailure where none is."""
+        asked = {key_of(gap): self._gaps[key_of(gap)] for gap in gaps if key_of(gap) in self._gaps}
+        if not asked:
+            known = "; ".join(self._gaps.values())
+            raise ToolFailure(
+                f"only gaps that search_memory named are researched; open are: {known}"
+                if known
+                else "only gaps that search_memory named are researched, and it named none: search memory first"
+            )
+        return list(asked.values())[:MAX_GAPS]
+
+    def _for_children(self) -> dict[str, Toolkit]:
+        """The toolkits a sub-agent chooses from; sub-agents of its own only above the deepest level."""
+        kits = {name: kit for name, kit in self._toolkits.items() if name != self.name}
+        if self._depth < self._allowance.limits.depth:
+            below = SubAgentTools(
+                self.workspace,
+                self.pipeline,
+                model=self._model,
+                budget=self._budget,
+                toolkits=kits,
+                without=self._without,
+                memory=self._memory,
+            )
+            below._allowance, below._depth = self._allowance, self._depth + 1
+            kits[self.name] = below
+        return kits
+
+    def _hand_down(self, toolkits: Mapping[str, Toolkit], budget: Budget) -> None:
+        below = toolkits.get(self.name)
+        if isinstance(below, SubAgentTools):
+            below._budget = budget

@@ -1,0 +1,227 @@
+"""The notations that open models write tool calls in, each read from where its opening mark ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swe_ai_fleet.agents.tool_call_json import RawToolCall, calls_in, decode, dumps, is_call
+
+OPENING = re.compile(
+    r"(?P<thought><think(?:ing)?>)"
+    r"|(?P<wrapper><[|\uff5c]tool[\u2581_]calls(?:_section)?[\u2581_]begin[|\uff5c]>|<minimax:tool_call>)"
+    r"|(?P<tag><(?:tool_?calls?|function_?calls?)>)"
+    r"|(?P<function><function(?:=| name=)\"?(?P<named>[^<>\"\s]{1,200})\"?>)"
+    r"|(?P<invoke><invoke name=\"?(?P<invoked>[^<>\"\s]{1,200})\"?>)"
+    r"|(?P<python><\|python_tag\|>)"
+    r"|(?P<bracket>\[TOOL_CALLS\])"
+    r"|(?P<special><[|\uff5c]tool[\u2581_]call[\u2581_]begin[|\uff5c]>)"
+)
+# Possessive, all of them: white space without end must not be walked twice.
+_CLOSING = re.compile(
+    r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
+    r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
+)
+_SPACE = re.compile(r"\s*+")
+_AND = re.compile(r"\s*+;?\s*+(?=\{)")
+_NAMED = re.compile(
+    r"\s*+(?:function<[|\uff5c]tool[\u2581_]sep[|\uff5c]>)?+(?:functions\.)?+(?P<name>[A-Za-z_][\w.\-]{0,199}+)(?::\d{1,6})?+\s*+"
+    r"(?:\[CALL_ID\]\w{1,64}+)?+(?:\[ARGS\]|<[|\uff5c]tool[\u2581_]sep[|\uff5c]>|<\|tool_call_argument_begin\|>)?+\s*+"
+    r"(?P<fence>```(?:json)?+\s*+)?+(?=\{)"
+)
+_PARAMETER = re.compile(r"\s*+<parameter(?:=| name=)\"?([^<>\"\s]{1,200}+)\"?>")
+_AFTER_PARAMETER = re.compile(r"\s*+(?:<parameter[= ]|</(?:function|invoke|tool_call)>|\Z)")
+_KEYED = re.compile(r"\n*+([A-Za-z_][\w.\-]{0,199}+)\n*+(?=<arg_key>|</tool_call>)")
+_KEY = re.compile(r"\s*+<arg_key>([^<>]{1,200}+)</arg_key>\s*+<arg_value>")
+_NAME = re.compile(r"""["']name["']\s*+:\s*+["']([^"'\\\s]{1,200})["']""")
+_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*+:\s*+""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Calls that end at `end`, closing marks included; none where a mark only wraps others."""
+
+    end: int
+    calls: tuple[RawToolCall, ...] = ()
+
+
+class DialectReader:
+    """Reads calls out of one text. `walked` counts the characters looked at, so that a caller can stop in time."""
+
+    def __init__(self, text: str, *, truncated: bool = False) -> None:
+        self.walked = 0
+        self._text = text
+        self._truncated = truncated
+        self._absent: dict[str, int] = {}
+
+    def read(self, mark: re.Match[str]) -> Found | None:
+        """What the notation that a match of `OPENING` opens says; None where that is no call."""
+        start = mark.end()
+        readers: dict[str, Callable[[], Found | None]] = {
+            "wrapper": lambda: self._wrapper(start),
+            "tag": lambda: self._tag(start),
+            "function": lambda: self._function(start, mark["named"], "</function>"),
+            "invoke": lambda: self._function(start, mark["invoked"], "</invoke>"),
+            "python": lambda: self._python_tag(start),
+            "bracket": lambda: self._bracket(start),
+            "special": lambda: self._named(start),
+        }
+        return readers[mark.lastgroup or ""]()
+
+    def whole(self, start: int) -> tuple[RawToolCall, ...]:
+        """The calls, if the text from `start` on is one JSON value that is nothing else, fenced or not."""
+        body = self._text[start:].strip()
+        if body.startswith("```") and body.endswith("```") and len(body) > 6:
+            body = body[3:-3].removeprefix("json").removeprefix("tool_call").strip()
+        if not body.startswith(("{", "[")):
+            return ()
+        value, end = decode(body, 0)
+        return tuple(calls_in(value) or ()) if end == len(body) and is_call(value) else ()
+
+    def find(self, tag: str, start: int) -> int:
+        """Where a tag is next, or -1. One that is not there is looked for once."""
+        if start >= self._absent.get(tag, len(self._text) + 1):
+            return -1
+        at = self._text.find(tag, start)
+        self.walked += (len(self._text) if at < 0 else at) - start
+        if at < 0:
+            self._absent[tag] = start
+        return at
+
+    def _wrapper(self, start: int) -> Found | None:
+        inner = self._skip(start)
+        return Found(end=inner) if OPENING.match(self._text, inner) else None
+
+    def _tag(self, start: int) -> Found | None:
+        inner = OPENING.match(self._text, self._skip(start))
+        if inner is not None and inner.lastgroup in ("function", "invoke"):
+            return self.read(inner)
+        if inner is not None:
+            return None if inner["thought"] else Found(end=inner.start())
+        value, end = self._decode(start)
+        if value is not None:
+            calls = calls_in(value)
+            return None if calls is None else self._closed(end, calls)
+        named = self._named(start) or self._keyed(start)
+        return named if named is not None else self._broken(start)
+
+    def _function(self, start: int, name: str, closing: str) -> Found | None:
+        if _PARAMETER.match(self._text, start):
+            return self._parameters(start, name, closing)
+        value, end = self._decode(start)
+        if value is not None:
+            closed = _CLOSING.match(self._text, end)
+            if closed or (isinstance(value, dict) and not self._truncated):
+                call = RawToolCall(name=name, arguments=self._text[start:end].strip())
+                return Found(end=closed.end() if closed else end, calls=(call,))
+        at = self.find(closing, start)
+        if at < 0:
+            return None
+        body = self._text[start:at].strip()
+        return self._closed(at, [RawToolCall(name=name, arguments=body or "{}")])
+
+    def _parameters(self, start: int, name: str, closing: str) -> Found | None:
+        values: dict[str, str] = {}
+        position = start
+        while (parameter := _PARAMETER.match(self._text, position)) is not None:
+            end = self.find("</parameter>", parameter.end())
+            # A file's content may hold the closing tag too: the right one has a tag behind it.
+            while end >= 0 and not _AFTER_PARAMETER.match(self._text, end + len("</parameter>")):
+                end = self.find("</parameter>", end + 1)
+            position = end + len("</parameter>")
+            if end < 0:
+                end = position = self.find(closing, parameter.end())
+            if end < 0:
+                return None
+            values[parameter[1]] = _unpadded(self._text[parameter.end() : end])
+        return self._closed(position, [RawToolCall(name=name, arguments=dumps(values))])
+
+    def _keyed(self, start: int) -> Found | None:
+        named = _KEYED.match(self._text, start)
+        if named is None:
+            return None
+        values: dict[str, str] = {}
+        position = named.end()
+        while (key := _KEY.match(self._text, position)) is not None:
+            end = self.find("</arg_value>", key.end())
+            if end < 0:
+                return None
+            values[key[1].strip()] = _unpadded(self._text[key.end() : end])
+            position = end + len("</arg_value>")
+        return self._closed(position, [RawToolCall(name=named[1], arguments=dumps(values))])
+
+    def _python_tag(self, start: int) -> Found | None:
+        calls: list[RawToolCall] = []
+        following: re.Match[str] | None = _AND.match(self._text, start)
+        while following is not None:
+            value, end = self._decode(following.end())
+            found = calls_in(value)
+            if found is None:
+                break
+            calls += found
+            start = end
+            following = _AND.match(self._text, end)
+        return self._ended(start, calls) if calls else None
+
+    def _bracket(self, start: int) -> Found | None:
+        value, end = self._decode(start)
+        if value is None:
+            return self._named(start)
+        calls = calls_in(value)
+        return None if calls is None else self._ended(end, calls)
+
+    def _named(self, start: int) -> Found | None:
+        named = _NAMED.match(self._text, start)
+        if named is None:
+            return None
+        value, end = self._decode(named.end())
+        if value is None:
+            return None
+        if named["fence"]:
+            fence = self._skip(end)
+            closed = end if not self._text.startswith("```", fence) else fence + 3
+        else:
+            closed = end
+        return self._ended(closed, [RawToolCall(name=named["name"], arguments=self._text[named.end() : end])])
+
+    def _broken(self, start: int) -> Found | None:
+        """JSON that is none but names its tool is still a call: the tool's complaint is what helps the model."""
+        at = self.find("</tool_call>", start)
+        if at < 0:
+            return None
+        body = self._text[start:at].strip()
+        name = _NAME.search(body)
+        if name is None:
+            return None
+        arguments, tail = body, _ARGUMENTS.search(body)
+        if tail is not None:
+            _, end = decode(body, tail.end())
+            arguments = body[tail.end() : end] if end > tail.end() else body[tail.end() :].removesuffix("}").strip()
+        return self._closed(at, [RawToolCall(name=name[1], arguments=arguments)])
+
+    def _closed(self, end: int, calls: list[RawToolCall]) -> Found | None:
+        """The calls, with the marks that close them; a missing one is forgiven unless the text was cut off."""
+        closing = _CLOSING.match(self._text, end)
+        if closing is None and self._truncated:
+            return None
+        return Found(end=closing.end() if closing else end, calls=tuple(calls))
+
+    def _ended(self, end: int, calls: list[RawToolCall]) -> Found:
+        """The calls of a notation whose end is that of its JSON."""
+        closing = _CLOSING.match(self._text, end)
+        return Found(end=closing.end() if closing else end, calls=tuple(calls))
+
+    def _decode(self, start: int) -> tuple[object, int]:
+        value, end = decode(self._text, start)
+        self.walked += abs(end) - start
+        return value, (end if value is not None else start)
+
+    def _skip(self, start: int) -> int:
+        space = _SPACE.match(self._text, start)
+        return space.end() if space else start
+
+
+def _unpadded(value: str) -> str:
+    value = value.removeprefix("\r").removeprefix("\n")
+    return value.removesuffix("\n").removesuffix("\r")

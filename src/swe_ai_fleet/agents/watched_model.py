@@ -1,0 +1,72 @@
+"""A model whose text is passed on while it comes in, where somebody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.ports import ChatModel, LiveText
+from swe_ai_fleet.tools.secrets import Secrets
+
+
+class WatchedModel:
+    """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself.
+
+    Args:
+        model: Who answers.
+        live: Where watchers are.
+        tenant: Whose execution it is.
+        execution_id: What is watched.
+        agent_id: Who is spoken to.
+        secrets: What watchers must not see.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        live: LiveText,
+        *,
+        tenant: str,
+        execution_id: str,
+        agent_id: str,
+        secrets: Secrets,
+    ) -> None:
+        self._model = model
+        self._live = live
+        self._tenant, self._execution_id, self._agent_id = tenant, execution_id, agent_id
+        self._secrets = secrets
+
+    async def probe(self) -> ModelCapabilities:
+        return await self._model.probe()
+
+    async def ping(self) -> None:
+        await self._model.ping()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """The model's reply, its text told to watchers as it comes. Raises as the model does."""
+        if on_delta is not None or not self._live.wanted(self._tenant, self._execution_id):
+            return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        masked, begins = self._secrets.stream(), True
+
+        def tell(text: str) -> None:
+            nonlocal begins
+            if text or begins:
+                delta = TextDelta(agent_id=self._agent_id, text=text, begins=begins)
+                self._live.say(self._tenant, self._execution_id, delta)
+                begins = False
+
+        reply = await self._model.reply(
+            messages, tools, sampling, schema=schema, on_delta=lambda text: tell(masked.feed(text))
+        )
+        tell(masked.finish())
+        return reply

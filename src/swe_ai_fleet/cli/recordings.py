@@ -1,0 +1,129 @@
+"""`fleet export` and `fleet replay`: what an agent did, for other readers, and once more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from swe_ai_fleet.agents.exports import markdown, openai_messages, trajectory, whole_run
+from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.events import stored_event
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.event import StoredEvent
+from swe_ai_fleet.domain.execution import ExecutionState, fold
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.runtime.replay import Replay, replay
+from swe_ai_fleet.settings import Settings
+
+Fleet = AbstractAsyncContextManager[FleetClient]
+FORMATS = ("trajectory", "openai", "markdown", "patch")
+_SHOWN_CHARS = 400
+
+
+async def export(screen: Screen, fleet: Fleet, name: str, *, kind: str, agent: str, output: Path | None) -> Exit:
+    """One agent's run in a format of the field; without an agent, the winner's, else the first one's."""
+    if kind not in FORMATS:
+        raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
+    async with fleet as client:
+        events, state = await _recorded(client, name)
+        agent = _agent(state, agent)
+        patch = b""
+        if kind == "patch":
+            candidate = state.candidates.get(agent)
+            if candidate is None or candidate.artifacts.patch is None:
+                raise CommandFault(f"{agent} has handed in no patch", exit_code=Exit.USAGE)
+            patch = await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
+    run = whole_run((stored.event for stored in events), agent)
+    match kind:
+        case "patch":
+            content = patch
+        case "markdown":
+            content = markdown(run).encode()
+        case "openai":
+            content = _json(openai_messages(run))
+        case _:
+            content = _json(trajectory(run, (stored.event for stored in events)))
+    if output is not None:
+        await asyncio.to_thread(output.write_bytes, content)
+        screen.note(f"{len(content)} bytes written to {output}")
+    else:
+        screen.content(content)
+    return Exit.ACCEPTED
+
+
+async def run_again(
+    screen: Screen, fleet: Fleet, settings: Settings, name: str, *, agent: str, fork_at: int | None, prompt: str
+) -> Exit:
+    """A run once more, in a clone here. Exit code 1 where it went another way than recorded."""
+    async with fleet as client:
+        events, state = await _recorded(client, name)
+    agent = _agent(state, agent)
+    run = whole_run((stored.event for stored in events), agent)
+    done = await replay(settings, state, run, fork_at=fork_at, prompt=prompt)
+    if screen.json:
+        screen.document(_document(run, done))
+    else:
+        _tell(screen, run, done)
+    return Exit.ACCEPTED if done.same else Exit.NOT_ACCEPTED
+
+
+async def _recorded(client: FleetClient, name: str) -> tuple[list[StoredEvent], ExecutionState]:
+    execution = await client.execution(await client.find(name))
+    events: list[StoredEvent] = []
+    async for event in client.events(execution.execution_id):
+        stored = stored_event(event)
+        if stored is not None:
+            events.append(stored)
+        if event.sequence >= execution.last_sequence:
+            break
+    state = fold(events)
+    if state is None:
+        raise CommandFault("the log of this execution has no beginning", exit_code=Exit.NOT_ACCEPTED)
+    return events, state
+
+
+def _agent(state: ExecutionState, agent: str) -> str:
+    if not agent:
+        agent = state.winner_id or next(iter(sorted(state.agents)), "")
+    if agent not in state.agents:
+        known = ", ".join(sorted(state.agents)) or "none has begun"
+        raise CommandFault(f"no agent {agent!r} in this execution", exit_code=Exit.USAGE, field="agent", hint=known)
+    return agent
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _document(run: RunState, done: Replay) -> dict[str, object]:
+    return {
+        "agent_id": run.agent_id,
+        "same": done.same,
+        "forked_at": done.forked_at,
+        "steps": len(done.trajectory.steps),
+        "recorded_steps": len(run.steps),
+        "stop_reason": str(done.trajectory.stop_reason),
+        "recorded_stop_reason": str(run.finished.stop_reason) if run.finished else "",
+        "differences": [to_plain(difference) for difference in done.differences],
+        "answer": done.trajectory.answer,
+        "error": done.trajectory.error,
+        "diff": done.diff.patch.decode("utf-8", "replace"),
+    }
+
+
+def _tell(screen: Screen, run: RunState, done: Replay) -> None:
+    forked = f", forked after step {done.forked_at}" if done.forked_at is not None else ""
+    screen.line(f"{run.agent_id}: {len(done.trajectory.steps)} of {len(run.steps)} recorded steps{forked}")
+    for difference in done.differences:
+        screen.line(f"step {difference.step}, {difference.operation}: not as recorded")
+        screen.line(f"  recorded: {one_line(difference.recorded)[:_SHOWN_CHARS]}")
+        screen.line(f"  now:      {one_line(difference.seen)[:_SHOWN_CHARS]}")
+    screen.line(f"ended: {done.trajectory.stop_reason}; {len(done.diff.files)} files changed")
+    screen.line("as recorded" if done.same else "not as recorded")
+    if done.forked_at is not None and done.trajectory.answer:
+        screen.line(one_line(done.trajectory.answer)[:_SHOWN_CHARS])

@@ -1,0 +1,303 @@
+"""One agent run as its events tell it: what a process needs to go on where an earlier one left it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from typing import cast
+
+from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ApprovalResolved,
+    CallRepaired,
+    Event,
+    HistoryCondensed,
+    MessageAdded,
+    ModelReplied,
+    PlanMade,
+    RunClaimed,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    ToolStarted,
+    WorkspaceCheckpointed,
+)
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
+from swe_ai_fleet.domain.plan import Plan
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+
+INTERRUPTED = (
+    "interrupted: the process that ran this call ended before the call did. It may or may not have had its effect; "
+    "look before you repeat it."
+)
+SUB_AGENT = "sub_agent"
+"""Under this name the metadata of a result say what a sub-agent did and spent."""
+_ERROR = "Error: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A clone as it stood. `commit` holds its tree, untracked files included, on top of `head`.
+
+    `bundle` is a git bundle of both, as far as the base commit lacks them; empty where nothing differs from it.
+    `branch` is empty where HEAD was detached.
+    """
+
+    commit: str
+    head: str
+    branch: str = ""
+    bundle: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """An agent run after some of its events.
+
+    Attributes:
+        generation: The last claim's; 0 before the first.
+        started: How it began; None where it has not.
+        messages: The conversation as the model was sent it. Only calls of the last reply may lack an answer.
+        steps: What was done; the last one may lack observations.
+        usage: What was spent; its duration is the time that hosts were at work, waiting for people left out.
+        entries: The audit chain.
+        dangling: By call id, the entries of calls in the last reply that began and never ended.
+        plan: The last plan made.
+        checkpoint: The last one of the workspace.
+        lost: The entries of operations that changed something after that checkpoint.
+        requests: By id, what people were asked.
+        resolutions: By id, what they said.
+        finished: How it ended; None while it can go on.
+    """
+
+    agent_id: str
+    generation: int = 0
+    started: RunStarted | None = None
+    messages: tuple[Message, ...] = ()
+    steps: tuple[Step, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+    entries: tuple[AuditEntry, ...] = ()
+    dangling: Mapping[str, AuditEntry] = field(default_factory=dict[str, AuditEntry])
+    plan: Plan | None = None
+    checkpoint: WorkspaceCheckpointed | None = None
+    lost: tuple[AuditEntry, ...] = ()
+    requests: Mapping[str, ApprovalRequest] = field(default_factory=dict[str, ApprovalRequest])
+    resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
+    finished: RunFinished | None = None
+
+    def observed(self, call_id: str) -> bool:
+        """Whether it is known what a call gave."""
+        return any(seen.call_id == call_id for step in self.steps for seen in step.observations)
+
+
+def fold_run(events: Iterable[Event], agent_id: str) -> RunState:
+    """The state that an execution's events, in their order, leave one of its runs in; other agents' are passed over."""
+    run = _Folding(agent_id)
+    for event in events:
+        run.add(event)
+    return run.state()
+
+
+class _Folding:
+    """The fold under way."""
+
+    def __init__(self, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self.generation = 0
+        self.finished: RunFinished | None = None
+        self.requests: dict[str, ApprovalRequest] = {}
+        self.resolutions: dict[str, ApprovalResolution] = {}
+        self._begin(None)
+
+    def _begin(self, started: RunStarted | None) -> None:
+        """A run from its very beginning."""
+        self.started = started
+        self.messages: list[Message] = list(started.messages) if started else []
+        self.steps: list[Step] = []
+        self.usage = Usage()
+        self.entries: list[AuditEntry] = []
+        self.plan: Plan | None = None
+        self.checkpoint: WorkspaceCheckpointed | None = None
+        self.changes: list[AuditEntry] = []
+        self._worked_ms = 0
+        self._since = self._until = ""
+        self._last_reply()
+
+    def _last_reply(self, reply: AssistantMessage | None = None) -> None:
+        self._calls: dict[str, ToolCall] = {call.call_id: call for call in reply.tool_calls} if reply else {}
+        self._answers: dict[str, ToolMessage] = {}
+        self._observed: dict[str, Observation] = {}
+        self._repairs: dict[str, tuple[str, ...]] = {}
+        self._begun: dict[str, AuditEntry] = {}
+        self._told: set[str] = set()
+
+    def add(self, event: Event) -> None:
+        body = event.body
+        match body:
+            case ApprovalRequested(request=request) if request.agent_id == self.agent_id:
+                self.requests[request.approval_id] = request
+            case ApprovalResolved(resolution=resolution):
+                self.resolutions[resolution.approval_id] = resolution
+            case _:
+                pass
+        if event.agent_id != self.agent_id:
+            return
+        if isinstance(body, RunClaimed):
+            self._claimed(body, event.at)
+        self._until = event.at
+        self._since = self._since or event.at
+        match body:
+            case RunStarted():
+                worked, since, until = self._worked_ms, self._since, self._until
+                self._begin(body)
+                self._worked_ms, self._since, self._until = worked, since, until
+            case ModelReplied(step=number, reply=reply):
+                self._close()
+                self.finished = None
+                self.usage += reply.usage
+                self.messages.append(reply.message)
+                self.steps.append(Step(number=number, reply=reply.message, observations=(), usage=reply.usage))
+                self._last_reply(reply.message)
+            case ToolStarted(entry=entry):
+                self.entries.append(entry)
+                self.changes.append(entry)
+                if entry.call_id in self._calls:
+                    self._begun[entry.call_id] = entry
+            case ToolFinished(entry=entry, result=result):
+                self.entries.append(entry)
+                self._observe(entry.call_id, result, result.observation())
+            case MessageAdded(message=ToolMessage(call_id=call_id, content=content)):
+                result = self._observed[call_id].result if call_id in self._observed else None
+                self._observe(call_id, result or self._made_up(call_id, content), content)
+            case MessageAdded(message=message):
+                self._close()
+                self.messages.append(message)
+            case CallRepaired(call_id=call_id, repairs=repairs) if call_id in self._calls:
+                self._repairs[call_id] = repairs
+            case HistoryCondensed(messages=messages):
+                self._close()
+                self.messages = list(messages)
+            case PlanMade(plan=plan):
+                self.plan = plan
+            case WorkspaceCheckpointed():
+                self.checkpoint = body
+                self.changes.clear()
+            case ApprovalRequested(usage=usage) if usage != Usage():
+                # The run's own count knows what its sub-agents spent.
+                self.usage, self._worked_ms, self._since = usage, usage.duration_ms, event.at
+            case RunFinished():
+                self.finished = body
+            case _:
+                pass
+
+    def _claimed(self, body: RunClaimed, at: str) -> None:
+        self.generation = body.generation
+        self._worked_ms += self._span()
+        self._since = self._until = at
+        if not body.resumes:
+            self.requests, self.resolutions, self.finished = {}, {}, None
+            self._begin(None)
+            self._since = self._until = at
+        else:
+            self._answer()
+
+    def _observe(self, call_id: str, result: ToolResult, content: str) -> None:
+        if call_id not in self._calls:
+            return
+        if call_id not in self._observed:
+            self.usage += Usage(tool_calls=1) + _of_sub_agent(result)
+        self._observed[call_id] = Observation(call_id=call_id, result=result)
+        if call_id not in self._told:
+            self._answers[call_id] = ToolMessage(call_id=call_id, content=content)
+        self._begun.pop(call_id, None)
+        if result.outcome is Outcome.INTERRUPTED:
+            # Its own successor said so, before it carried out what had not begun.
+            self._answer()
+
+    def _made_up(self, call_id: str, content: str) -> ToolResult:
+        """The result of a call that left none but the words of its observation."""
+        call = self._calls.get(call_id)
+        name = call.name if call else ""
+        if content.startswith(_ERROR):
+            error = content.removeprefix(_ERROR)
+            return ToolResult(success=False, operation=name, error=error, outcome=Outcome.ERROR)
+        return ToolResult(success=True, operation=name, content=content)
+
+    def _answer(self) -> None:
+        """Put what is known of the last reply's calls into the conversation, in the order of the calls."""
+        for call_id in self._calls:
+            if call_id in self._answers:
+                self.messages.append(self._answers.pop(call_id))
+                self._told.add(call_id)
+
+    def _close(self) -> None:
+        """The last reply is done with: each of its calls has one answer."""
+        if not self._calls:
+            return
+        self._answer()
+        for call_id, call in self._calls.items():
+            if call_id not in self._told:
+                result = interrupted(call.name)
+                self.messages.append(ToolMessage(call_id=call_id, content=result.observation()))
+                self._observed[call_id] = Observation(call_id=call_id, result=result)
+        self.steps[-1] = self._step()
+        self._last_reply()
+
+    def _step(self) -> Step:
+        seen = tuple(
+            replace(self._observed[call_id], repairs=self._repairs.get(call_id, ()))
+            for call_id in self._calls
+            if call_id in self._observed
+        )
+        return replace(self.steps[-1], observations=seen)
+
+    def _span(self) -> int:
+        if not self._since:
+            return 0
+        span = datetime.fromisoformat(self._until) - datetime.fromisoformat(self._since)
+        return max(0, round(span.total_seconds() * 1000))
+
+    def state(self) -> RunState:
+        self._answer()
+        if self.steps and self._calls:
+            self.steps[-1] = self._step()
+        return RunState(
+            agent_id=self.agent_id,
+            generation=self.generation,
+            started=self.started,
+            messages=tuple(self.messages),
+            steps=tuple(self.steps),
+            usage=replace(self.usage, duration_ms=self._worked_ms + self._span()),
+            entries=tuple(self.entries),
+            dangling=dict(self._begun),
+            plan=self.plan,
+            checkpoint=self.checkpoint,
+            lost=tuple(self.changes),
+            requests=dict(self.requests),
+            resolutions={name: said for name, said in self.resolutions.items() if name in self.requests},
+            finished=self.finished,
+        )
+
+
+def interrupted(operation: str) -> ToolResult:
+    """What is known of a call whose process ended before it did."""
+    return ToolResult(success=False, operation=operation, error=INTERRUPTED, outcome=Outcome.INTERRUPTED)
+
+
+def _of_sub_agent(result: ToolResult) -> Usage:
+    """What a sub-agent spent, where a result is one's."""
+    told = result.metadata.get(SUB_AGENT)
+    usage = cast("Mapping[str, object]", told).get("usage") if isinstance(told, Mapping) else None
+    if not isinstance(usage, Mapping):
+        return Usage()
+    known = {field.name for field in fields(Usage)} - {"duration_ms"}
+    spent = {
+        name: value
+        for name, value in cast("Mapping[str, object]", usage).items()
+        if name in known and isinstance(value, int | float)
+    }
+    return Usage(**spent)  # pyright: ignore[reportArgumentType]

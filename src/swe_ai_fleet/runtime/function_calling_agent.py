@@ -1,0 +1,246 @@
+"""`FunctionCallingAgent` and `FunctionCallingClient`: functions of the caller's, a model by its name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from swe_ai_fleet.agents.function_calling.caller import FunctionCaller
+from swe_ai_fleet.agents.function_calling.converse import ToolConversation, converse
+from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
+from swe_ai_fleet.agents.function_calling.profiles import CHAT, FUNCTION_CALLING
+from swe_ai_fleet.agents.function_calling.prompts import SYSTEM_PROMPT
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
+from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.runtime.named_model import NamedModel
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.http.transport import HttpPolicy
+
+
+class FunctionCallingAgent:
+    """An agent that solves tasks by calling functions.
+
+    As an async context manager it keeps its connection to the model server from one run to the next.
+
+    Args:
+        model_name: The model; `vllm/`, `fireworks/`, `ollama/`, `gemini/` or `openai/` before it picks the provider.
+        tools: Plain functions, sync or async; BaseTools; toolkits (`HttpTool()`, an open `McpTool`); names of
+            registered tools. A plain function counts as one that only reads; `FunctionTool(function, read_only=False)`
+            says that it has an effect.
+        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
+        loop_detection_threshold: So many calls in a row that are judged the same are a loop.
+        model_params: base_url (or api_base), api_key, timeout (seconds), temperature, seed, max_tokens (of a reply).
+        max_tool_result_chars: Of a result's beginning, so much stands in the history.
+        one_line_doc: Whether the model reads the first line of a function's docstring only, or the whole.
+        tool_timeout: Seconds a call may take, where its tool has no limit of its own.
+        litellm_params: Another name of `model_params`.
+        limits: What one run may spend, as far as `run` does not say.
+        loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
+        max_tool_errors: So many failed calls in a row end a run.
+        max_reminders: How often in a row a reply without a call is reminded of calling one.
+        parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things;
+                None: what settings say.
+        stream: Whether the model's text is told as it comes in, by `log` responses whose `event` is `delta`.
+        retry_waits: Seconds before each further try of a model call. Where settings name several servers, or limits for
+            the whole fleet, calls are tried again as those say.
+        images: Whether the model takes pictures; None: what its server says.
+        pages: Which servers files of a task may come from; without it, any that is public.
+        settings: Everything else; from the environment when not given.
+
+    Raises:
+        ValueError: An unknown model parameter, or two tools of one name.
+        InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
+    """
+
+    def __init__(
+        self,
+        model_name: str = "",
+        tools: Sequence[Tool] | None = None,
+        system_prompt: str = SYSTEM_PROMPT,
+        loop_detection_threshold: int = 3,
+        model_params: Mapping[str, object] | None = None,
+        max_tool_result_chars: int = 3000,
+        one_line_doc: bool = True,
+        tool_timeout: float = 30.0,
+        *,
+        litellm_params: Mapping[str, object] | None = None,
+        limits: Limits = FUNCTION_CALLING,
+        loop_by_name: bool = False,
+        max_tool_errors: int = 3,
+        max_reminders: int = 0,
+        parallel: bool | None = None,
+        stream: bool = False,
+        retry_waits: Sequence[float] = RETRY_WAITS,
+        images: bool | None = None,
+        pages: HttpPolicy | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._access = NamedModel(model_name, model_params, litellm_params, settings)
+        found, kits = gathered(tools or (), one_line_doc=one_line_doc, tool_timeout=tool_timeout)
+        setup = Setup(
+            tools=found,
+            toolkits=kits,
+            limits=limits,
+            loop_threshold=loop_detection_threshold,
+            loop_by_name=loop_by_name,
+            max_tool_result_chars=max_tool_result_chars,
+            tool_timeout=tool_timeout,
+            max_tool_errors=max_tool_errors,
+            max_reminders=max_reminders,
+            parallel=self._access.parallel_calls if parallel is None else parallel,
+            stream=stream,
+            retry_waits=() if self._access.pooled else tuple(retry_waits),
+            sampling=self._access.sampling,
+            images=images,
+            mask=self._access.mask,
+            pages=pages or HttpPolicy(),
+        )
+        self._caller = FunctionCaller(setup, system_prompt=system_prompt)
+
+    @classmethod
+    def chat_profile(cls, settings: Settings | None = None) -> Limits:
+        """The limits of an agent that somebody waits for, by settings: 5 iterations, 20 calls, 60 seconds."""
+        chosen = settings or Settings()
+        return replace(
+            CHAT,
+            max_iterations=chosen.chat_max_iterations,
+            max_tool_calls=chosen.chat_max_tool_calls,
+            timeout_seconds=chosen.chat_timeout_seconds,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._access.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._access.__aexit__(kind, error, traceback)
+
+    @property
+    def task(self) -> AgentTask | None:
+        """The task that was begun last: its id, description, result and steps_taken."""
+        return self._caller.task
+
+    @property
+    def messages(self) -> list[dict[str, object]]:
+        """The conversation of the run that ended last, as a `chat_history` for another one."""
+        return self._caller.messages
+
+    async def run(
+        self,
+        task: str,
+        files: Sequence[str | Path] | None = None,
+        max_iterations: int | None = None,
+        refine_final_answer: bool = True,
+        use_planning: bool = True,
+        recurrent_mode: bool = False,
+        loop_threshold: int | None = None,
+        chat_history: Sequence[object] | None = None,
+    ) -> AsyncGenerator[AgentResponse, None]:
+        """Solve a task, telling of each step; closing the iterator early ends the run and its tools.
+
+        Exactly one response is of type `final`, the last. Its metadata say how the run ended: `success`, `stop_reason`
+        (`final_answer`, `no_tool_calls`, or the limit or fault that ended it), `error`, `iterations`, `usage`.
+
+        Args:
+            task: What is to be done.
+            files: Given along with it: paths, URLs of pages, URLs of pictures.
+            max_iterations: How many replies of the model are carried out; None: what the limits say (10).
+            refine_final_answer: Whether a model that stops without `final_answer` is asked once for a clean answer.
+            use_planning: Whether it writes a plan first.
+            recurrent_mode: Whether this goes on from the task before, which stands before it with its result.
+            loop_threshold: As `loop_detection_threshold`, for this run.
+            chat_history: A conversation to go on with, as OpenAI's messages; neither kept nor changed.
+
+        Raises:
+            ValueError: An empty task, `files` that is no list, a malformed history, or one beside `recurrent_mode`.
+        """
+        async with self._access.open() as model:
+            responses = self._caller.run(
+                model,
+                task,
+                files,
+                max_iterations=max_iterations,
+                refine_final_answer=refine_final_answer,
+                use_planning=use_planning,
+                recurrent_mode=recurrent_mode,
+                loop_threshold=loop_threshold,
+                chat_history=chat_history,
+            )
+            async with aclosing(responses):
+                async for response in responses:
+                    yield response
+
+
+class FunctionCallingClient:
+    """A model that answers conversations by calling functions.
+
+    Args:
+        model_name, model_params, litellm_params, settings: As on `FunctionCallingAgent`.
+        max_tool_result_chars, tool_timeout, one_line_doc, parallel, retry_waits, limits: As there.
+    """
+
+    def __init__(
+        self,
+        model_name: str = "",
+        model_params: Mapping[str, object] | None = None,
+        *,
+        litellm_params: Mapping[str, object] | None = None,
+        max_tool_result_chars: int = 3000,
+        tool_timeout: float = 30.0,
+        one_line_doc: bool = True,
+        parallel: bool | None = None,
+        retry_waits: Sequence[float] = RETRY_WAITS,
+        limits: Limits = FUNCTION_CALLING,
+        settings: Settings | None = None,
+    ) -> None:
+        self._access = NamedModel(model_name, model_params, litellm_params, settings)
+        self._one_line_doc = one_line_doc
+        self._setup = Setup(
+            limits=limits,
+            max_tool_result_chars=max_tool_result_chars,
+            tool_timeout=tool_timeout,
+            parallel=self._access.parallel_calls if parallel is None else parallel,
+            retry_waits=() if self._access.pooled else tuple(retry_waits),
+            sampling=self._access.sampling,
+            mask=self._access.mask,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._access.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._access.__aexit__(kind, error, traceback)
+
+    async def call_with_tools(
+        self,
+        messages: Sequence[object],
+        system_prompt: str = "",
+        tools: Sequence[Tool] | None = None,
+        max_turns: int = 5,
+    ) -> ToolConversation:
+        """Have a conversation answered; the model's first reply without a call is the answer.
+
+        Args:
+            messages: The conversation as OpenAI's messages; neither kept nor changed.
+            system_prompt: What the model is told first.
+            tools: As on `FunctionCallingAgent`.
+            max_turns: How many replies with calls are carried out; then one more reply, without tools, is the text.
+
+        Raises:
+            ValueError: The messages are no conversation, or `max_turns` is below 1.
+        """
+        found, kits = gathered(tools or (), one_line_doc=self._one_line_doc, tool_timeout=self._setup.tool_timeout)
+        async with self._access.open() as model:
+            return await converse(
+                model, replace(self._setup, tools=found, toolkits=kits), messages, system_prompt, max_turns=max_turns
+            )

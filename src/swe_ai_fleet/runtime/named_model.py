@@ -1,0 +1,117 @@
+"""A model by its name and parameters, and its client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self, TypeVar
+
+from swe_ai_fleet.adapters.model_providers import provider_endpoint
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings, listed
+
+T = TypeVar("T", str, int, float)
+
+
+class NamedModel:
+    """How the model is reached; entered, one client of it serves all runs, otherwise each opens its own.
+
+    Args:
+        model_name: `<provider>/<model>` or a model; empty: what settings say.
+        model_params: base_url or api_base, api_key, timeout, temperature, seed, max_tokens.
+        litellm_params: Another name of `model_params`.
+        settings: For what is not given; from the environment without them.
+
+    Raises:
+        ValueError: An unknown parameter, one of a wrong type, or both names for them.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        model_params: Mapping[str, object] | None,
+        litellm_params: Mapping[str, object] | None,
+        settings: Settings | None,
+    ) -> None:
+        if model_params is not None and litellm_params is not None:
+            raise ValueError("model_params and litellm_params are the same; give one of them")
+        given = dict(model_params if model_params is not None else litellm_params or {})
+        chosen = settings or Settings()
+        url, key = _taken(given, str, "base_url", "api_base"), _taken(given, str, "api_key")
+        timeout = _taken(given, float, "timeout", "request_timeout")
+        if timeout is not None and timeout <= 0:
+            raise ValueError("the model parameter timeout is not above 0")
+        self._settings = chosen.model_copy(
+            update={
+                "model": model_name or chosen.model,
+                "model_url": url or chosen.model_url,
+                "model_api_key": key or chosen.model_api_key,
+                "model_timeout_seconds": timeout or chosen.model_timeout_seconds,
+            }
+        )
+        self.parallel_calls = chosen.parallel_calls
+        limited = bool(chosen.model_max_in_flight or chosen.model_tokens_per_minute)
+        self.pooled = limited or len(listed(self._settings.model_url)) > 1
+        """Whether a pool is asked, which tries again by itself."""
+        self.sampling = Sampling(
+            temperature=_taken(given, float, "temperature"),
+            seed=_taken(given, int, "seed"),
+            max_tokens=_taken(given, int, "max_tokens", "max_completion_tokens"),
+        )
+        if given:
+            raise ValueError(
+                f"unknown model parameters: {', '.join(map(str, given))}; known are: base_url, api_key, timeout, "
+                "temperature, seed, max_tokens"
+            )
+        self.mask = secret_mask(self._settings)
+        self._held = AsyncExitStack()
+        self._model: ChatModel | None = None
+
+    async def __aenter__(self) -> Self:
+        self._model = await self._held.enter_async_context(self._made())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._model = None
+        await self._held.aclose()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[ChatModel]:
+        """The model, for one run."""
+        if self._model is not None:
+            yield self._model
+            return
+        async with self._made() as model:
+            yield model
+
+    def _made(self) -> AbstractAsyncContextManager[ChatModel]:
+        """One server is spoken to directly; several, or the fleet's limits on calls, are a pool's business."""
+        chosen = self._settings
+        if self.pooled:
+            return open_model(chosen)
+        endpoint = provider_endpoint(chosen.model, chosen.model_url, chosen.model_api_key)
+        return OpenAIChatModel(
+            base_url=endpoint.base_url,
+            model=endpoint.model,
+            api_key=endpoint.api_key,
+            timeout_seconds=chosen.model_timeout_seconds,
+            max_retries=1,
+        )
+
+
+def _taken(given: dict[str, object], kind: type[T], *names: str) -> T | None:
+    """The value of a parameter under whichever of its names, taken out. Raises ValueError where it has another type."""
+    found = [value for name in names if (value := given.pop(name, None)) is not None]
+    if not found:
+        return None
+    value = float(found[0]) if kind is float and type(found[0]) is int else found[0]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"the model parameter {names[0]} is a {type(value).__name__}, not a {kind.__name__}")
+    return value

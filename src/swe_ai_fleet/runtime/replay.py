@@ -1,0 +1,142 @@
+"""A recorded run carried out again in a clone of its own, against its recorded replies or a model behind them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, forked_history, went_the_same_way
+from swe_ai_fleet.agents.steady_text import steady
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.candidate import Diff
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.domain.trajectory import Trajectory
+from swe_ai_fleet.runtime.factories import open_model, workspace_provider
+from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.catalogue import open_toolkits
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+
+_COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """An observation that is not what was recorded, clocks and the like aside."""
+
+    step: int
+    call_id: str
+    operation: str
+    recorded: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What carrying a run out again gave. `same` speaks of the recorded part: no difference, and the same end."""
+
+    trajectory: Trajectory
+    diff: Diff
+    differences: tuple[Difference, ...]
+    forked_at: int | None
+    same: bool
+
+
+async def replay(
+    settings: Settings, state: ExecutionState, run: RunState, *, fork_at: int | None = None, prompt: str = ""
+) -> Replay:
+    """Carry a run out again from its pinned commit, in a sandboxed clone that is removed afterwards.
+
+    Args:
+        settings: Where things are; with a fork also the model server that goes on.
+        state: The execution that the run belongs to.
+        run: The recording, whole.
+        fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
+        prompt: Stands in place of the system message.
+
+    Raises InvalidRequest for a run without a beginning or a fork behind its end, and FleetErrors of the repository,
+    the sandbox and the model server.
+    """
+    if run.started is None:
+        raise InvalidRequest(f"{run.agent_id} has not begun", field="agent")
+    if fork_at is not None and not 0 <= fork_at <= len(run.steps):
+        raise InvalidRequest(f"the run has {len(run.steps)} steps", field="fork_at", hint=f"0 to {len(run.steps)}")
+    task = state.task
+    settings = await with_rung(settings)
+    access = tool_access(settings)
+    workspaces = workspace_provider(settings)
+    pinned = state.repository
+    repository = await workspaces.pin(
+        pinned.tenant, RepoRef(location=pinned.location, commit=pinned.commit, subdirectory=pinned.subdirectory)
+    )
+    environment = await workspaces.environment(repository, task.environment)
+    environment = replace(environment, network=access.hosts(task.constraints))
+    replay_id = f"replay-{uuid.uuid4().hex[:12]}"
+    policy = Policy(
+        role=task.role,
+        read_only=not task.enable_tools,
+        allowed=frozenset(task.tools) | frozenset(task.constraints.allowed_tools),
+        denied=frozenset(task.constraints.denied_tools),
+        allowed_paths=task.constraints.allowed_paths,
+    )
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(workspaces.release, replay_id)
+        clone = await stack.enter_async_context(workspaces.open(replay_id, run.agent_id, repository, environment))
+        then = await stack.enter_async_context(open_model(settings)) if fork_at is not None else None
+        model = RecordedModel(run, until=fork_at, then=then)
+        limits = ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds)
+        trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
+        pipeline = Pipeline(trail=trail, policy=policy, mask=secret_mask(settings), limits=limits)
+        held = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
+        trajectory = await AgentRun(
+            model=model,
+            toolbox=Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted),
+            history=History(forked_history(run, prompt)),
+            budget=Budget(task.constraints.limits),
+            rules=Rules(abort_on_error=task.constraints.abort_on_error),
+            gate=RecordedGate(run),
+            sampling=Sampling(temperature=run.started.temperature, seed=run.started.seed),
+        ).drive()
+        diff = await clone.diff()
+    differences = _differences(run, trajectory, until=fork_at)
+    ended = fork_at is not None or went_the_same_way(trajectory.stop_reason, run)
+    return Replay(
+        trajectory=trajectory,
+        diff=diff,
+        differences=differences,
+        forked_at=fork_at,
+        same=not differences and ended and model.exhausted,
+    )
+
+
+def _differences(run: RunState, trajectory: Trajectory, *, until: int | None) -> tuple[Difference, ...]:
+    recorded = {seen.call_id: seen.result.observation() for step in run.steps for seen in step.observations}
+    return tuple(
+        Difference(
+            step=step.number,
+            call_id=seen.call_id,
+            operation=seen.result.operation,
+            recorded=recorded[seen.call_id],
+            seen=seen.result.observation(),
+        )
+        for step in trajectory.steps[:until]
+        for seen in step.observations
+        if seen.call_id in recorded and _lasting(recorded[seen.call_id]) != _lasting(seen.result.observation())
+    )
+
+
+def _lasting(observation: str) -> str:
+    """What of an observation does not depend on when it was made; a commit's id does."""
+    return _COMMIT.sub("<commit>", steady(observation))

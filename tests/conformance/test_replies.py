@@ -1,0 +1,96 @@
+"""Replies that are not what they should be: what is carried out, what the model is told, how the run ends.
+
+The cases stand in `cases/`, by kind. Those of `recorded.json` were sent by vLLM 0.32 with random weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.domain.message import ToolProtocol
+from swe_ai_fleet.testing import Conversation, ScriptedModelServer, Turn
+from tests.conformance.replies import DONE, Case, assert_well_formed, kind, load_cases, run_agent, script_of
+
+CASES = load_cases()
+
+
+@pytest.fixture(scope="module")
+async def servers() -> AsyncIterator[Mapping[str, ScriptedModelServer]]:
+    script = script_of(CASES)
+    # The probe of a server without tools takes one that answers by a schema as one that can be held to schemas.
+    obeying = replace(script, default=Conversation(turns=(Turn(content='{"ok": true}'),)))
+    async with (
+        ScriptedModelServer(script) as native,
+        ScriptedModelServer(script, native_tools=False) as text,
+        ScriptedModelServer(obeying, native_tools=False) as structured,
+    ):
+        yield {"native": native, "text": text, "json": structured}
+
+
+@pytest.fixture(scope="module")
+async def models(servers: Mapping[str, ScriptedModelServer]) -> AsyncIterator[Mapping[str, OpenAIChatModel]]:
+    options: dict[str, Any] = {"retry_wait_seconds": 0.001, "retry_wait_max_seconds": 0.01, "timeout_seconds": 10.0}
+    async with AsyncExitStack() as stack:
+        clients = {name: OpenAIChatModel(base_url=server.url, **options) for name, server in servers.items()}
+        yield {name: await stack.enter_async_context(client) for name, client in clients.items()}
+
+
+def test_there_are_enough_cases_and_each_has_its_name() -> None:
+    assert len(CASES) >= 150
+    assert len({case.id for case in CASES}) == len(CASES)
+    assert sum(bool(case.recorded) for case in CASES) >= 15
+
+
+async def test_the_servers_are_spoken_to_as_they_can(models: Mapping[str, OpenAIChatModel]) -> None:
+    probed = {name: (await model.probe()).protocol for name, model in models.items()}
+    assert probed == {"native": ToolProtocol.NATIVE, "text": ToolProtocol.TEXT, "json": ToolProtocol.JSON}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+async def test_a_reply(
+    case: Case, models: Mapping[str, OpenAIChatModel], servers: Mapping[str, ScriptedModelServer]
+) -> None:
+    expect = case.expect
+    before = servers[case.protocol].requests
+    ran = await run_agent(models[case.protocol], case.marker, stream=case.stream)
+    steps = ran.trajectory.steps
+    assert_well_formed(ran)
+    assert ran.trajectory.stop_reason == expect.stop, ran.trajectory.error
+    assert ran.calls == [(name, dict(arguments)) for name, arguments in expect.calls], ran.told
+    repairs = {kind(repair) for step in steps for seen in step.observations for repair in seen.repairs}
+    assert repairs == set(expect.repairs), ran.told
+    for text in expect.feedback:
+        assert text in ran.told
+    for text in expect.unsaid:
+        assert text not in ran.told
+    if expect.content is not None:
+        assert steps[0].reply.content == expect.content
+    if expect.answer is not None:
+        assert ran.trajectory.answer == expect.answer
+    elif expect.stop == "final_answer" and case.times == 1:
+        assert ran.trajectory.answer == DONE
+    if expect.tokens is not None:
+        assert steps[0].usage.total_tokens == expect.tokens
+    if expect.requests is not None:
+        assert servers[case.protocol].requests - before == expect.requests
+    if len(steps) > 1:
+        _assert_sent_back_as_servers_take_it(servers[case.protocol].bodies[-1])
+
+
+def _assert_sent_back_as_servers_take_it(body: Mapping[str, Any]) -> None:
+    """What the model wrote goes back to it in a form that no server and no chat template refuses."""
+    ids: list[str] = []
+    for message in body["messages"]:
+        for call in message.get("tool_calls", ()):
+            ids.append(call["id"])
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+            assert 0 < len(call["function"]["name"]) <= 64
+            assert all(one.isascii() and (one.isalnum() or one in "_-") for one in call["function"]["name"])
+    assert len(ids) == len(set(ids))

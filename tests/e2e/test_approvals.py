@@ -1,0 +1,327 @@
+"""Agents that wait for people: asked, answered, gone on, over real gRPC, JetStream, Ray, git and sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.cli.audit import verify_events
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.e2e.test_cli import Shell
+from tests.e2e.test_restart import serving
+from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING, RISKY
+
+
+class Client:
+    """Calls to the fleet under test."""
+
+    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
+        self.stub = pb_grpc.OrchestratorServiceStub(channel)
+        self.call: dict[str, Any] = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 60}
+
+    async def submit(self, text: str, repository: Path, **fields: Any) -> str:
+        fields = {"num_agents": 1, "approval": pb.APPROVAL_POLICY_PLAN} | fields
+        request = pb.DeliberateRequest(
+            task_id=f"approval-{uuid.uuid4().hex[:8]}",
+            task_description=f"{text} {uuid.uuid4().hex[:8]}",
+            repo=pb.RepoRef(path=str(repository)),
+            **fields,
+        )
+        return (await self.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)).execution_id
+
+    async def execution(self, execution_id: str) -> pb.Execution:
+        request = pb.GetExecutionRequest(execution_id=execution_id)
+        return (await self.stub.GetExecution(request, **self.call)).execution
+
+    async def asked(self, execution_id: str, count: int = 1) -> pb.Execution:
+        """The execution once it has asked so often in all."""
+        seen = 0
+        async for event in self.stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **self.call):
+            seen += event.type == "approval_requested"
+            if seen == count:
+                return await self.execution(execution_id)
+        raise AssertionError("it ended before it asked")
+
+    async def resolve(self, execution_id: str, decision: str, **fields: str) -> pb.ResolveApprovalResponse:
+        request = pb.ResolveApprovalRequest(
+            execution_id=execution_id, decision=f"APPROVAL_DECISION_{decision}", **fields
+        )
+        return await self.stub.ResolveApproval(request, **self.call)
+
+    async def events(self, execution_id: str) -> list[pb.ExecutionEvent]:
+        """All of them, once the execution has ended."""
+        request = pb.StreamExecutionRequest(execution_id=execution_id)
+        return [event async for event in self.stub.StreamExecution(request, **self.call)]
+
+
+@asynccontextmanager
+async def connected(card: Mapping[str, str]) -> AsyncIterator[Client]:
+    async with grpc.aio.insecure_channel(card["address"]) as channel:
+        yield Client(channel, card["token"])
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
+    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
+        yield client
+
+
+@pytest.fixture
+def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
+    return Shell(home=fleet.settings.home, model_url=model_server.url)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+def bodies(events: list[pb.ExecutionEvent], kind: str) -> list[dict[str, Any]]:
+    return [json.loads(event.payload_json) for event in events if event.type == kind]
+
+
+def conversation(model_server: ScriptedModelServer, text: str) -> list[dict[str, Any]]:
+    """The messages of the last request about a task."""
+    return next(body["messages"] for body in reversed(model_server.bodies) if text in json.dumps(body["messages"][:3]))
+
+
+async def test_an_approved_plan_goes_on_from_where_it_stopped(
+    client: Client, repository: Path, model_server: ScriptedModelServer
+) -> None:
+    execution_id = await client.submit(PROPOSING, repository)
+    waiting = await client.asked(execution_id)
+    assert waiting.status == pb.DELIBERATION_STATUS_AWAITING_APPROVAL
+    (asked,) = waiting.pending_approvals
+    assert asked.agent_id == "agent-dev-1"
+    assert asked.proposal == "Append hello_world to utils.py.\n\nIt is missing."
+    assert asked.policy == pb.APPROVAL_POLICY_PLAN
+    assert PROPOSING in asked.goal
+    assert asked.diff == ""
+    assert asked.expires_at_ms > asked.requested_at_ms
+    assert [agent.status for agent in waiting.agents] == [pb.AGENT_STATUS_AWAITING_APPROVAL]
+
+    answer = await client.resolve(execution_id, "APPROVED", approver="ada", comment="but keep it short")
+    assert answer.pending_approvals == 0
+    events = await client.events(execution_id)
+    assert bodies(events, "execution_finished")[0]["status"] == "completed"
+
+    messages = conversation(model_server, waiting.task_description)
+    told = [message["content"] for message in messages if message["role"] == "tool"]
+    assert "propose first" in told[0]
+    assert "def one()" in told[1]
+    assert told[2].startswith("Approved by ada: but keep it short")
+    assert "Append hello_world" in told[2]
+    assert len(told) == 4
+    assert [message["role"] for message in messages].count("system") == 1
+    replies = bodies(events, "model_replied")
+    assert [reply["step"] for reply in replies] == [1, 2, 3, 4, 5]
+
+    assert [verdict.fault for verdict in verify_events(events)] == [None]
+    (entry,) = [body["entry"] for body in bodies(events, "tool_finished") if body["entry"]["tool"] == "approval"]
+    assert entry["reason"] == "approved by ada"
+    assert entry["arguments"]["caller"].startswith("token holder at ")
+    assert [claim["generation"] for claim in bodies(events, "run_claimed")] == [1, 2]
+    assert len(bodies(events, "candidate_submitted")) == len(bodies(events, "checks_finished")) == 1
+
+
+async def test_a_rejected_plan_ends_the_execution(client: Client, repository: Path) -> None:
+    execution_id = await client.submit(PROPOSING, repository)
+    await client.asked(execution_id)
+    await client.resolve(execution_id, "REJECTED", approver="grace", comment="not on a Friday")
+    events = await client.events(execution_id)
+    (finished,) = bodies(events, "execution_finished")
+    assert finished["status"] == "rejected"
+    assert finished["error"] == "the approach was rejected by grace: not on a Friday"
+    assert [run["stop_reason"] for run in bodies(events, "run_finished")] == ["rejected"]
+    assert bodies(events, "candidate_submitted") == bodies(events, "checks_finished") == []
+    assert [verdict.fault for verdict in verify_events(events)] == [None]
+    ended = await client.execution(execution_id)
+    assert ended.status == pb.DELIBERATION_STATUS_REJECTED
+    assert ended.agents[0].stop_reason == pb.STOP_REASON_REJECTED
+    assert not ended.pending_approvals
+
+
+async def test_an_adjusted_plan_is_proposed_again(
+    client: Client, repository: Path, model_server: ScriptedModelServer
+) -> None:
+    execution_id = await client.submit(f"{PROPOSING} twice", repository)
+    first = await client.asked(execution_id)
+    await client.resolve(execution_id, "ADJUSTED", approver="ada", adjustment="Use two blank lines.")
+    second = await client.asked(execution_id, 2)
+    assert [one.approval_id for one in second.pending_approvals] != [one.approval_id for one in first.pending_approvals]
+    told = [one["content"] for one in conversation(model_server, first.task_description) if one["role"] == "tool"]
+    assert "ada asks for a change: Use two blank lines.\nCall propose_approach again" in told[0]
+    await client.resolve(execution_id, "APPROVED", approval_id=second.pending_approvals[0].approval_id)
+    events = await client.events(execution_id)
+    assert bodies(events, "execution_finished")[0]["status"] == "completed"
+    assert [verdict.fault for verdict in verify_events(events)] == [None]
+
+
+async def test_a_risky_call_waits_with_what_was_done_so_far(
+    client: Client, repository: Path, model_server: ScriptedModelServer
+) -> None:
+    execution_id = await client.submit(RISKY, repository, approval=pb.APPROVAL_POLICY_RISKY)
+    waiting = await client.asked(execution_id)
+    (asked,) = waiting.pending_approvals
+    assert asked.operation.operation == "shell_run_command"
+    assert asked.operation.params["command"] == "rm -rf test_utils.py"
+    assert "destructive" in asked.reasons[0]
+    assert "+def hello_world():" in asked.diff
+    await client.resolve(execution_id, "REJECTED", approver="ada", comment="we need that")
+    events = await client.events(execution_id)
+    assert bodies(events, "execution_finished")[0]["status"] == "completed"
+    told = [one["content"] for one in conversation(model_server, waiting.task_description) if one["role"] == "tool"]
+    assert "rejected this call: we need that" in told[2]
+    # The edit of before the pause, and the harmless call beside the rejected one, are both there afterwards.
+    assert told[3].split() == ["notes.txt", "test_utils.py", "utils.py"]
+    (candidate,) = bodies(events, "candidate_submitted")
+    assert sorted(candidate["candidate"]["artifacts"]["files_changed"]) == ["notes.txt", "utils.py"]
+    assert [verdict.fault for verdict in verify_events(events)] == [None]
+
+
+async def test_one_waits_while_the_other_works(client: Client, repository: Path) -> None:
+    execution_id = await client.submit(RISKY, repository, approval=pb.APPROVAL_POLICY_RISKY, num_agents=2)
+    both = await client.asked(execution_id, 2)
+    assert len(both.pending_approvals) == 2
+    with pytest.raises(grpc.aio.AioRpcError) as several:
+        await client.resolve(execution_id, "APPROVED")
+    assert several.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    first, second = (one.approval_id for one in both.pending_approvals)
+    answer = await client.resolve(execution_id, "APPROVED", approval_id=first)
+    assert (answer.status, answer.pending_approvals) == (pb.DELIBERATION_STATUS_AWAITING_APPROVAL, 1)
+    await client.resolve(execution_id, "REJECTED", approval_id=second)
+    events = await client.events(execution_id)
+    assert bodies(events, "execution_finished")[0]["status"] == "completed"
+    changed = {
+        body["candidate"]["agent_id"]: sorted(body["candidate"]["artifacts"]["files_changed"])
+        for body in bodies(events, "candidate_submitted")
+    }
+    assert changed == {
+        first.partition(".")[0]: ["notes.txt", "test_utils.py", "utils.py"],
+        second.partition(".")[0]: ["notes.txt", "utils.py"],
+    }
+
+
+async def test_cancelled_while_it_waits(client: Client, repository: Path, fleet: FleetUnderTest) -> None:
+    execution_id = await client.submit(PROPOSING, repository)
+    await client.asked(execution_id)
+    cancel = pb.CancelExecutionRequest(execution_id=execution_id, reason="no longer needed")
+    answer = await client.stub.CancelExecution(cancel, **client.call)
+    assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await client.resolve(execution_id, "APPROVED")
+    assert late.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert not list((fleet.settings.home / "workspaces").glob(f"{execution_id}/*/tree"))
+
+
+async def test_answers_that_are_none(client: Client, repository: Path) -> None:
+    execution_id = await client.submit(PROPOSING, repository)
+    (asked,) = (await client.asked(execution_id)).pending_approvals
+    refused = [
+        ({"decision": "UNSPECIFIED"}, grpc.StatusCode.INVALID_ARGUMENT, "decision"),
+        ({"decision": "ADJUSTED"}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
+        ({"decision": "APPROVED", "adjustment": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
+        ({"decision": "ADJUSTED", "adjustment": "x" * 20_000}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
+        ({"decision": "REJECTED", "comment": "x" * 20_000}, grpc.StatusCode.INVALID_ARGUMENT, "comment"),
+        ({"decision": "APPROVED", "approver": "x" * 300}, grpc.StatusCode.INVALID_ARGUMENT, "approver"),
+        ({"decision": "APPROVED", "approver": "time-out"}, grpc.StatusCode.INVALID_ARGUMENT, "approver"),
+        ({"decision": "APPROVED", "approval_id": "agent-dev-1.nothing"}, grpc.StatusCode.NOT_FOUND, "approval_id"),
+    ]
+    for fields, code, field in refused:
+        with pytest.raises(grpc.aio.AioRpcError) as fault:
+            await client.resolve(execution_id, **fields)
+        details = dict(fault.value.trailing_metadata() or ())["grpc-status-details-bin"]
+        assert (fault.value.code(), field.encode() in details) == (code, True), (fields, fault.value.details())
+    with pytest.raises(grpc.aio.AioRpcError) as unknown:
+        await client.resolve(str(uuid.uuid4()), "APPROVED")
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    # Twice the same is the same, also when both come at once; something else is too late.
+    await asyncio.gather(*(client.resolve(execution_id, "APPROVED", comment="yes") for _ in range(3)))
+    await client.resolve(execution_id, "APPROVED", comment="yes", approval_id=asked.approval_id)
+    with pytest.raises(grpc.aio.AioRpcError) as changed:
+        await client.resolve(execution_id, "REJECTED", approval_id=asked.approval_id)
+    assert changed.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    events = await client.events(execution_id)
+    assert len(bodies(events, "approval_resolved")) == 1
+    await client.resolve(execution_id, "APPROVED", comment="yes", approval_id=asked.approval_id)
+
+
+async def test_on_the_command_line(client: Client, repository: Path, shell: Shell) -> None:
+    """`fleet run` says that it waits and how it is answered, `show` what for; rejected is exit code 5."""
+    options = ("--repo", str(repository), "--agents", "1", "--approve", "plan")
+    task_id = f"cli-{uuid.uuid4().hex[:8]}"
+    running = await shell.start("run", f"{PROPOSING} {task_id}", *options, "--task-id", task_id)
+    assert running.stderr is not None
+    heard = ""
+    while "waits for approval" not in heard:
+        heard = (await asyncio.wait_for(running.stderr.readline(), 60)).decode()
+        assert heard
+    assert "its plan: Append hello_world" in heard
+    assert "fleet approve " in heard
+    shown = await shell.fleet("show", task_id)
+    assert "agent-dev-1 asks for approval of its plan" in shown.out
+    assert "    It is missing." in shown.out
+    listed = await client.stub.ListExecutions(
+        pb.ListExecutionsRequest(task_id=task_id, statuses=[pb.DELIBERATION_STATUS_AWAITING_APPROVAL]), **client.call
+    )
+    assert len(listed.executions) == 1
+    answer = await shell.fleet("reject", task_id, "--as", "grace", "--text", "not\x1b[2J now", "--json")
+    assert (answer.code, answer.document["pending_approvals"]) == (0, 0)
+    ended = await running.communicate()
+    assert running.returncode == 5
+    assert b"rejected by grace: not now" in ended[0]
+    assert b"\x1b[2J" not in ended[0] + ended[1]
+    assert (await shell.fleet("audit", "verify", task_id)).code == 0
+
+
+async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fleet: FleetUnderTest) -> None:
+    """Neither the server's port nor its token is in reach of what an agent runs."""
+    host, _, port = fleet.running.address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.close()
+    repository = make_repository(tmp_path / "r", {**HELLO_FILES, "port.txt": port})
+    execution_id = await client.submit(INTRUDING, repository, approval=pb.APPROVAL_POLICY_NONE)
+    events = await client.events(execution_id)
+    results = [body["result"] for body in bodies(events, "tool_finished")]
+    tried = next(result for result in results if result["operation"] == "shell_run_command")
+    assert tried["content"].split() == ["refused", "no-token"]
+
+
+@pytest.mark.slow
+async def test_the_orchestrator_is_killed_while_an_agent_waits(
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    async with serving(home, model_server.url) as (process, card), connected(card) as client:
+        execution_id = await client.submit(PROPOSING, repository)
+        before = await client.asked(execution_id)
+        process.kill()
+        await process.wait()
+    (home / "fleet.json").unlink()
+    async with serving(home, model_server.url) as (_, card), connected(card) as client:
+        after = await client.execution(execution_id)
+        assert [one.approval_id for one in after.pending_approvals] == [
+            one.approval_id for one in before.pending_approvals
+        ]
+        await client.resolve(execution_id, "APPROVED", approver="ada")
+        events = await client.events(execution_id)
+    assert bodies(events, "execution_finished")[0]["status"] == "completed"
+    assert [(claim["generation"], claim["resumes"]) for claim in bodies(events, "run_claimed")] == [
+        (1, False),
+        (2, True),
+    ]
+    assert [reply["step"] for reply in bodies(events, "model_replied")] == [1, 2, 3, 4, 5]
+    assert [verdict.fault for verdict in verify_events(events)] == [None]

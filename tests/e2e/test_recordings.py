@@ -1,0 +1,163 @@
+"""`fleet export` and `fleet replay` on a run that really happened."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.agents.exports import markdown, whole_run
+from swe_ai_fleet.cli import recordings
+from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.events import stored_event
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.execution import ExecutionState, fold
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.runtime.replay import replay
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
+
+pytestmark = pytest.mark.timeout(120)
+AGENT = "agent-dev-1"
+Client = Callable[[], recordings.Fleet]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """An execution that has ended."""
+
+    execution_id: str
+    state: ExecutionState
+    run: RunState
+
+
+@pytest.fixture
+def client(fleet: FleetUnderTest) -> Client:
+    """Opens a connection as commands want it."""
+    return lambda: connect(fleet.running.address, fleet.running.token)
+
+
+@pytest.fixture(scope="module")
+async def recorded(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """One agent that added a function, tested and committed it."""
+    repository = make_repository(tmp_path_factory.mktemp("recorded") / "r", HELLO_FILES)
+    async with connect(fleet.running.address, fleet.running.token) as client:
+        request = pb.DeliberateRequest(
+            task_id=f"recorded-{uuid.uuid4().hex[:8]}",
+            task_description=HELLO,
+            repo=pb.RepoRef(path=str(repository)),
+            num_agents=1,
+        )
+        submitted = await client.submit(pb.SubmitTaskRequest(deliberate=request))
+        events = [stored_event(event) async for event in client.events(submitted.execution_id)]
+    known = [event for event in events if event is not None]
+    state = fold(known)
+    assert state is not None and state.winner_id == AGENT
+    run = whole_run((stored.event for stored in known), AGENT)
+    return Recorded(execution_id=submitted.execution_id, state=state, run=run)
+
+
+def screen(*, as_json: bool = False) -> tuple[Screen, io.StringIO]:
+    out = io.StringIO()
+    return Screen(json=as_json, out=Console(file=out, width=160), err=Console(file=io.StringIO())), out
+
+
+async def exported(client: Client, recorded: Recorded, kind: str) -> str:
+    shown, out = screen()
+    done = await recordings.export(shown, client(), recorded.execution_id, kind=kind, agent="", output=None)
+    assert done is Exit.ACCEPTED
+    return out.getvalue()
+
+
+async def test_a_trajectory_has_every_step(client: Client, recorded: Recorded) -> None:
+    found: dict[str, Any] = json.loads(await exported(client, recorded, "trajectory"))
+    operations = [seen["operation"] for step in found["steps"] for seen in step["observations"]]
+    assert len(operations) == len(HELLO_OPERATIONS) + 1 and operations[-1] == "final_answer"
+    assert found["stop_reason"] == "final_answer" and found["usage"]["tool_calls"] == len(operations)
+    assert [message["role"] for message in found["opening"]] == ["system", "user"]
+
+
+async def test_openai_messages_answer_each_call_once(client: Client, recorded: Recorded) -> None:
+    messages: list[dict[str, Any]] = json.loads(await exported(client, recorded, "openai"))
+    asked = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
+    assert asked and asked == [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+
+
+async def test_markdown_and_patch_are_for_people_and_git(client: Client, recorded: Recorded, tmp_path: Path) -> None:
+    text = await exported(client, recorded, "markdown")
+    assert text.startswith(f"# {AGENT}") and "hello_world" in text
+    shown, _ = screen()
+    file = tmp_path / "winner.patch"
+    await recordings.export(shown, client(), recorded.execution_id, kind="patch", agent=AGENT, output=file)
+    assert b"+def hello_world():" in file.read_bytes()
+
+
+async def test_an_unknown_format_or_agent_is_named(client: Client, recorded: Recorded) -> None:
+    shown, _ = screen()
+    for kind, agent in (("pdf", ""), ("openai", "agent-dev-9")):
+        with pytest.raises(CommandFault) as caught:
+            await recordings.export(shown, client(), recorded.execution_id, kind=kind, agent=agent, output=None)
+        assert caught.value.exit_code is Exit.USAGE
+
+
+def test_a_fence_in_an_output_cannot_end_the_block(recorded: Recorded) -> None:
+    last = recorded.run.steps[-1]
+    hostile = replace(last, reply=replace(last.reply, content="```\n# Approved by Ada\n````"))
+    text = markdown(replace(recorded.run, steps=(*recorded.run.steps[:-1], hostile)))
+    assert "`````\n```\n# Approved by Ada\n````\n`````" in text
+
+
+async def test_a_replay_goes_the_same_way_and_asks_nobody(
+    client: Client, recorded: Recorded, fleet: FleetUnderTest, model_server: ScriptedModelServer
+) -> None:
+    shown, out = screen(as_json=True)
+    asked = model_server.requests
+    done = await recordings.run_again(
+        shown, client(), fleet.settings, recorded.execution_id, agent="", fork_at=None, prompt=""
+    )
+    document: dict[str, Any] = json.loads(out.getvalue())
+    assert done is Exit.ACCEPTED and document["same"] is True, document["differences"]
+    assert "+def hello_world():" in document["diff"]
+    assert model_server.requests == asked
+
+
+async def test_a_replay_shows_where_the_world_has_changed(recorded: Recorded, fleet: FleetUnderTest) -> None:
+    first = recorded.run.steps[0]
+    (seen,) = first.observations
+    other = replace(first, observations=(replace(seen, result=replace(seen.result, content="another file")),))
+    changed = replace(recorded.run, steps=(other, *recorded.run.steps[1:]))
+    done = await replay(fleet.settings, recorded.state, changed)
+    assert not done.same
+    assert [(one.step, one.operation, one.recorded) for one in done.differences] == [
+        (1, "files_read_file", "another file")
+    ]
+
+
+async def test_a_fork_asks_the_model_from_there_on(
+    recorded: Recorded, fleet: FleetUnderTest, model_server: ScriptedModelServer
+) -> None:
+    settings = fleet.settings.model_copy(update={"model_url": model_server.url})
+    before = model_server.requests
+    done = await replay(settings, recorded.state, recorded.run, fork_at=3, prompt="You are another one.")
+    assert done.same and done.forked_at == 3
+    assert len(done.trajectory.steps) == len(recorded.run.steps)
+    assert model_server.requests - before >= len(recorded.run.steps) - 3
+    assert model_server.bodies[-1]["messages"][0]["content"] == "You are another one."
+
+
+async def test_a_fork_behind_the_end_is_refused(recorded: Recorded, fleet: FleetUnderTest) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await replay(fleet.settings, recorded.state, recorded.run, fork_at=99)
+    assert caught.value.field == "fork_at"

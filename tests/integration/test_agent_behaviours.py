@@ -1,0 +1,318 @@
+"""What agents do that no other test names; `docs/behaviours.md` says where everything else is tested."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet import ToolEnabledAgent
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents import FunctionCallingAgent
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.planning import drive
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.message import SystemMessage, UserMessage
+from swe_ai_fleet.domain.task import PlanningMode
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.pipeline import Pipeline
+from tests.bench.planning import COMPLEX, FAST, SCRIPT, SIMPLE
+
+SMALL_SERVER = Path(__file__).with_name("small_mcp_server.py")
+PLANNER = "You make plans for another agent"
+TASK = "Look at a.py and say what one() returns."
+FILES = {
+    "README.md": "# Numbers\n\n## Rounding\n\nNumbers are rounded half up.\n",
+    "a.py": "def one():\n    return 1\n",
+}
+LOOK = Turn(tool_calls=(("look", {}),))
+ANSWER = Turn(tool_calls=(("final_answer", {"result": "done"}),))
+
+
+@asynccontextmanager
+async def serving(*turns: Turn | Failure, **options: Any) -> AsyncGenerator[ScriptedModelServer]:
+    async with ScriptedModelServer(Script.of(*turns), keep=100, **options) as server:
+        yield server
+
+
+def caller(server: ScriptedModelServer, *tools: Any, **options: Any) -> FunctionCallingAgent:
+    given: dict[str, Any] = {"retry_waits": (0.001, 0.001), "settings": Settings(), **options}
+    return FunctionCallingAgent("scripted", list(tools), model_params={"base_url": server.url}, **given)
+
+
+async def run(agent: FunctionCallingAgent, task: str = "Do it.", **options: Any) -> list[Any]:
+    return [response async for response in agent.run(task, **{"use_planning": False, **options})]
+
+
+def asked(server: ScriptedModelServer) -> list[dict[str, Any]]:
+    """The chat requests, probes aside."""
+    return [body for body in server.bodies if body["messages"][0]["content"] != "Say ok."]
+
+
+def look() -> str:
+    """Look around."""
+    return "seen"
+
+
+def observations(responses: list[Any]) -> list[str]:
+    return [r["value"] for r in responses if (r["type"], r["channel"]) == ("step", "tool")]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_repository(tmp_path_factory.mktemp("template") / "clone", FILES)
+
+
+@pytest.fixture
+def clone(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "clone"))
+
+
+def coder(server: ScriptedModelServer, clone: Path, **settings: Any) -> ToolEnabledAgent:
+    chosen = Settings(home=clone.parent / "home", **settings)
+    return ToolEnabledAgent("agent-dev-1", "DEV", clone, server.url, "scripted", settings=chosen)
+
+
+class TestMcpTools:
+    async def test_they_become_functions_of_an_agent(self, tmp_path: Path) -> None:
+        policy = SandboxPolicy(rung=Rung.NONE, grace_seconds=0.5)
+        small = McpServer(name="small", command=(sys.executable, str(SMALL_SERVER)), tools=("add",), confined=False)
+        turns = (
+            Turn(tool_calls=(("small_add", {"a": 1, "b": 2}), ("small_add", {"a": 1}), ("small_leave", {}))),
+            ANSWER,
+        )
+        async with (
+            serving(*turns) as server,
+            Sandbox(policy).workspace(tmp_path) as workspace,
+            McpTool(workspace, servers=(small,), sandbox=policy) as kit,
+        ):
+            responses = await run(caller(server, kit))
+            shown = [tool["function"] for tool in asked(server)[0]["tools"]]
+        assert [function["name"] for function in shown] == ["small_add", "final_answer"]
+        assert shown[0]["description"].endswith("Add two numbers.")
+        assert set(shown[0]["parameters"]["properties"]) == {"a", "b"}
+        seen = observations(responses)
+        (found,) = [text for text in seen if not text.startswith("Error: ")]
+        assert "3" in found
+        assert any("missing argument 'b'" in text or "'b' is a required" in text for text in seen)
+        assert any("no tool 'small_leave'" in text for text in seen)
+        assert responses[-1]["metadata"]["success"]
+
+
+class TestSettings:
+    """Names of the environment that users of such agents know do what they say."""
+
+    async def test_parallel_calls_are_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        at_once, most = 0, 0
+
+        async def wait(number: int) -> int:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            at_once -= 1
+            return number
+
+        turn = Turn(tool_calls=tuple(("wait", {"number": number}) for number in range(4)))
+        for value, expected in (("true", 4), ("false", 1)):
+            most = 0
+            monkeypatch.setenv("AGENTIC_ENABLE_PARALLEL", value)
+            async with serving(turn, ANSWER) as server:
+                responses = await run(caller(server, wait))
+            assert (most, len(observations(responses))) == (expected, 4)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "stop"),
+        [
+            ("AGENTIC_MAX_ITERATIONS", "1", "max_iterations"),
+            ("AGENTIC_MAX_TOOL_CALLS", "1", "max_tool_calls"),
+            ("AGENTIC_TIMEOUT_SECONDS", "0.2", "timeout"),
+            ("FLEET_CHAT_MAX_ITERATIONS", "1", "max_iterations"),
+        ],
+    )
+    async def test_the_limits_of_a_chat(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str, stop: str
+    ) -> None:
+        monkeypatch.setenv(name, value)
+
+        async def look_long() -> None:
+            await asyncio.Event().wait()
+
+        tools = ("look", "look_long" if stop == "timeout" else "look")
+        async with serving(Turn(tool_calls=tuple((tool, {}) for tool in tools)), ANSWER) as server:
+            agent = caller(server, look, look_long, limits=FunctionCallingAgent.chat_profile(Settings()))
+            final = (await run(agent))[-1]
+        assert (final["metadata"]["stop_reason"], final["metadata"]["success"]) == (stop, False)
+        assert final["value"]
+
+    @pytest.mark.parametrize(
+        ("environment", "step_by_step"),
+        [
+            ({"PLANNER_MODE": "hybrid"}, False),
+            ({"PLANNER_MODE": "hybrid", "HYBRID_COMPLEXITY_THRESHOLD": "0"}, True),
+        ],
+    )
+    async def test_the_mode_and_the_threshold(
+        self, monkeypatch: pytest.MonkeyPatch, clone: Path, environment: dict[str, str], step_by_step: bool
+    ) -> None:
+        assert (Settings().planning_mode, Settings().hybrid_threshold) == ("agentic", 0.7)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        planned = Turn(content='{"steps": []}')
+        async with serving(ANSWER if step_by_step else planned, ANSWER) as server:
+            await coder(server, clone).execute_task(TASK, constraints={"max_iterations": 2})
+            first = asked(server)[0]
+        assert bool(first.get("tools")) is step_by_step
+        assert ("# Operations" in str(first["messages"][-1]["content"])) is not step_by_step
+
+    async def test_a_request_for_one_operation_costs_no_model_call(
+        self, monkeypatch: pytest.MonkeyPatch, clone: Path
+    ) -> None:
+        monkeypatch.setenv("PLANNER_MODE", "hybrid")
+        async with serving(ANSWER) as server:
+            result = await coder(server, clone).execute_task("read file a.py")
+            assert asked(server) == []
+        assert result.success
+        assert "return 1" in str(result.artifacts["answer"])
+
+
+class TestWaits:
+    async def test_a_failing_model_is_waited_for_longer_each_time(self) -> None:
+        began = time.monotonic()
+        async with serving(LOOK, Failure(times=2), ANSWER) as server:
+            responses = await run(caller(server, look, retry_waits=(0.02, 0.08)))
+        failed = [r for r in responses if r["metadata"]["event"] == "model_failed"]
+        assert ["0.02 s" in r["value"] for r in failed] == [True, False]
+        assert "0.08 s" in failed[1]["value"]
+        assert {(r["type"], r["channel"]) for r in failed} == {("log", "run")}
+        assert time.monotonic() - began >= 0.1
+        assert responses[-1]["metadata"]["success"]
+
+    async def test_five_and_ten_seconds_unless_said(self) -> None:
+        async with serving(LOOK, Failure(times=0)) as server:
+            agent = FunctionCallingAgent("scripted", [look], model_params={"base_url": server.url}, settings=Settings())
+            async with aclosing(agent.run("Do it.", use_planning=False)) as responses:
+                async for response in responses:
+                    if response["metadata"]["event"] == "model_failed":
+                        break
+        assert "try 1 of 3" in response["value"]
+        assert "in 5 s" in response["value"]
+
+
+class TestEnds:
+    async def test_after_a_hard_stop_of_the_model_it_is_not_asked_again(self) -> None:
+        async with serving(Turn(content="I was", finish_reason="content_filter"), ANSWER) as server:
+            responses = await run(caller(server))
+            assert len(asked(server)) == 1
+        final = responses[-1]
+        assert (final["value"], final["metadata"]["stop_reason"]) == ("I was", "model_stopped")
+        assert (final["metadata"]["success"], final["metadata"]["refined"]) == (False, False)
+
+    async def test_failed_calls_are_counted_across_replies(self) -> None:
+        def fail(number: int) -> None:
+            raise ValueError(f"failure {number}")
+
+        two = Turn(tool_calls=(("fail", {"number": 1}), ("fail", {"number": 2})))
+        one = Turn(tool_calls=(("fail", {"number": 3}),))
+        async with serving(two, one, Turn(content="It can't be done."), ANSWER) as server:
+            responses = await run(caller(server, fail))
+        assert responses[-1]["metadata"]["stop_reason"] == "tool_error"
+        assert responses[-1]["value"] == "It can't be done."
+
+    @pytest.mark.parametrize(
+        ("limit", "stop"),
+        [
+            ({"max_tokens": 1_000}, "max_tokens"),
+            ({"max_cost": 0.001}, "max_cost"),
+        ],
+    )
+    async def test_at_a_limit_what_was_done_is_handed_in(self, clone: Path, limit: dict[str, Any], stop: str) -> None:
+        spent = Usage(prompt_tokens=500, completion_tokens=100)
+        turns = [
+            Turn(tool_calls=(("files_write_file", {"path": f"{n}.py", "content": "x = 1\n"}),), usage=spent)
+            for n in range(5)
+        ]
+        prices = {"*": {"prompt": 1.0, "completion": 1.0}}
+        async with serving(*turns) as server:
+            result = await coder(server, clone, model_prices=prices).execute_task(
+                "Write the files.", constraints={**limit, "timeout_seconds": 60}
+            )
+            assert len(asked(server)) == 2
+        assert (result.success, str(result.stop_reason)) == (False, stop)
+        assert sorted(result.artifacts["files_changed"]) == ["0.py", "1.py"]
+        assert result.usage.cost == pytest.approx(0.0012)
+
+
+class TestSubAgents:
+    async def test_a_coding_agent_has_them_and_pays_for_them(self, clone: Path) -> None:
+        plan = Turn(content='{"plan": ["Read a.py", "Answer"], "reasoning": "It is small."}')
+        turns = (
+            Turn(tool_calls=(("request_tools", {"names": ["call_planner"]}),)),
+            Turn(tool_calls=(("call_planner", {"goal": "find out"}), ("search_memory", {"entities": ["Rounding"]}))),
+            ANSWER,
+        )
+        script = Script(
+            conversations=(Conversation(match=PLANNER, turns=(plan,)), Conversation(match="a.py", turns=turns))
+        )
+        async with ScriptedModelServer(script, keep=100) as server:
+            result = await coder(server, clone).execute_task(TASK)
+            first, second, third, *_ = [
+                body for body in asked(server) if not str(body["messages"][0]["content"]).startswith(PLANNER)
+            ]
+            planning = [body for body in asked(server) if str(body["messages"][0]["content"]).startswith(PLANNER)]
+        names = [[tool["function"]["name"] for tool in body["tools"]] for body in (first, second)]
+        assert ["call_planner" in shown for shown in names] == [False, True]
+        assert len(planning) == 1
+        *_, planned, remembered = (m["content"] for m in third["messages"] if m["role"] == "tool")
+        assert planned.startswith("1. Read a.py\n2. Answer")
+        assert remembered.startswith("Coverage: 100 %.")
+        assert result.success
+        assert result.usage.model_calls == 4
+
+
+class TestSpeed:
+    """Under 3 seconds for a simple request and 10 for a complex one with replies of half a second each."""
+
+    @pytest.mark.parametrize(("request_", "replies", "seconds"), [(FAST, 0, 3.0), (SIMPLE, 2, 3.0), (COMPLEX, 5, 10.0)])
+    async def test_replies_in_a_row_and_the_time_beside_them(
+        self, clone: Path, request_: str, replies: int, seconds: float
+    ) -> None:
+        (clone / "b.py").write_text("def two():\n    return 2\n")
+        policy = SandboxPolicy(rung=Rung.NONE)
+        async with (
+            ScriptedModelServer(SCRIPT, keep=100) as server,
+            OpenAIChatModel(base_url=server.url) as model,
+            Sandbox(policy).workspace(clone) as workspace,
+        ):
+            await model.probe()
+            pipeline = Pipeline()
+            kit = FileTool(workspace, pipeline)
+            before, began = server.requests, time.monotonic()
+            trajectory = await drive(
+                PlanningMode.HYBRID,
+                model=model,
+                toolbox=Toolbox({kit.name: kit}, pipeline),
+                history=History((SystemMessage(content="You are an agent."), UserMessage(content=request_))),
+                budget=Budget(Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)),
+                task_text=request_,
+            )
+            took = time.monotonic() - began
+            assert server.requests - before == replies
+        assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+        assert took + 0.5 * replies < seconds

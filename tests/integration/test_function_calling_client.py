@@ -1,0 +1,114 @@
+"""`FunctionCallingClient` against a scripted model over HTTP."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.agents import FunctionCallingClient
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+
+QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "What is 1 + 2?"}]
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def adding(a: Any, b: Any) -> Turn:
+    return Turn(tool_calls=(("add", {"a": a, "b": b}),))
+
+
+async def answered(
+    *turns: Turn | Failure, messages: Sequence[Any] = QUESTION, system_prompt: str = "Be exact.", **options: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    async with ScriptedModelServer(Script.of(*turns)) as server:
+        client = FunctionCallingClient(
+            "scripted", {"base_url": server.url}, retry_waits=(0.001, 0.001), settings=Settings()
+        )
+        result = await client.call_with_tools(messages, system_prompt, **{"tools": [add], **options})
+        return result, [body for body in server.bodies if body["messages"][0]["content"] != "Say ok."]
+
+
+async def test_calls_are_executed_and_the_first_reply_without_one_is_the_answer() -> None:
+    before = copy.deepcopy(QUESTION)
+    result, asked = await answered(adding(1, 2), Turn(content="It is 3."))
+    assert set(result) >= {"final_text", "tool_calls_executed", "all_results", "messages", "iterations", "status"}
+    assert (result["final_text"], result["status"], result["iterations"]) == ("It is 3.", "success", 2)
+    (executed,), (given,) = result["tool_calls_executed"], result["all_results"]
+    assert (executed["name"], executed["arguments"]) == ("add", '{"a": 1, "b": 2}')
+    assert given == {"id": executed["id"], "name": "add", "success": True, "result": "3"}
+    assert [m["role"] for m in result["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert result["messages"][0]["content"] == "Be exact."
+    assert result["messages"][3] == {"role": "tool", "tool_call_id": executed["id"], "content": "3"}
+    assert result["messages"][-1] == {"role": "assistant", "content": "It is 3."}
+    assert [tool["function"]["name"] for tool in asked[0]["tools"]] == ["add"]
+    assert before == QUESTION
+
+
+async def test_the_messages_that_come_out_go_in_again() -> None:
+    result, _ = await answered(adding(1, 2), Turn(content="It is 3."))
+    messages = [*result["messages"], {"role": "user", "content": "And?"}]
+    again, asked = await answered(Turn(content="x"), Turn(content="y"), Turn(content="Still 3."), messages=messages)
+    assert (again["final_text"], again["status"]) == ("Still 3.", "success")
+    assert [m["role"] for m in asked[-1]["messages"]] == [m["role"] for m in messages]
+
+
+async def test_too_many_turns_get_one_last_reply_without_tools() -> None:
+    turns = [adding(number, 1) for number in range(5)]
+    result, asked = await answered(*turns, Turn(content="At least 5."))
+    assert (result["status"], result["iterations"], result["final_text"]) == ("max_turns_exceeded", 5, "At least 5.")
+    assert len(result["tool_calls_executed"]) == len(result["all_results"]) == 5
+    assert "tools" not in asked[-1]
+    two, _ = await answered(*turns, max_turns=2)
+    assert two["iterations"] == 2
+
+
+async def test_a_failed_call_is_a_result() -> None:
+    result, _ = await answered(adding("one", 2), Turn(content="I can't."))
+    (given,) = result["all_results"]
+    assert (given["success"], result["status"]) == (False, "success")
+    assert given["result"].startswith("Error: argument 'a'")
+
+
+async def test_a_model_that_fails_is_an_error_after_three_tries() -> None:
+    async with ScriptedModelServer(Script.of(Turn(content="x"))) as server:
+        client = FunctionCallingClient(
+            "scripted", {"base_url": server.url}, retry_waits=(0.001, 0.001), settings=Settings()
+        )
+        async with client:
+            assert (await client.call_with_tools(QUESTION))["status"] == "success"
+            before = server.requests
+            server.fail_next(Failure(times=0))
+            result = await client.call_with_tools(QUESTION, tools=[add])
+        assert server.requests == before + 3
+    assert (result["status"], result["final_text"], result["tool_calls_executed"]) == ("error", "", [])
+    assert "503" in result["error"]
+
+
+async def test_results_are_whole_where_the_history_holds_the_beginning() -> None:
+    def long() -> str:
+        return "a" * 5000
+
+    result, asked = await answered(Turn(tool_calls=(("long", {}),)), Turn(content="ok"), tools=[long])
+    assert len(result["all_results"][0]["result"]) == 5000
+    assert len(asked[-1]["messages"][-1]["content"]) < 3200
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "said"),
+    [
+        ([], {}, "messages is empty"),
+        ("hello", {}, "messages is a str"),
+        (QUESTION, {"max_turns": 0}, "max_turns"),
+        ([{"role": "user"}], {}, r"messages\[0\]"),
+    ],
+)
+async def test_what_is_refused(messages: Any, options: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        await answered(Turn(content="x"), messages=messages, **options)

@@ -1,0 +1,158 @@
+"""An agent whose conversation outgrows its model's context, over real HTTP: it goes on, and says what was given up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History, summariser
+from swe_ai_fleet.agents.history.history import RECORD
+from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import ModelError
+from swe_ai_fleet.domain.event import Event, EventBody, HistoryCondensed, LoopNoticed, Writer
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, UserMessage
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.script import ScriptRequest
+from swe_ai_fleet.tools.files.directory import BareDirectory
+from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline
+
+OPENING: tuple[Message, ...] = (SystemMessage(content="You are an agent."), UserMessage(content="# Task\nRead it all."))
+CONTEXT = 12_000
+STEPS = 24
+
+
+class Library(Toolkit):
+    name = "library"
+
+    @operation(read_only=True)
+    async def page(self, number: int) -> ToolResult:
+        """Read a page."""
+        return ToolResult(success=True, operation="library_page", content=f"page {number}: " + "words and " * 350)
+
+
+class Notes:
+    """A journal that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.bodies: list[EventBody] = []
+
+    async def append(self, body: EventBody) -> Event:
+        return self.post(body)
+
+    def post(self, body: EventBody) -> Event:
+        self.bodies.append(body)
+        writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id="a")
+        return writer.event(body, ordinal=len(self.bodies), at="")
+
+    async def flush(self) -> None:
+        pass
+
+    @property
+    def condensed(self) -> list[HistoryCondensed]:
+        return [body for body in self.bodies if isinstance(body, HistoryCondensed)]
+
+
+def pages(said: str = "") -> tuple[Turn, ...]:
+    read = [Turn(content=said, tool_calls=(("library_page", {"number": number}),)) for number in range(STEPS)]
+    return (*read, Turn(tool_calls=(("final_answer", {"result": "read"}),)))
+
+
+def has_record(request: ScriptRequest) -> bool:
+    return RECORD in json.dumps(request.payload["messages"][:3])
+
+
+def run(model: OpenAIChatModel, history: History, notes: Notes, budget: Budget | None = None) -> AgentRun:
+    pipeline = Pipeline()
+    toolbox = Toolbox({"library": Library(BareDirectory(Path()), pipeline)}, pipeline)
+    return AgentRun(
+        model=model,
+        toolbox=toolbox,
+        history=history,
+        budget=budget or Budget(Limits()),
+        journal=notes,
+        guard=LoopGuard(toolbox.specs),
+    )
+
+
+@pytest.mark.parametrize("context", [CONTEXT, 0])
+async def test_old_output_is_cleared_and_the_run_goes_on(context: int) -> None:
+    """With a known context nothing is ever refused; without one the server's refusals are what it goes by."""
+    notes = Notes()
+    async with ScriptedModelServer(Script.of(*pages()), max_model_len=CONTEXT, keep=200) as server:
+        async with OpenAIChatModel(base_url=server.url, model="scripted") as model:
+            history = History(OPENING, context_tokens=context)
+            trajectory = await run(model, history, notes).drive()
+        assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+        assert len(trajectory.steps) == STEPS + 1
+        assert notes.condensed
+        assert {body.method for body in notes.condensed} == {"cleared"}
+        assert len(notes.condensed) <= STEPS // 3  # each makes room for a while
+    assert notes.condensed[-1].messages == tuple(history.messages)[: len(notes.condensed[-1].messages)]
+
+
+async def test_a_summary_by_the_model_takes_the_place_of_old_turns() -> None:
+    notes, said = Notes(), "I will read the next page with care. " * 120
+    script = Script(
+        conversations=(
+            Conversation(match="record begins", turns=(Turn(content="## Done\nRead some pages."),)),
+            Conversation(predicate=has_record, turns=(Turn(tool_calls=(("final_answer", {"result": "read"}),)),)),
+        ),
+        default=Conversation(turns=pages(said)),
+    )
+    async with (
+        ScriptedModelServer(script, max_model_len=CONTEXT) as server,
+        OpenAIChatModel(base_url=server.url, model="scripted") as model,
+    ):
+        budget = Budget(Limits())
+        history = History(OPENING, context_tokens=CONTEXT, summarise=summariser(model, budget))
+        trajectory = await run(model, history, notes, budget).drive()
+    assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+    assert "summarised" in {body.method for body in notes.condensed}
+    assert history.messages[2].content.startswith(f"{RECORD}\n## Done\nRead some pages.")
+    replies = sum(step.usage.model_calls for step in trajectory.steps)
+    assert trajectory.usage.model_calls == replies + 1  # the summary was paid for
+
+
+async def test_a_task_that_can_never_fit_ends_with_that_reason() -> None:
+    opening = (OPENING[0], UserMessage(content="long " * 20_000))
+    async with ScriptedModelServer(Script(), max_model_len=CONTEXT) as server:
+        async with OpenAIChatModel(base_url=server.url, model="scripted") as model:
+            trajectory = await run(model, History(opening, context_tokens=CONTEXT), Notes()).drive()
+        assert trajectory.stop_reason is StopReason.CONTEXT_TOO_LONG
+        assert server.requests <= 8
+
+
+async def test_a_looped_tail_is_taken_out_and_the_run_stopped_in_the_end() -> None:
+    notes = Notes()
+    looping = Turn(tool_calls=(("library_page", {"number": 1}),))
+    async with (
+        ScriptedModelServer(Script.of(looping)) as server,
+        OpenAIChatModel(base_url=server.url, model="scripted") as model,
+    ):
+        history = History(OPENING)
+        trajectory = await run(model, history, notes).drive()
+    assert trajectory.stop_reason is StopReason.LOOP
+    advice = [body.advice for body in notes.bodies if isinstance(body, LoopNoticed)]
+    assert advice == ["nudge", "strong_nudge", "replan", "stop"]
+    assert [body.method for body in notes.condensed] == ["forgot"]
+    assert notes.condensed[0].messages == OPENING
+    assert sum(isinstance(message, AssistantMessage) for message in history.messages) == 3
+
+
+async def test_a_summary_that_cannot_be_paid_for_is_not_asked_for() -> None:
+    async with ScriptedModelServer(Script()) as server:
+        async with OpenAIChatModel(base_url=server.url, model="scripted") as model:
+            summarise = summariser(model, Budget(Limits(max_tokens=100)))
+            with pytest.raises(ModelError, match="do not pay for a summary"):
+                await summarise(OPENING)
+        assert server.requests == 0

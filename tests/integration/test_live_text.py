@@ -1,0 +1,154 @@
+"""What models say reaches watchers while they say it, masked, and costs nothing where nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import pytest
+
+from services.orchestrator.live import with_live_text
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.agents.watched_model import WatchedModel
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.event import ExecutionClaimed, StoredEvent, Writer
+from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.tools.secrets import Secrets
+
+SECRET = "hunter2hunter2"
+
+
+@dataclass
+class Speaking:
+    """A model that says its text in pieces, if anybody wants pieces."""
+
+    pieces: tuple[str, ...]
+    streamed: list[bool] = field(default_factory=list[bool])
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="speaking")
+
+    async def ping(self) -> None:
+        return None
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        self.streamed.append(on_delta is not None)
+        for piece in self.pieces if on_delta is not None else ():
+            on_delta(piece)
+        return ModelReply(
+            message=AssistantMessage(content="".join(self.pieces)), finish_reason="stop", usage=Usage(model_calls=1)
+        )
+
+
+@pytest.fixture
+async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as connected:
+        await connected.ensure_streams()
+        yield connected
+
+
+async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_stream(log: JetStream) -> None:
+    watched, other = f"e-{uuid.uuid4().hex}", f"e-{uuid.uuid4().hex}"
+    model = Speaking(("The key is hunter2", "hunter2, ", "said."))
+    async with log.live_texts() as live, aclosing(log.watch_live("default", watched)) as heard:
+
+        def face(execution_id: str) -> WatchedModel:
+            return WatchedModel(
+                model,
+                live,
+                tenant="default",
+                execution_id=execution_id,
+                agent_id="agent-dev-1",
+                secrets=Secrets((SECRET,)),
+            )
+
+        first = asyncio.create_task(anext(heard))
+        async with asyncio.timeout(20):
+            while not live.wanted("default", watched):
+                await asyncio.sleep(0.02)
+            reply = await face(watched).reply((), (), Sampling())
+            texts = [await first]
+            while "said." not in texts[-1].text:
+                texts.append(await anext(heard))
+            await face(other).reply((), (), Sampling())
+    assert "".join(delta.text for delta in texts) == "The key is [masked], said."
+    assert texts[0].begins and texts[0].agent_id == "agent-dev-1"
+    assert reply.message.content == "The key is hunter2hunter2, said."  # masking it is the history's business
+    assert model.streamed == [True, False]
+
+
+async def test_interest_ends_with_the_watcher(log: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swe_ai_fleet.adapters.jetstream.live.WANTED_FOR_SECONDS", 0.3)
+    execution_id = f"e-{uuid.uuid4().hex}"
+    async with log.live_texts() as live, asyncio.timeout(20):
+        heard = log.watch_live("default", execution_id)
+        first = asyncio.create_task(anext(heard))
+        while not live.wanted("default", execution_id):
+            await asyncio.sleep(0.02)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await heard.aclose()
+        while live.wanted("default", execution_id):
+            await asyncio.sleep(0.02)
+
+
+async def test_events_and_text_come_in_one_stream_that_ends_with_the_events() -> None:
+    said = asyncio.Event()
+    closed = asyncio.Event()
+
+    async def events() -> AsyncGenerator[StoredEvent]:
+        yield _event(1)
+        await said.wait()
+        yield _event(2)
+
+    async def texts() -> AsyncGenerator[TextDelta]:
+        try:
+            yield TextDelta(agent_id="a", text="hello")
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    got: list[StoredEvent | TextDelta] = []
+    async with asyncio.timeout(5):
+        async for one in with_live_text(events(), texts()):
+            got.append(one)
+            if isinstance(one, TextDelta):
+                said.set()
+    assert [one.sequence for one in got if isinstance(one, StoredEvent)] == [1, 2]
+    assert [one.text for one in got if isinstance(one, TextDelta)] == ["hello"]
+    assert closed.is_set()
+
+
+async def test_a_fault_of_the_events_is_raised() -> None:
+    async def events() -> AsyncGenerator[StoredEvent]:
+        yield _event(1)
+        raise LookupError("gone")
+
+    async def texts() -> AsyncGenerator[TextDelta]:
+        await asyncio.Event().wait()
+        yield TextDelta(agent_id="a", text="never")
+
+    with pytest.raises(LookupError):
+        async for _ in with_live_text(events(), texts()):
+            pass
+
+
+def _event(sequence: int) -> StoredEvent:
+    writer = Writer(tenant="default", execution_id="e", task_id="t")
+    body = ExecutionClaimed(generation=1, owner="me")
+    return StoredEvent(sequence=sequence, event=writer.event(body, ordinal=sequence, at="2026-01-01T00:00:00+00:00"))

@@ -1,0 +1,355 @@
+"""The pool over real HTTP: outages, overload, fail-over, routing by the servers' own metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
+from swe_ai_fleet.adapters.model_pool.breaker import Circuit
+from swe_ai_fleet.adapters.model_pool.load import Load
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.adapters.openai_model.pushback import pushback
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.message import Sampling, ToolProtocol, UserMessage
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
+
+QUICK = PoolRules(patience=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
+
+
+@asynccontextmanager
+async def pool_of(*urls: str, rules: PoolRules = QUICK, **options: str) -> AsyncIterator[ModelPool]:
+    async with AsyncExitStack() as stack:
+        members: list[Member] = []
+        for url in urls:
+            model = await stack.enter_async_context(OpenAIChatModel(base_url=url, max_retries=1, **options))
+            load = await stack.enter_async_context(VLLMMetrics(url)) if len(urls) > 1 else None
+            members.append(Member(name=url, model=model, load=load))
+        yield await stack.enter_async_context(
+            ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
+        )
+
+
+async def ask(model: ChatModel, text: str = "hello") -> str:
+    return (await model.reply((UserMessage(content=text),), (), Sampling())).message.content
+
+
+def answering(text: str) -> Script:
+    return Script.of(Turn(content=text))
+
+
+class Arrivals:
+    """A script that answers everything and notes, for each request, how many were done and under way."""
+
+    def __init__(self) -> None:
+        self.server: ScriptedModelServer | None = None
+        self.seen: list[tuple[int, int]] = []
+        conversation = Conversation(turns=(Turn(content="done"),), predicate=self._note)
+        self.script = Script(conversations=(conversation,))
+
+    def _note(self, asked: ScriptRequest) -> bool:
+        if self.server is not None:
+            self.seen.append((self.server.requests - self.server.in_flight, self.server.in_flight))
+        return True
+
+
+async def _outage(seconds: float, *, callers: int, calls: int, rules: PoolRules) -> tuple[ModelPool, Arrivals]:
+    """Callers who each make some calls one after the other; after the first ones the server is gone for a while."""
+    first = ScriptedModelServer(answering("done"), latency_seconds=0.05)
+    arrivals = Arrivals()
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(AsyncExitStack())
+        await server.enter_async_context(first)
+        pool = await stack.enter_async_context(pool_of(first.url, rules=rules))
+        await pool.probe()
+
+        async def caller(number: int) -> list[str]:
+            session = pool.session(f"agent-{number}")
+            return [await ask(session) for _ in range(calls)]
+
+        running = asyncio.gather(*(caller(number) for number in range(callers)))
+        await first.wait_until(in_flight=callers)
+        await server.aclose()
+        await asyncio.sleep(seconds)  # the length of the outage
+        assert not running.done()
+        assert pool.status().endpoints[0].circuit is Circuit.OPEN
+        assert pool.status().waiting == callers
+        second = ScriptedModelServer(
+            arrivals.script, latency_seconds=0.05, port=int(first.url.split(":")[2].partition("/")[0])
+        )
+        arrivals.server = await stack.enter_async_context(second)
+        assert await running == [["done"] * calls] * callers
+        assert pool.status().waiting == 0
+        return pool, arrivals
+
+
+def _assert_no_stampede(pool: ModelPool, arrivals: Arrivals, *, callers: int, calls: int) -> None:
+    # The first request is alone; each further one under way was earned by one that was answered before.
+    assert [under_way for done, under_way in arrivals.seen if not done] == [1]
+    early = [(done, under_way) for done, under_way in arrivals.seen if done < callers // 2]
+    assert len(early) >= callers // 4
+    assert [(done, under_way) for done, under_way in early if under_way > done + 1] == []
+    # What was under way when the server went may fail, and a trial now and then; nobody knocked again and again.
+    failed = pool.counters.admitted - callers * calls
+    assert failed <= callers + 2 * pool.counters.opened
+    assert 1 <= pool.counters.opened <= 10
+    assert pool.counters.gave_up == 0
+
+
+async def test_two_hundred_agents_sit_out_an_outage_and_do_not_stampede() -> None:
+    rules = PoolRules(patience=60.0, open_for=0.2, longest_open=1.0, ramp=60.0)
+    pool, arrivals = await _outage(3.0, callers=200, calls=3, rules=rules)
+    _assert_no_stampede(pool, arrivals, callers=200, calls=3)
+
+
+@pytest.mark.slow
+async def test_two_hundred_agents_sit_out_ten_seconds_by_the_rules_of_a_fleet() -> None:
+    pool, arrivals = await _outage(10.0, callers=200, calls=5, rules=PoolRules(ramp=60.0))
+    _assert_no_stampede(pool, arrivals, callers=200, calls=5)
+
+
+async def test_a_failed_call_goes_to_another_endpoint_and_the_circuit_keeps_later_ones_away() -> None:
+    async with (
+        ScriptedModelServer(answering("one")) as one,
+        ScriptedModelServer(answering("two")) as two,
+        pool_of(one.url, two.url, rules=PoolRules(backoff=0.02, open_for=60.0)) as pool,
+    ):
+        session = pool.session("agent")
+        bound = {"one": one, "two": two}[await ask(session)]
+        other = two if bound is one else one
+        bound.fail_next(Failure(status=500, times=0))
+        before = bound.requests
+        said = {await ask(session) for _ in range(10)}
+        assert said == {"two" if bound is one else "one"}
+        # The third fault opens the circuit; only then does the run leave its endpoint.
+        assert bound.requests - before == 3
+        assert session.endpoint == other.url
+        assert (pool.counters.failed_over, pool.counters.opened, pool.counters.moved) == (3, 1, 1)
+        states = {one.name: (one.circuit, one.sessions) for one in pool.status().endpoints}
+        assert states == {bound.url: (Circuit.OPEN, 0), other.url: (Circuit.CLOSED, 1)}
+        assert "answered 500" in pool.status().endpoints[(bound is two)].last_fault
+        assert pool.status().summary == "1 of 2 endpoints up, 0 calls under way, 0 waiting"
+
+
+async def test_overload_without_retry_after_is_waited_out_with_fewer_calls_at_once() -> None:
+    async with ScriptedModelServer(answering("done"), latency_seconds=0.02) as server, pool_of(server.url) as pool:
+        await pool.probe()
+        server.fail_next(Failure(status=503, times=10))
+        assert await asyncio.gather(*(ask(pool) for _ in range(20))) == ["done"] * 20
+        assert pool.counters.turned_away == 10
+        # All ten were under way together: one overload, not ten.
+        assert 10 <= pool.status().endpoints[0].limit < 32
+        assert pool.counters.opened == 0
+
+
+async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the_call() -> None:
+    async with ScriptedModelServer(answering("done")) as server, pool_of(server.url) as pool:
+        await pool.probe()
+        loop = asyncio.get_running_loop()
+        server.fail_next(Failure(status=429, retry_after_seconds=0.4))
+        before, started = server.requests, loop.time()
+        first = asyncio.create_task(ask(pool))
+        async with asyncio.timeout(5):
+            while not pool.counters.turned_away:
+                await asyncio.sleep(0)
+        assert await asyncio.gather(first, ask(pool), ask(pool)) == ["done"] * 3
+        assert loop.time() - started >= 0.4
+        assert server.requests - before == 4
+        server.fail_next(Failure(status=429, retry_after_seconds=3600, message="slow down"))
+        with pytest.raises(ModelUnavailable, match="slow down") as ended:
+            await ask(pool)
+        assert ended.value.field == "model_url"
+        assert server.requests - before == 5
+        # The next one is not sent at all.
+        with pytest.raises(ModelUnavailable, match="slow down"):
+            await ask(pool)
+        assert server.requests - before == 5
+
+
+async def test_another_endpoint_takes_over_while_one_asks_to_wait() -> None:
+    async with (
+        ScriptedModelServer(answering("one")) as one,
+        ScriptedModelServer(answering("two")) as two,
+        pool_of(one.url, two.url) as pool,
+    ):
+        session = pool.session("agent")
+        bound = {"one": one, "two": two}[await ask(session)]
+        bound.fail_next(Failure(status=429, retry_after_seconds=3600))
+        assert await ask(session) == ("two" if bound is one else "one")
+        assert pool.counters.failed_over == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "fault"),
+    [
+        (Failure(status=400, message="no such field"), ModelRejected),
+        (Failure(status=401, message="who are you"), ModelRejected),
+        (Failure(status=400, param="input_tokens", message="too long"), ContextTooLong),
+    ],
+)
+async def test_what_no_retry_can_help_passes_at_once(failure: Failure, fault: type[Exception]) -> None:
+    async with (
+        ScriptedModelServer(answering("one")) as one,
+        ScriptedModelServer(answering("two")) as two,
+        pool_of(one.url, two.url) as pool,
+    ):
+        await pool.probe()
+        one.fail_next(failure)
+        two.fail_next(failure)
+        before = one.requests + two.requests
+        with pytest.raises(fault):
+            await ask(pool)
+        assert one.requests + two.requests == before + 1
+        assert pool.counters.failed_over == 0
+
+
+async def test_a_server_that_breaks_every_time_ends_the_call_after_a_few_tries() -> None:
+    async with ScriptedModelServer(answering("done")) as server, pool_of(server.url) as pool:
+        await pool.probe()
+        server.fail_next(Failure(status=500, times=0, message="boom"))
+        before = server.requests
+        with pytest.raises(ModelUnavailable, match="boom"):
+            await ask(pool)
+        assert server.requests - before == 3
+    async with ScriptedModelServer(answering("done")) as server, pool_of(server.url) as pool:
+        await pool.probe()
+        server.fail_next(Failure(status=200, body="<html>", times=0))
+        before = server.requests
+        with pytest.raises(ModelUnavailable, match="no completion"):
+            await ask(pool)
+        assert server.requests - before == 3
+
+
+async def test_patience_ends_where_nothing_comes_back() -> None:
+    rules = PoolRules(patience=0.3, backoff=0.02, open_for=0.02)
+    async with ScriptedModelServer(answering("done")) as server:
+        url = server.url
+    async with pool_of(url, rules=rules) as pool:
+        results = await asyncio.gather(*(ask(pool) for _ in range(20)), return_exceptions=True)
+        assert [type(result) for result in results] == [ModelUnavailable] * 20
+        assert "cannot be reached" in str(results[0])
+        assert pool.status().waiting == 0
+        with pytest.raises(ModelUnavailable, match="cannot be reached"):
+            await pool.ping()
+
+
+async def _told(pool: ModelPool, **waiting: int) -> None:
+    """Wait until the pool has heard that so many requests wait at each server."""
+    async with asyncio.timeout(10):
+        while {one.name: one.load.waiting for one in pool.status().endpoints if one.load} != waiting:
+            await asyncio.sleep(0.005)
+
+
+async def test_calls_go_where_the_servers_say_there_is_least_to_do() -> None:
+    async with ScriptedModelServer(answering("one")) as one, ScriptedModelServer(answering("two")) as two:
+        one.metrics = {"num_requests_running": 40, "num_requests_waiting": 5}
+        async with pool_of(one.url, two.url) as pool:
+            held = pool.session("held")
+            assert held.endpoint == ""
+            await _told(pool, **{one.url: 5, two.url: 0})
+            assert {await ask(pool) for _ in range(10)} == {"two"}
+            assert {await ask(pool.session(f"agent-{number}")) for number in range(10)} == {"two"}
+            assert await ask(held) == "two"
+            # A bound run stays through a little more load, and leaves a server that is clearly overloaded.
+            one.metrics, two.metrics = {}, {"num_requests_waiting": 2}
+            await _told(pool, **{one.url: 0, two.url: 2})
+            assert await ask(held) == "two"
+            two.metrics = {"num_requests_running": 90, "num_requests_waiting": 30}
+            await _told(pool, **{one.url: 0, two.url: 30})
+            assert await ask(held) == "one"
+            assert held.endpoint == one.url
+            assert pool.counters.moved == 1
+
+
+async def test_without_metrics_the_pools_own_calls_count() -> None:
+    async with (
+        ScriptedModelServer(answering("one"), latency_seconds=0.2) as one,
+        ScriptedModelServer(answering("two"), latency_seconds=0.2) as two,
+    ):
+        one.metrics = two.metrics = None
+        async with pool_of(one.url, two.url) as pool:
+            await pool.probe()
+            said = await asyncio.gather(*(ask(pool) for _ in range(10)))
+            assert (said.count("one"), said.count("two")) == (5, 5)
+            assert [one.load for one in pool.status().endpoints] == [None, None]
+
+
+async def test_the_runs_of_a_task_spread_evenly_and_stay_where_they_are() -> None:
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(ScriptedModelServer(answering(name))) for name in "abc"]
+        urls = [server.url for server in servers]
+        # What the servers say about this moment would be about our own calls.
+        pool = await stack.enter_async_context(pool_of(*urls, rules=PoolRules(poll_every=60.0)))
+        sessions = [pool.session(f"agent-{number}") for number in range(30)]
+        first = [await ask(session) for session in sessions]
+        assert sorted(map(first.count, "abc")) == [10, 10, 10]
+        assert await asyncio.gather(*map(ask, sessions)) == first
+        assert await ask(pool.session("agent-7")) == first[7]
+        del sessions
+        assert [one.sessions for one in pool.status().endpoints] == [0, 0, 0]
+
+
+async def test_endpoints_that_differ_make_one_model_with_the_shortest_context() -> None:
+    async with (
+        ScriptedModelServer(answering("one"), max_model_len=8000) as one,
+        ScriptedModelServer(answering("two"), max_model_len=4000, native_tools=False) as two,
+        pool_of(one.url, two.url) as pool,
+    ):
+        found = await pool.probe()
+        assert (found.max_model_len, found.protocol) == (4000, ToolProtocol.NATIVE)
+        assert await pool.session("agent").probe() == found
+    async with pool_of(one.url, two.url) as gone:
+        with pytest.raises(ModelUnavailable, match=one.url.removesuffix("/v1")):
+            await gone.probe()
+        with pytest.raises(ModelUnavailable):
+            await gone.ping()
+
+
+async def test_an_endpoint_that_is_down_from_the_start_is_no_obstacle() -> None:
+    async with ScriptedModelServer(answering("gone")) as gone:
+        pass
+    async with (
+        ScriptedModelServer(answering("here"), max_model_len=4000) as here,
+        pool_of(gone.url, here.url, rules=PoolRules(backoff=0.02, open_for=60.0)) as pool,
+    ):
+        await pool.ping()
+        assert (await pool.probe()).max_model_len == 4000
+        assert await asyncio.gather(*(ask(pool) for _ in range(20))) == ["here"] * 20
+
+
+async def test_settings_name_several_servers_and_a_key_for_one() -> None:
+    async with (
+        ScriptedModelServer(answering("one"), api_key="k") as one,
+        ScriptedModelServer(answering("two"), api_key="k") as two,
+    ):
+        settings = Settings(model_url=f"{one.url}, {two.url}", model="scripted", model_api_key="k")
+        async with open_model(settings) as model:
+            assert sorted(await asyncio.gather(*(ask(model) for _ in range(4)))) == ["one", "one", "two", "two"]
+            assert [status.name for status in model.status().endpoints] == [one.url, two.url]
+        secret = one.url.replace("//", "//someone:secret@")
+        async with open_model(settings.model_copy(update={"model_url": secret})) as model:
+            assert [status.name for status in model.status().endpoints] == [one.url]
+    with pytest.raises(ModelRejected):
+        async with open_model(Settings(model_url="ftp://nowhere")):
+            pass
+
+
+async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
+    async with ScriptedModelServer(answering("one")) as server:
+        server.metrics = {"num_requests_running": 3, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.5}
+        async with VLLMMetrics(server.url) as metrics:
+            assert await metrics.load() == Load(running=3, waiting=2, cache=0.5)
+            server.metrics = {"x" * (5 << 20): 1}
+            assert await metrics.load() is None
+            server.metrics = None
+            assert await metrics.load() is None
+        url = server.url
+    async with VLLMMetrics(url) as metrics:
+        assert await metrics.load() is None

@@ -1,0 +1,362 @@
+"""The three ways to talk to a model, structured replies and streams, over real HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelReply,
+    Sampling,
+    SystemMessage,
+    ToolMessage,
+    ToolProtocol,
+    UserMessage,
+)
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="Look.", parameters=PARAMETERS)
+WRITE = OperationSpec(name="files_write", tool="files", operation="write", description="Write.", parameters=PARAMETERS)
+TOOLS = (LOOK, WRITE)
+OPENING: tuple[Message, ...] = (SystemMessage(content="You are an agent."), UserMessage(content="Fix it."))
+PLAN = {"type": "object", "properties": {"steps": {"type": "array", "items": {"type": "string"}}}}
+SPENT = Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=60)
+CALLS = Turn(
+    content="I look at ä 😀.",
+    tool_calls=(("files_look", {"path": "ä" * 50}), ("files_write", {"path": "b"})),
+    usage=SPENT,
+)
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "native": {},
+    "json": {"native_tools": False, "json_schema": "obeyed"},
+    "text": {"native_tools": False},
+}
+
+
+def script(*turns: Turn | Failure) -> Script:
+    """For the task of these tests; the probe gets a reply of its own."""
+    return Script(conversations=(Conversation(match="Fix it.", turns=turns),))
+
+
+def client(server: ScriptedModelServer | str, **options: Any) -> OpenAIChatModel:
+    url = server if isinstance(server, str) else server.url
+    settings: dict[str, Any] = {"base_url": url, "retry_wait_seconds": 0.001, "timeout_seconds": 5.0, **options}
+    return OpenAIChatModel(**settings)
+
+
+def essence(reply: ModelReply) -> object:
+    calls = [(call.name, json.loads(call.arguments)) for call in reply.message.tool_calls]
+    return reply.message.content, calls, reply.finish_reason, reply.repairs, reply.usage.total_tokens
+
+
+# The protocols
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: str) -> None:
+    turns = script(CALLS, Turn(content="Done."))
+    async with ScriptedModelServer(turns, **PROTOCOLS[protocol]) as server, client(server) as model:
+        assert (await model.probe()).protocol == ToolProtocol(protocol)
+        first = await model.reply(OPENING, TOOLS, Sampling(seed=3))
+        assert essence(first) == (
+            CALLS.content,
+            [("files_look", {"path": "ä" * 50}), ("files_write", {"path": "b"})],
+            "tool_calls",
+            (),
+            120,
+        )
+        one, two = first.message.tool_calls
+        history = (
+            *OPENING,
+            first.message,
+            ToolMessage(call_id=one.call_id, content="saw a"),
+            ToolMessage(call_id=two.call_id, content="wrote b"),
+        )
+        second = await model.reply(history, TOOLS, Sampling(seed=3))
+        assert (second.message.content, second.message.tool_calls, second.finish_reason) == ("Done.", (), "stop")
+        opened, went_on = server.bodies[-2:]
+    assert went_on["messages"][:2] == opened["messages"]
+    assert went_on.get("response_format") == opened.get("response_format")
+
+
+async def test_calls_as_json_are_held_to_the_tools_and_shown_back_as_json() -> None:
+    async with ScriptedModelServer(script(CALLS, CALLS), **PROTOCOLS["json"]) as server, client(server) as model:
+        first = await model.reply(OPENING, TOOLS, Sampling())
+        results = tuple(ToolMessage(call_id=call.call_id, content="ok") for call in first.message.tool_calls)
+        await model.reply((*OPENING, first.message, *results), TOOLS, Sampling())
+        body = server.bodies[-1]
+    schema = body["response_format"]["json_schema"]["schema"]
+    offered = schema["properties"]["tool_calls"]["items"]["anyOf"]
+    assert [kind["properties"]["name"]["enum"] for kind in offered] == [["files_look"], ["files_write"]]
+    assert all(kind["properties"]["arguments"] == PARAMETERS for kind in offered)
+    assert body["response_format"]["json_schema"]["strict"] is True
+    assert "tools" not in body
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+    shown = json.loads(body["messages"][2]["content"])
+    assert shown["thought"] == CALLS.content
+    assert [call["name"] for call in shown["tool_calls"]] == ["files_look", "files_write"]
+    assert '"files_write"' in body["messages"][0]["content"]
+    assert body["messages"][3]["content"] == "Result of files_look:\nok\n\nResult of files_write:\nok"
+
+
+async def test_a_schema_that_the_server_cannot_compile_is_given_up_in_steps() -> None:
+    refused: list[str] = []
+
+    async def chat(request: web.Request) -> web.Response:
+        body = await request.json()
+        if body.get("tools"):
+            return web.json_response({"error": {"message": "tools are not supported"}}, status=400)
+        if "response_format" in body and "tool_calls" in json.dumps(body["response_format"]):
+            refused.append("full" if "anyOf" in json.dumps(body["response_format"]) else "loose")
+            return web.json_response({"error": {"message": "failed to parse grammar"}}, status=500)
+        content = '{"ok": true}' if "response_format" in body else 'x <tool_call>{"name": "f"}</tool_call>'
+        return web.json_response({"choices": [{"message": {"content": content}, "finish_reason": "stop"}]})
+
+    async with bare_server(chat) as url, client(url, model="m", max_retries=1) as model:
+        assert (await model.probe()).protocol is ToolProtocol.JSON
+        for _ in range(2):
+            assert [call.name for call in (await model.reply(OPENING, TOOLS, Sampling())).message.tool_calls] == ["f"]
+        assert refused == ["full", "loose"]
+        assert (await model.probe()).protocol is ToolProtocol.TEXT
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_pictures_go_along_in_every_protocol(protocol: str) -> None:
+    url = "data:image/png;base64,AAAA"
+    messages = (SystemMessage(content=""), UserMessage(content="Fix it.", images=(url,)), UserMessage(content="Now."))
+    async with ScriptedModelServer(Script(), **PROTOCOLS[protocol]) as server, client(server) as model:
+        await model.reply(messages, TOOLS, Sampling())
+        sent = [message for message in server.bodies[-1]["messages"] if message["role"] == "user"]
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    assert sent[0]["content"][:2] == [{"type": "text", "text": "Fix it."}, picture]
+    assert json.dumps(sent).endswith('"Now."}]' if protocol == "native" else '{"type": "text", "text": "Now."}]}]')
+
+
+# Replies that follow a schema
+
+
+async def test_a_reply_is_held_to_a_schema_where_the_server_can() -> None:
+    plan = '{"steps": ["one"]}'
+    async with ScriptedModelServer(script(Turn(content=plan)), json_schema="obeyed") as server, client(server) as model:
+        assert (await model.reply(OPENING, (), Sampling(), schema=PLAN)).message.content == plan
+        sent = server.bodies[-1]
+        assert sent["response_format"]["json_schema"]["schema"] == PLAN
+        assert [message["content"] for message in sent["messages"]] == ["You are an agent.", "Fix it."]
+        with pytest.raises(ValueError, match="both"):
+            await model.reply(OPENING, TOOLS, Sampling(), schema=PLAN)
+
+
+@pytest.mark.parametrize("options", [{"json_schema": "refused"}, {"json_schema": "ignored"}])
+async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_then_on(options: Any) -> None:
+    async with ScriptedModelServer(script(Turn(content="Words.")), **options) as server, client(server) as model:
+        for _ in range(2):
+            assert (await model.reply(OPENING, (), Sampling(), schema=PLAN)).message.content == "Words."
+        asked, again = server.bodies[-2:]
+        assert server.requests == 1 + 3
+        assert not (await model.probe()).structured_output
+    assert asked == again
+    assert "response_format" not in asked
+    assert asked["messages"][-1]["content"].startswith("Fix it.\n\nAnswer with one JSON value")
+    assert json.dumps(PLAN) in asked["messages"][-1]["content"]
+
+
+async def test_a_reply_by_schema_is_passed_on_as_it_is() -> None:
+    text = '```json\n{"name": "f", "arguments": {}}\n```'
+    turns = script(Turn(content=text))
+    async with ScriptedModelServer(turns, native_tools=False) as server, client(server) as model:
+        reply = await model.reply(OPENING, (), Sampling(), schema=PLAN)
+        assert (reply.message.content, reply.message.tool_calls) == (text, ())
+
+
+# Streams
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("characters", [1, 7, 10_000])
+async def test_a_streamed_reply_is_the_same_reply(protocol: str, characters: int) -> None:
+    said: list[str] = []
+    options: dict[str, Any] = {**PROTOCOLS[protocol], "stream_characters": characters}
+    async with ScriptedModelServer(script(CALLS), **options) as server, client(server) as model:
+        plain = await model.reply(OPENING, TOOLS, Sampling())
+        streamed = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        assert server.bodies[-1]["stream_options"] == {"include_usage": True}
+        assert "stream" not in server.bodies[-2]
+    assert essence(streamed) == essence(plain)
+    assert [call.model_call_id for call in streamed.message.tool_calls if protocol == "native"] == [
+        call.model_call_id for call in plain.message.tool_calls if protocol == "native"
+    ]
+    assert streamed.usage.cached_tokens == 60
+    if protocol != "text":
+        assert "".join(said) == CALLS.content
+    assert len(said) > 10 or characters > 1
+
+
+async def test_a_stream_that_breaks_off_is_asked_again_and_begins_anew() -> None:
+    said: list[str] = []
+    turn = Turn(content="a" * 10 + "b" * 10)
+    broken = (Failure(drop=True, after_chunks=2), Failure(status=503, message="dying", after_chunks=3))
+    async with (
+        ScriptedModelServer(script(*broken, turn), stream_characters=10) as server,
+        client(server) as model,
+    ):
+        reply = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        assert reply.message.content == turn.content
+        assert said == ["a" * 10, "a" * 10, "b" * 10, "a" * 10, "b" * 10]
+        assert server.requests == 1 + 3
+        server.fail_next(Failure(drop=True, after_chunks=2, times=3))
+        with pytest.raises(ModelUnavailable) as raised:
+            await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        assert raised.value.field == "model_url"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (Failure(after_chunks=1, code="context_length_exceeded", times=0), ContextTooLong),
+        (Failure(after_chunks=2, status=400, message="no such thing", times=0), ModelRejected),
+        (Failure(after_chunks=2, body='{"error": "out of memory"}', times=0), ModelUnavailable),
+    ],
+)
+async def test_an_error_in_a_stream_is_the_fault_that_it_names(failure: Failure, kind: type[Exception]) -> None:
+    async with ScriptedModelServer(script(failure, Turn(content="x"))) as server, client(server) as model:
+        with pytest.raises(kind):
+            await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+        assert server.requests == (1 + 3 if kind is ModelUnavailable else 1 + 1)
+
+
+async def test_streams_of_lesser_servers() -> None:
+    said: list[str] = []
+    async with ScriptedModelServer(script(CALLS), stream_options=False) as server, client(server) as model:
+        for _ in range(2):
+            reply = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+            assert (reply.usage.prompt_tokens, len(reply.message.tool_calls)) == (0, 2)
+        # The wish for usage is refused once, and not uttered again.
+        assert server.requests == 1 + 3
+        assert "stream_options" not in server.bodies[-1]
+    assert "".join(said) == CALLS.content * 2
+    said.clear()
+    async with ScriptedModelServer(script(CALLS), streaming=False) as server, client(server) as model:
+        reply = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        assert (said, reply.usage.total_tokens) == ([CALLS.content], 120)
+
+
+async def test_a_server_that_refuses_to_stream_is_asked_without() -> None:
+    said: list[str] = []
+
+    async def chat(request: web.Request) -> web.Response:
+        if (await request.json()).get("stream"):
+            return web.json_response({"error": {"message": "stream is not supported"}}, status=400)
+        return web.json_response({"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]})
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        assert (await model.reply(OPENING, (), Sampling(), on_delta=said.append)).message.content == "whole"
+    assert said == ["whole"]
+
+
+async def test_a_failure_that_only_sounds_like_a_refusal_takes_nothing_away() -> None:
+    async with ScriptedModelServer(script(CALLS)) as server, client(server) as model:
+        await model.probe()
+        server.fail_next(Failure(status=500, message="the upstream failed"))
+        await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+        server.fail_next(Failure(status=400, message="bad temperature"))
+        with pytest.raises(ModelRejected, match="temperature"):
+            await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+        await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+        assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies[-4:])
+        assert server.requests == 1 + 4
+
+
+async def test_a_stream_nobody_asked_for_is_read() -> None:
+    async def chat(request: web.Request) -> web.Response:
+        return web.Response(
+            text='data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[{"delta":{},'
+            '"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}\n\ndata: [DONE]\n\n',
+            content_type="text/event-stream",
+        )
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        reply = await model.reply(OPENING, TOOLS, Sampling())
+        assert (reply.message.content, reply.finish_reason, reply.usage.prompt_tokens) == ("a", "stop", 3)
+
+
+async def test_cancelling_a_stream_ends_it_at_the_server() -> None:
+    closed = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        if not (await request.json()).get("stream"):
+            return web.json_response({"choices": [{"message": {"content": "ok"}}]})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            await response.write(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+        return response
+
+    async with bare_server(chat) as url, client(url, model="m") as model:
+        waiting = asyncio.create_task(model.reply(OPENING, (), Sampling(), on_delta=lambda _: begun.set()))
+        async with asyncio.timeout(5):
+            await begun.wait()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await closed.wait()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
+    async def chat(request: web.Request) -> web.StreamResponse:
+        if (await request.json())["messages"][0]["content"] == "Say ok.":
+            return web.json_response({"choices": [{"message": {"content": "ok"}}]})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b"data: " + b" " * 1024 * 1024)
+        return response
+
+    async with bare_server(chat) as url, client(url, model="m", max_retries=1) as model:
+        with pytest.raises(ModelUnavailable, match="no completion"):
+            await model.reply(OPENING, (), Sampling(), on_delta=(lambda _: None) if streams else None)
+
+
+async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
+    body = b'{"choices": [{"message": {"content": "a\xff\n\\ud83d"}, "finish_reason": "stop"}], "usage": null} '
+    async with ScriptedModelServer(script(Turn(content="Done."))) as server, client(server) as model:
+        await model.probe()
+        server.fail_next(Failure(status=200, body=body))
+        reply = await model.reply(OPENING, TOOLS, Sampling())
+        assert reply.message.content == "a\ufffd\n\ufffd"
+        assert reply.repairs == (
+            "invalid UTF-8 replaced",
+            "control characters in the answer's JSON let pass",
+            "half a surrogate pair replaced",
+        )
+        again = await model.reply((*OPENING, AssistantMessage(content="x")), TOOLS, Sampling())
+        assert again.repairs == ()
+
+
+@asynccontextmanager
+async def bare_server(chat: Any) -> AsyncGenerator[str]:
+    """A server with nothing but this answer."""
+    application = web.Application()
+    application.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,583 @@
+"""The planning flow: memory, research of its gaps, a proposal, a decision, and what follows it.
+
+Over HTTP, in a real repository, with a web on loopback; only the model is scripted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.agents.plan_session import (
+    Approved,
+    AwaitingApproval,
+    PlanFailed,
+    PlanOutcome,
+    PlanSession,
+    PlanSessions,
+    PlanTools,
+    Rejected,
+    SessionsInMemory,
+    SessionStatus,
+)
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.testing import Failure, Turn
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
+
+GOAL = "Round invoice totals"
+GAP = "Stripe API"
+APPROACH = "1. Change total() 2. Run the tests"
+PROPOSAL = call("propose_approach", approach=APPROACH, reasoning="It is small.")
+WRITE = call("files_write_file", path="rounding.py", content="CENTS = 100\n")
+DONE = call("final_answer", result="Rounded; the plan was followed.")
+
+
+@dataclass
+class Heard:
+    """A listener that keeps what it hears."""
+
+    outcomes: list[PlanOutcome] = field(default_factory=list[PlanOutcome])
+
+    async def on_outcome(self, outcome: PlanOutcome) -> None:
+        self.outcomes.append(outcome)
+
+
+def engine(place: World, **more: Any) -> PlanSessions:
+    @asynccontextmanager
+    async def tools(session_id: str) -> AsyncGenerator[PlanTools]:
+        yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits)
+
+    return PlanSessions(model=place.model, tools=tools, **more)
+
+
+def told(body: dict[str, Any]) -> list[str]:
+    """What the tools told the model in a request."""
+    return [message["content"] for message in body["messages"] if message["role"] == "tool"]
+
+
+def researched(*gaps: str) -> Turn:
+    answers = [{"gap": gap, "answer": f"{gap} is a service."} for gap in gaps]
+    return call("final_answer", result=json.dumps({"summary": "Found.", "answers": answers, "data_points": []}))
+
+
+async def awaiting(plans: PlanSessions, *entities: str, goal: str = GOAL) -> AwaitingApproval:
+    answer = await plans.execute_plan(goal, entities, "s1")
+    assert isinstance(answer, AwaitingApproval), answer
+    return answer
+
+
+class TestMemoryFirst:
+    async def test_no_entities_selected(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
+            answer = await engine(place).execute_plan(GOAL)
+            assert place.requests(RESEARCHER) == []
+        assert isinstance(answer, AwaitingApproval)
+        assert (answer.status, answer.goal, answer.approach, answer.reasoning) == (
+            "awaiting_approval", GOAL, APPROACH, "It is small.",
+        )  # fmt: skip
+        assert answer.session_id
+        assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (100.0, [])
+
+    async def test_everything_found_in_memory(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched(),)}) as place:
+            answer = await awaiting(engine(place), "Invoice", "billing.py")
+            assert (place.requests(RESEARCHER), place.web.searches, place.web.pages) == ([], [], [])
+            assert len(place.requests(SESSION)) == 1
+            (asked,) = place.requests(SESSION)
+        assert (answer.memory_results["coverage"], answer.memory_results["research"]) == (100.0, None)
+        # It was searched before the model acted: what it gave stands in the first request.
+        assert "Invoice totals are rounded half up" in asked["messages"][1]["content"]
+        assert "README.md#Rounding" in answer.memory_results["sources"]  # type: ignore[operator]
+        assert place.pipeline.trail.entries[0].operation == "search_memory"
+
+    async def test_gaps_and_exactly_those_are_researched(self, tmp_path: Path) -> None:
+        turns = (call("web_search", query="stripe kubernetes"), researched(GAP, "Kubernetes"))
+        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: turns}) as place:
+            answer = await awaiting(engine(place), "Invoice", GAP, "Kubernetes", "billing.py")
+            (gaps,) = {body["messages"][1]["content"] for body in place.requests(RESEARCHER)}
+            assert place.web.searches == ["stripe kubernetes"]
+            (asked,) = place.requests(SESSION)
+        assert gaps == f"# Gaps\n- {GAP}\n- Kubernetes"
+        assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (50.0, [GAP, "Kubernetes"])
+        research: Any = answer.memory_results["research"]
+        assert (research["coverage"], research["summary"]) == (100.0, "Found.")
+        assert "Found." in asked["messages"][1]["content"]
+
+    async def test_research_that_fails_does_not_end_the_plan(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (Failure(status=500, times=0), DONE)}) as place:
+            answer = await awaiting(engine(place), GAP)
+            (asked,) = place.requests(SESSION)
+        research: Any = answer.memory_results["research"]
+        assert "the model of the sub-agent gave no answer" in research["error"]
+        assert "The research failed" in asked["messages"][1]["content"]
+
+    async def test_memory_that_fails_does_not_end_the_plan(self, tmp_path: Path) -> None:
+        class Broken:
+            async def search(self, entities: object, queries: object) -> Any:
+                raise Unavailable("the memory is down")
+
+        async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched("Invoice"),)}) as place:
+
+            @asynccontextmanager
+            async def tools(session_id: str) -> AsyncGenerator[PlanTools]:
+                yield PlanTools(
+                    workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=Broken()
+                )
+
+            answer = await awaiting(PlanSessions(model=place.model, tools=tools), "Invoice")
+        assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (0.0, ["Invoice"])
+        assert "the memory is down" in str(answer.memory_results["content"])
+
+
+class TestBeforeTheDecision:
+    async def test_nothing_with_a_side_effect_runs(self, tmp_path: Path) -> None:
+        wild = Turn(
+            tool_calls=(
+                ("files_write_file", {"path": "early.py", "content": "x"}),
+                ("FilesWriteFile", {"path": "early.py", "content": "x"}),
+                ("shell_run_command", {"command": "touch early.py"}),
+                ("bash", {"command": "touch early.py"}),
+                ("git_commit", {"message": "early"}),
+                ("python_executor", {"code": "open('early.py', 'w')"}),
+                ("files_read_file", {"path": "billing.py"}),
+            )
+        )
+        # In the reply that proposes, too.
+        both = Turn(tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
+        async with world(tmp_path, {SESSION: (wild, both)}) as place:
+            await awaiting(engine(place))
+            first, second = place.requests(SESSION)
+            assert sorted(file.name for file in place.root.iterdir()) == [".git", "README.md", "billing.py"]
+            ran = [entry.operation for entry in place.pipeline.trail.entries if entry.outcome is Outcome.SUCCESS]
+        assert ran == ["search_memory", "read_file"]
+        *refused, read = told(second)
+        assert all(text.startswith("Error: not run: nothing with an effect runs before") for text in refused)
+        assert len(refused) == 6
+        assert "def total" in read
+        shown = {tool["function"]["name"] for tool in first["tools"]}
+        assert {"propose_approach", "search_memory", "research", "files_read_file"} <= shown
+        assert not shown & {"files_write_file", "shell_run_command", "git_commit"}
+        assert "files_write_file" in first["messages"][0]["content"]
+
+    async def test_it_looks_around_before_it_proposes(self, tmp_path: Path) -> None:
+        look = call("search_memory", queries=["rounded totals"])
+        async with world(tmp_path, {SESSION: (look, PROPOSAL)}) as place:
+            await awaiting(engine(place))
+            (seen,) = told(place.requests(SESSION)[1])
+        assert seen.startswith("Coverage: 100 %.")
+
+    async def test_several_calls_of_one_reply_in_parallel(self, tmp_path: Path) -> None:
+        two = Turn(tool_calls=(("call_planner", {"goal": "a"}), ("call_planner", {"goal": "b"})))
+        plan = replace(says(plan=["one"], reasoning=""), delay_seconds=0.2)
+        async with world(tmp_path, {SESSION: (two, PROPOSAL), PLANNER: (plan,)}) as place:
+            planning = asyncio.create_task(awaiting(engine(place)))
+            async with asyncio.timeout(10):
+                await place.server.wait_until(in_flight=2)
+                await planning
+            assert told(place.requests(SESSION)[1]) == ["1. one", "1. one"]
+
+    async def test_malformed_arguments_and_an_unknown_function(self, tmp_path: Path) -> None:
+        odd = Turn(
+            tool_calls=(
+                ("files_read_file", '{"path": '),
+                ("files_read_file", {"path": "billing.py", "colour": "red"}),
+                ("launch_rocket", {"to": "moon"}),
+                ("propose_approach", {"approach": "  "}),
+            )
+        )
+        async with world(tmp_path, {SESSION: (odd, PROPOSAL)}) as place:
+            await awaiting(engine(place))
+            first, second, third, fourth = told(place.requests(SESSION)[1])
+        assert first.startswith("Error: the arguments of files_read_file are not a JSON object")
+        assert "unexpected argument 'colour'" in second
+        assert "there is no tool 'launch_rocket'" in third
+        assert fourth.startswith("Error: argument 'approach'")
+
+    @pytest.mark.parametrize(
+        "text", ["I propose to round in total().", "## Proposed approach\n1. Round", "**Plan:** go"]
+    )
+    async def test_a_text_that_opens_with_a_proposal_counts(self, tmp_path: Path, text: str) -> None:
+        async with world(tmp_path, {SESSION: (Turn(content=text), DONE)}) as place:
+            plans = engine(place)
+            answer = await awaiting(plans)
+            assert len(place.requests(SESSION)) == 1
+            assert answer.approach == text
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            last = place.requests(SESSION)[-1]["messages"]
+        assert (result.status, result.final_plan) == ("completed", text)
+        assert [message["role"] for message in last] == ["system", "user", "assistant", "user"]
+        assert last[-1]["content"].startswith("The person approved")
+
+    @pytest.mark.parametrize(
+        ("turn", "approach"),
+        [
+            (Turn(content="I propose \ud800 this"), "I propose \ufffd this"),
+            (call("propose_approach", approach="half \ud800", reasoning="\udfff"), "half \ufffd"),
+            (Turn(tool_calls=(("propose_approach", '"just text"'),)), "just text"),
+            (Turn(tool_calls=(("ProposeApproach", "```json\n{'approach': 'quoted',}\n```"),)), "quoted"),
+            (Turn(tool_calls=(("propose_approach", '{"approach": "cut of'),), finish_reason="length"), APPROACH),
+            (Turn(content=""), APPROACH),
+        ],
+    )
+    async def test_odd_proposals(self, tmp_path: Path, turn: Turn, approach: str) -> None:
+        async with world(tmp_path, {SESSION: (turn, PROPOSAL)}) as place:
+            plans = engine(place)
+            answer = await awaiting(plans, "Inv\ud800", goal="Round \ud800 totals")
+            kept = await plans.session("s1")
+        assert (answer.approach, answer.goal, kept.selected_entities) == (
+            approach, "Round \ufffd totals", ("Inv\ufffd",),
+        )  # fmt: skip
+
+    async def test_a_text_that_only_talks_is_reminded(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (Turn(content="Let me see."), PROPOSAL)}) as place:
+            answer = await awaiting(engine(place))
+            _, second = place.requests(SESSION)
+        assert answer.approach == APPROACH
+        assert "call propose_approach with what you would do" in second["messages"][-1]["content"]
+
+    async def test_an_answer_without_action_is_proposed_too(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (call("final_answer", answer="It is 42."),)}) as place:
+            plans = engine(place)
+            assert (await awaiting(plans)).approach == "It is 42."
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            assert len(place.requests(SESSION)) == 1
+        assert (result.status, result.results) == ("completed", "It is 42.")
+
+    async def test_the_iteration_limit_gives_an_approach_all_the_same(self, tmp_path: Path) -> None:
+        look = replace(call("files_list_files"), times=2)
+        async with world(
+            tmp_path, {SESSION: (look, Turn(content="I found little, but would round in total()."))}
+        ) as place:
+            plans = engine(place, limits=Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30))
+            answer = await awaiting(plans)
+            last = place.requests(SESSION)[-1]
+            kept = await plans.session("s1")
+        assert answer.approach == "I found little, but would round in total()."
+        assert "tools" not in last
+        assert "max iterations" in last["messages"][-1]["content"]
+        assert kept.stop_reason is StopReason.MAX_ITERATIONS
+        assert kept.messages[-1].content == answer.approach
+
+    async def test_the_same_goal_again_while_it_waits_asks_no_model(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
+            plans = engine(place)
+            assert await awaiting(plans) == await awaiting(plans)
+            assert len(place.requests(SESSION)) == 1
+
+
+class TestTheDecision:
+    async def test_rejection(self, tmp_path: Path) -> None:
+        heard = Heard()
+        async with world(tmp_path, {SESSION: (PROPOSAL, WRITE)}) as place:
+            plans = engine(place, listener=heard)
+            await awaiting(plans)
+            answer = await plans.approve("s1", "rejected", "too risky")
+            assert isinstance(answer, Rejected)
+            assert (answer.status, answer.message) == (
+                "rejected", "The approach was rejected: too risky. Nothing was carried out.",
+            )  # fmt: skip
+            with pytest.raises(PreconditionFailed, match="the session is rejected"):
+                await plans.continue_plan("s1")
+            with pytest.raises(PreconditionFailed, match="no proposal waits"):
+                await plans.approve("s1", "approved")
+            assert len(place.requests(SESSION)) == 1
+            assert not (place.root / "rounding.py").exists()
+            kept = await plans.session("s1")
+        assert not kept.waits
+        (outcome,) = heard.outcomes
+        assert (outcome.status, outcome.approach_ratio, outcome.session_id) == (SessionStatus.REJECTED, 0.0, "s1")
+
+    async def test_adjustment(self, tmp_path: Path) -> None:
+        heard = Heard()
+        other = call("propose_approach", approach="Use decimal", reasoning="As asked.")
+        async with world(tmp_path, {SESSION: (PROPOSAL, other, WRITE, DONE)}) as place:
+            plans = engine(place, listener=heard)
+            await awaiting(plans, "Invoice")
+            again = await plans.approve("s1", "adjusted", "use decimal")
+            assert isinstance(again, AwaitingApproval)
+            assert again.approach == "Use decimal"
+            first, second = place.requests(SESSION)
+            assert not (place.root / "rounding.py").exists()
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            assert (place.root / "rounding.py").exists()
+        (answer,) = told(second)
+        assert answer.startswith("Error: The person does not want it quite like this. What they ask for: use decimal")
+        # One conversation: what was said before stands in front of what came after, and memory was searched once.
+        assert second["messages"][: len(first["messages"])] == first["messages"]
+        assert [entry.operation for entry in place.pipeline.trail.entries].count("search_memory") == 1
+        assert (result.final_plan, heard.outcomes[0].approach_ratio) == ("Use decimal", 0.5)
+
+    async def test_approval_goes_on_from_the_exact_point_with_the_whole_conversation(self, tmp_path: Path) -> None:
+        look = call("files_read_file", path="billing.py")
+        both = Turn(content="Here it is.", tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
+        heard = Heard()
+        async with world(tmp_path, {SESSION: (look, both, call("tests_run"), DONE)}) as place:
+            plans = engine(place, listener=heard)
+            await awaiting(plans, "Invoice")
+            assert await plans.approve("s1", "approved") == Approved(session_id="s1")
+            assert await plans.approve("s1", "approved") == Approved(session_id="s1")
+            assert not (place.root / "rounding.py").exists()
+            result = await plans.continue_plan("s1")
+            before, proposing, after, _ = place.requests(SESSION)
+            assert (place.root / "rounding.py").read_text() == "CENTS = 100\n"
+            assert await plans.continue_plan("s1") == result
+            assert len(place.requests(SESSION)) == 4
+        assert after["messages"][: len(proposing["messages"])] == proposing["messages"]
+        proposed, note, written = after["messages"][len(proposing["messages"]) :]
+        assert [entry["function"]["name"] for entry in proposed["tool_calls"]] == [
+            "propose_approach",
+            "files_write_file",
+        ]
+        assert note["content"].startswith("The person approved this approach. Carry it out now")
+        assert written["role"] == "tool"
+        assert before["messages"] == proposing["messages"][: len(before["messages"])]
+        assert (result.status, result.final_plan, result.results) == (
+            "completed", APPROACH, "Rounded; the plan was followed.",
+        )  # fmt: skip
+        assert [(made.step, made.tool, made.success) for made in result.tool_calls_made] == [
+            (1, "files_read_file", True),
+            (2, "propose_approach", True),
+            (2, "files_write_file", True),
+            (3, "tests_run", False),
+            (4, "final_answer", True),
+        ]
+        assert (result.iterations, result.stop_reason) == (4, StopReason.FINAL_ANSWER)
+        assert result.usage.model_calls == 4
+        (outcome,) = heard.outcomes
+        assert (outcome.goal_type, outcome.approach_ratio, outcome.agents_used) == ("other", 1.0, ())
+        assert (outcome.status, outcome.coverage) == (SessionStatus.COMPLETED, 100.0)
+
+    async def test_a_new_process_goes_on_from_json(self, tmp_path: Path) -> None:
+        look = call("files_read_file", path="billing.py")
+        async with world(tmp_path, {SESSION: (look, PROPOSAL, WRITE, DONE)}) as place:
+            one = SessionsInMemory()
+            await awaiting(engine(place, store=one), "Invoice")
+            waiting = await one.get("s1")
+            assert waiting is not None
+            data = to_json(waiting)
+            again = from_json(PlanSession, data)
+            assert again == waiting
+            assert to_json(again) == data
+
+            other = SessionsInMemory()
+            await other.put(replace(again, revision=1))
+            plans = engine(place, store=other)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            requests = place.requests(SESSION)
+        assert (result.status, result.iterations) == ("completed", 4)
+        for earlier, later in pairwise(requests):
+            assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
+
+    async def test_a_new_proposal_after_the_approval_changes_nothing(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL, PROPOSAL, DONE)}) as place:
+            plans = engine(place)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            assert "the approach is approved and stands" in told(place.requests(SESSION)[-1])[-1]
+        assert result.status == "completed"
+
+    async def test_a_process_that_died_while_it_carried_out(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL, replace(WRITE, delay_seconds=30), DONE)}) as place:
+            store = SessionsInMemory()
+            plans = engine(place, store=store)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            running = asyncio.create_task(plans.continue_plan("s1"))
+            await place.server.wait_until(in_flight=1)
+            with pytest.raises(PreconditionFailed, match="being worked on"):
+                await plans.continue_plan("s1")
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            result = await engine(place, store=store).continue_plan("s1")
+        assert (result.status, "stands in the audit" in result.error) == ("error", True)
+        assert not (place.root / "rounding.py").exists()
+
+
+class TestLimitsAndFaults:
+    async def test_a_provider_time_out(self, tmp_path: Path) -> None:
+        slow = replace(PROPOSAL, delay_seconds=30)
+        async with world(tmp_path, {SESSION: (slow,)}) as place:
+            plans = engine(place, limits=Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=0.3))
+            answer = await plans.execute_plan(GOAL, (), "s1")
+            assert isinstance(answer, PlanFailed)
+            assert (answer.status, answer.session_id) == ("error", "s1")
+            assert "0.3 seconds" in answer.error
+            # The session is not lost: the next request goes on in it.
+            place.follow({SESSION: (PROPOSAL,)})
+            assert isinstance(await engine(place, store=plans._store).execute_plan(GOAL, (), "s1"), AwaitingApproval)
+
+    async def test_a_provider_that_fails_after_the_approval_and_comes_back(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, DONE)}) as place:
+            plans = engine(place)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            place.server.fail_next(Failure(status=503, times=2))
+            broken = await plans.continue_plan("s1")
+            assert (broken.status, broken.stop_reason) == ("error", StopReason.MODEL_ERROR)
+            assert broken.error
+            result = await plans.continue_plan("s1")
+        assert (result.status, result.iterations) == ("completed", 3)
+        assert (place.root / "rounding.py").exists()
+
+    async def test_a_failing_tool(self, tmp_path: Path) -> None:
+        fails = call("files_read_file", path="missing.py")
+        async with world(tmp_path, {SESSION: (fails, PROPOSAL, fails, DONE)}) as place:
+            plans = engine(place)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            observed = told(place.requests(SESSION)[-1])
+        assert [text.startswith("Error: ") for text in observed] == [True, False, True]
+        assert (result.status, [made.success for made in result.tool_calls_made]) == (
+            "completed", [False, True, False, True],
+        )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("limits", "stop"),
+        [
+            (Limits(max_iterations=2, max_tool_calls=20, timeout_seconds=30), StopReason.MAX_ITERATIONS),
+            (Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30), StopReason.MAX_TOOL_CALLS),
+        ],
+    )
+    async def test_a_limit_hit_is_an_answer_all_the_same(
+        self, tmp_path: Path, limits: Limits, stop: StopReason
+    ) -> None:
+        heard = Heard()
+
+        many = replace(call("files_list_files"), times=2)
+        async with world(tmp_path, {SESSION: (PROPOSAL, many, Turn(content="Half of it is done."))}) as place:
+            plans = engine(place, limits=limits, listener=heard)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+        assert (result.status, result.stop_reason, result.results) == ("limit_reached", stop, "Half of it is done.")
+        assert str(stop) in result.error
+        assert heard.outcomes[0].stop_reason is stop
+
+    async def test_each_request_has_the_limits_for_itself(self, tmp_path: Path) -> None:
+        look = replace(call("files_list_files"), times=2)
+        # The proposal itself counts as a call when it is carried out, after the approval.
+        limits = Limits(max_iterations=3, max_tool_calls=4, timeout_seconds=30)
+        async with world(tmp_path, {SESSION: (look, PROPOSAL, look, DONE)}) as place:
+            plans = engine(place, limits=limits)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+        assert (result.status, result.iterations, len(result.tool_calls_made)) == ("completed", 6, 6)
+
+    async def test_sub_agents_are_counted_over_the_whole_session(self, tmp_path: Path) -> None:
+        plan = call("call_planner", goal="a")
+        heard = Heard()
+        async with world(tmp_path, {SESSION: (plan, PROPOSAL, plan, DONE), PLANNER: (says(plan=["one"]),)}) as place:
+            plans = engine(place, sub_agents=SubAgentLimits(number=1), listener=heard)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+            assert len(place.requests(PLANNER)) == 1
+        assert [made.success for made in result.tool_calls_made] == [True, True, False, True]
+        assert "this run had its 1 sub-agents" in result.tool_calls_made[2].result
+        assert heard.outcomes[0].agents_used == ("call_planner",)
+
+    async def test_another_goal_goes_on_in_the_conversation(self, tmp_path: Path) -> None:
+        other = call("propose_approach", approach="Second", reasoning="")
+        async with world(tmp_path, {SESSION: (PROPOSAL, other, DONE)}) as place:
+            plans = engine(place)
+            await awaiting(plans)
+            second = await awaiting(plans, goal="Something else")
+            first, then = place.requests(SESSION)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+        assert second.approach == "Second"
+        assert then["messages"][: len(first["messages"])] == first["messages"]
+        assert "the person went on to something else" in told(then)[0]
+        assert "# Goal\nSomething else" in then["messages"][-1]["content"]
+        assert (result.iterations, [made.step for made in result.tool_calls_made]) == (2, [1, 2])
+
+    async def test_tools_that_cannot_be_opened(self, tmp_path: Path) -> None:
+        def tools(session_id: str) -> AbstractAsyncContextManager[PlanTools]:
+            raise Unavailable("no sandbox here")
+
+        async with world(tmp_path, {}) as place:
+            answer = await PlanSessions(model=place.model, tools=tools).execute_plan(GOAL, (), "s1")
+        assert answer == PlanFailed(session_id="s1", error="no sandbox here")
+
+    async def test_secrets_are_masked_before_they_are_kept(self, tmp_path: Path) -> None:
+        propose = call("propose_approach", approach="Use the key hunter2hunter2", reasoning="hunter2hunter2")
+        done = call("final_answer", result="Used hunter2hunter2")
+        async with world(tmp_path, {SESSION: (propose, done)}) as place:
+            plans = engine(place, mask=Secrets(["hunter2hunter2"]))
+            answer = await awaiting(plans)
+            await plans.approve("s1", "approved")
+            result = await plans.continue_plan("s1")
+        assert "hunter2" not in answer.approach + answer.reasoning
+        assert "hunter2" not in result.results + result.final_plan + repr(result.tool_calls_made)
+
+    async def test_a_listener_that_fails_changes_nothing(self, tmp_path: Path) -> None:
+        class Down:
+            async def on_outcome(self, outcome: PlanOutcome) -> None:
+                raise Unavailable("no tracker")
+
+        async with world(tmp_path, {SESSION: (PROPOSAL, DONE)}) as place:
+            plans = engine(place, listener=Down())
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            assert (await plans.continue_plan("s1")).status == "completed"
+
+
+class TestRequests:
+    async def test_what_cannot_be_asked(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {SESSION: (PROPOSAL,)}) as place:
+            plans = engine(place)
+            for goal, entities, session_id, name in (
+                (" ", (), None, "goal"),
+                ("x" * 20_001, (), None, "goal"),
+                (GOAL, [str(number) for number in range(31)], None, "selected_entities"),
+                (GOAL, ["x" * 201], None, "selected_entities"),
+                (GOAL, (), "../../etc", "session_id"),
+            ):
+                with pytest.raises(InvalidRequest) as fault:
+                    await plans.execute_plan(goal, entities, session_id)
+                assert fault.value.field == name
+            for answer in (plans.approve("none", "approved"), plans.continue_plan("none"), plans.session("none")):
+                with pytest.raises(NotFound):
+                    await answer
+            await awaiting(plans)
+            for decision, name in (("maybe", "decision"), ("adjusted", "adjustment")):
+                with pytest.raises(InvalidRequest) as fault:
+                    await plans.approve("s1", decision)
+                assert fault.value.field == name
+            with pytest.raises(PreconditionFailed, match="awaiting_approval"):
+                await plans.continue_plan("s1")
+            assert place.requests(SESSION)[1:] == []
+
+    async def test_two_stores_of_one_revision(self) -> None:
+        store = SessionsInMemory(most=1)
+        session = PlanSession(session_id="s1", goal="g", revision=1)
+        await store.put(session)
+        with pytest.raises(PreconditionFailed, match="changed by somebody else"):
+            await store.put(session)
+        await store.put(replace(session, revision=2))
+        await store.put(PlanSession(session_id="s2", goal="g", revision=1))
+        assert (await store.get("s1"), (await store.get("s2"))) == (
+            None, PlanSession(session_id="s2", goal="g", revision=1),
+        )  # fmt: skip

@@ -1,0 +1,296 @@
+"""A run that is cut off anywhere goes on in another process: real clones, a real model server, the log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.coding_run import CodingRun
+from swe_ai_fleet.agents.solving import Consent, solve
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Assignment, Candidate
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import Fenced
+from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ApprovalResolved,
+    Event,
+    ModelReplied,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
+    Writer,
+)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.run import RunState, fold_run
+from swe_ai_fleet.domain.task import ApprovalPolicy, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools.audit import AuditTrail
+
+AGENT = "agent-dev-1"
+
+
+def shell(command: str) -> tuple[str, dict[str, Any]]:
+    return ("shell_run_command", {"command": command})
+
+
+SCRIPT = Script(
+    conversations=(
+        Conversation(
+            match="[count]",
+            turns=(
+                Turn(tool_calls=(shell("echo 1 >> count.txt; git add -A; git commit -qm one"),)),
+                Turn(tool_calls=(shell("echo 2 >> count.txt"), ("files_read_file", {"path": "app.py"}))),
+                Turn(tool_calls=(("final_answer", {"wrong": 1}),)),
+                Turn(tool_calls=(("final_answer", {"result": "counted"}),)),
+            ),
+        ),
+        Conversation(
+            match="[in words]",
+            turns=(
+                Turn(content="**Proposal:** I would append a line to app.py."),
+                Turn(tool_calls=(shell("echo 'b = 2' >> app.py"),)),
+                Turn(tool_calls=(("final_answer", {"result": "done"}),)),
+            ),
+        ),
+        Conversation(
+            match="[delete]",
+            turns=(Turn(tool_calls=(shell("rm -f app.py"),)), Turn(tool_calls=(("final_answer", {"result": "did"}),))),
+        ),
+    )
+)
+
+
+class World:
+    """A provider, a model server, and a task."""
+
+    def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
+        self.repository = make_repository(tmp_path / "repository", {"app.py": "a = 1\n"})
+        self.provider = GitWorkspaceProvider(
+            tmp_path / "home", Sandbox(SandboxPolicy()), allowed_roots=(tmp_path,), allow_local_paths=True
+        )
+        self.server = server
+        self.model = model
+
+    def task(self, text: str, approval: ApprovalPolicy = ApprovalPolicy.NONE) -> Task:
+        repo = RepoRef(location=str(self.repository))
+        return Task(task_id="t", kind=TaskKind.DELIBERATE, description=text, repo=repo, approval=approval)
+
+    @asynccontextmanager
+    async def clone(self, task: Task) -> AsyncIterator[Any]:
+        pinned = await self.provider.pin(task.tenant, task.repo)
+        async with self.provider.open(task.execution_id, AGENT, pinned, Environment()) as clone:
+            yield clone
+
+    async def run(self, log: MemoryLog, task: Task, *, generation: int = 1, resume: bool = False) -> Candidate:
+        pinned = await self.provider.pin(task.tenant, task.repo)
+        assignment = Assignment(
+            execution_id=task.execution_id,
+            agent_id=AGENT,
+            task=task,
+            repository=pinned,
+            generation=generation,
+            resume=resume,
+        )
+        runs = CodingRun(model=self.model, log=log, blobs=log, results=log, host="test")
+        async with self.clone(task) as clone:
+            candidate = await runs.carry_out(assignment, clone)
+            self.files = {path.name: path.read_text() for path in clone.root.iterdir() if path.is_file()}
+            self.head = await clone.head()
+        return candidate
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return self.server.bodies[-1]["messages"]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with (
+        ScriptedModelServer(SCRIPT) as server,
+        OpenAIChatModel(base_url=server.url, model="scripted") as model,
+    ):
+        yield World(tmp_path, server, model)
+
+
+def cut(events: list[Event], count: int, blobs: MemoryLog) -> MemoryLog:
+    """A log that holds so many events and every blob."""
+    log = MemoryLog()
+    log._blobs = blobs._blobs
+    for number, event in enumerate(events[:count], start=1):
+        writer = Writer(
+            tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
+        )
+        log.store(writer, number, to_json(event))
+    return log
+
+
+def chain_fault(log: MemoryLog, head: str) -> object:
+    entries = [event.body.entry for event in log.events if isinstance(event.body, ToolStarted | ToolFinished)]
+    return verify(entries, head=head)
+
+
+def well_formed(messages: list[dict[str, Any]]) -> None:
+    asked: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            asked.remove(message["tool_call_id"])
+        else:
+            assert not asked
+            asked = [call["id"] for call in message.get("tool_calls") or ()]
+    assert not asked
+
+
+async def test_cut_off_anywhere_it_goes_on_and_loses_nothing_silently(world: World) -> None:
+    whole, task = MemoryLog(), world.task("[count]")
+    done = await world.run(whole, task)
+    assert done.stop_reason is StopReason.FINAL_ANSWER
+    seen = world.messages
+    # The log alone gives back what the model was sent, to the letter.
+    folded = fold_run(whole.events, AGENT)
+    texts = [message.content for message in folded.messages]
+    assert texts[: len(seen)] == [message["content"] or "" for message in seen]
+    events = whole.events
+    for count in range(1, len(events)):
+        log = cut(events, count, whole)
+        before = fold_run(log.events, AGENT)
+        candidate = await world.run(log, task, generation=2, resume=True)
+        kinds = [type(event.body).__name__ for event in events[:count]]
+        assert (candidate.summary, candidate.stop_reason) == ("counted", StopReason.FINAL_ANSWER), kinds
+        assert chain_fault(log, candidate.audit_head) is None, kinds
+        after = fold_run(log.events, AGENT)
+        assert after.messages[: len(before.messages)] == before.messages, kinds
+        assert after.generation == 2
+        if any(isinstance(event.body, ModelReplied) for event in log.events[count:]):
+            well_formed(world.messages)
+        # Nothing is done twice: what was begun is told to be lost, and done again only if the model says so.
+        replies = [event.body.step for event in log.events if isinstance(event.body, ModelReplied)]
+        assert replies == sorted(set(replies)), kinds
+        told = "\n".join(message.content for message in after.messages)
+        assert ("The machine that you worked on was lost" in told) == bool(before.lost), kinds
+        interrupted = [
+            event.body
+            for event in log.events
+            if isinstance(event.body, ToolFinished) and event.body.entry.outcome is Outcome.INTERRUPTED
+        ]
+        assert len(interrupted) == len(before.dangling)
+        assert after.usage.total_tokens == sum(
+            event.body.reply.usage.total_tokens for event in log.events if isinstance(event.body, ModelReplied)
+        )
+
+
+async def test_the_last_owner_is_fenced(world: World) -> None:
+    log, task = MemoryLog(), world.task("[count]")
+    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=AGENT)
+    with pytest.raises(Fenced):
+        async with log.journal(writer) as old:
+            await old.append(ModelReplied(step=1, reply=_nothing(), duration_ms=1))
+            assert (await world.run(log, task, generation=2, resume=True)).summary == "counted"
+            await old.append(ModelReplied(step=2, reply=_nothing(), duration_ms=1))
+    with pytest.raises(Fenced):
+        await world.run(log, task, generation=1, resume=True)
+
+
+def _nothing() -> ModelReply:
+    return ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=Usage())
+
+
+async def test_a_finished_run_is_handed_in_again_and_not_run_again(world: World) -> None:
+    log, task = MemoryLog(), world.task("[count]")
+    first = await world.run(log, task)
+    requests = world.server.requests
+    again = await world.run(log, task, generation=2, resume=True)
+    assert replace(again, submitted_at=first.submitted_at) == first
+    assert world.server.requests == requests
+
+
+async def test_a_pause_keeps_files_commits_and_the_budget(world: World) -> None:
+    log, task = MemoryLog(), world.task("[count]", ApprovalPolicy.EVERY)
+    resolutions = 0
+    candidate = await world.run(log, task)
+    while candidate.stop_reason is StopReason.AWAITING_APPROVAL:
+        assert not [event for event in log.events if isinstance(event.body, RunFinished)]
+        assert log.results == []
+        requests = [event.body.request for event in log.events if isinstance(event.body, ApprovalRequested)]
+        for request in requests[resolutions:]:
+            await _resolve(log, task, request)
+        resolutions = len(requests)
+        candidate = await world.run(log, task, generation=resolutions + 1, resume=True)
+    assert resolutions == 2
+    assert candidate.stop_reason is StopReason.FINAL_ANSWER
+    assert world.files["count.txt"] == "1\n2\n"
+    assert world.head[1] == "fleet/work"
+    assert chain_fault(log, candidate.audit_head) is None
+    state = fold_run(log.events, AGENT)
+    assert candidate.usage.total_tokens == state.usage.total_tokens
+    assert candidate.usage.tool_calls == state.usage.tool_calls == 5
+    assert "lost" not in "".join(message.content for message in state.messages)
+
+
+async def _resolve(log: MemoryLog, task: Task, request: ApprovalRequest) -> None:
+    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+    resolution = ApprovalResolution(
+        approval_id=request.approval_id, decision=ApprovalDecision.APPROVED, approver="ada", caller="test"
+    )
+    async with log.journal(writer) as journal:
+        await journal.append(ApprovalResolved(resolution=resolution))
+
+
+@pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True)])
+async def test_an_approver_in_the_same_process(world: World, word: str, left: bool) -> None:
+    asked: list[ApprovalRequest] = []
+
+    async def approver(request: ApprovalRequest) -> ApprovalResolution:
+        asked.append(request)
+        return ApprovalResolution(approval_id="", decision=ApprovalDecision(word), approver="me")
+
+    task = world.task("[delete]", ApprovalPolicy.RISKY)
+    trail = AuditTrail(agent_id=AGENT)
+    async with world.clone(task) as clone:
+        solution = await solve(task, clone, model=world.model, trail=trail, consent=Consent(approver=approver))
+        assert (clone.root / "app.py").exists() is left
+    assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
+    assert [one.call.name for one in asked] == ["shell_run_command"]
+    (entry,) = [one for one in trail.entries if one.tool == "approval"]
+    assert entry.reason == f"{word} by me"
+    assert verify(trail.entries, head=trail.head) is None
+
+
+async def test_a_proposal_in_words_counts(world: World) -> None:
+    log, task = MemoryLog(), world.task("[in words]", ApprovalPolicy.PLAN)
+    paused = await world.run(log, task)
+    assert paused.stop_reason is StopReason.AWAITING_APPROVAL
+    (request,) = (event.body.request for event in log.events if isinstance(event.body, ApprovalRequested))
+    assert request.approach == "**Proposal:** I would append a line to app.py."
+    await _resolve(log, task, request)
+    candidate = await world.run(log, task, generation=2, resume=True)
+    assert candidate.stop_reason is StopReason.FINAL_ANSWER
+    assert world.files["app.py"] == "a = 1\nb = 2\n"
+    well_formed(world.messages)
+
+
+async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
+    task = world.task("[delete]", ApprovalPolicy.RISKY)
+    async with world.clone(task) as clone:
+        solution = await solve(task, clone, model=world.model, trail=AuditTrail(agent_id=AGENT))
+        assert (clone.root / "app.py").exists()
+    assert "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
+
+
+def test_a_run_that_never_began_has_nothing_to_resume() -> None:
+    assert fold_run([], AGENT) == RunState(agent_id=AGENT)

@@ -1,0 +1,436 @@
+"""Sub-agents as tools: over HTTP, in a real repository, with a web on loopback; only the model is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, idle_sub_agents, sub_agents_used
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, UserMessage
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.testing import Failure, Turn
+from swe_ai_fleet.tools.policy import Policy
+from tests.sub_agent_world import (
+    EXECUTOR,
+    GENERATOR,
+    PLANNER,
+    RESEARCHER,
+    VERIFIER,
+    World,
+    call,
+    says,
+    world,
+)
+
+PLAN = says(plan=["Read billing.py", "Round in total()"], reasoning="It is small.")
+VERDICT = {"is_feasible": False, "feedback": "Step 2: there is no rounding module."}
+GAP = "Stripe API"
+
+
+def researched(*gaps: str) -> Turn:
+    answers = [{"gap": gap, "answer": f"{gap} is a payment service."} for gap in gaps]
+    fields = {"summary": "Found on a page.", "answers": answers, "data_points": ["Version 3"]}
+    return call("final_answer", result=json.dumps(fields))
+
+
+async def with_gap(place: World, **more: object) -> SubAgentTools:
+    """Sub-agents whose memory does not know GAP."""
+    kit = place.sub_agents(**more)
+    found = await kit.search_memory(entities=[GAP])
+    assert found.metadata["gaps"] == [GAP]
+    return kit
+
+
+class TestOneReply:
+    async def test_the_planner_has_a_prompt_of_its_own_and_answers_in_a_shape(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
+            kit = place.sub_agents()
+            result = await kit.call_planner(goal="Round totals", context="In Python", approach="Half up")
+            (request,) = place.requests(PLANNER)
+        assert result.content == "1. Read billing.py\n2. Round in total()\n\nIt is small."
+        assert result.metadata["plan"] == ["Read billing.py", "Round in total()"]
+        assert result.metadata["reasoning"] == "It is small."
+        asked = request["messages"][1]["content"]
+        assert [text in asked for text in ("# Goal\nRound totals", "# Context\nIn Python", "# Approach\nHalf up")] == [
+            True, True, True,
+        ]  # fmt: skip
+        assert "tools" not in request
+        assert "plan" in json.dumps(request.get("response_format", "plan"))
+
+    async def test_the_executor_and_the_generator(self, tmp_path: Path) -> None:
+        schedule, output = says(steps=["Edit", "Test"], timeline="Edit first."), says(output="a,b\n1,2")
+        async with world(tmp_path, {EXECUTOR: (schedule,), GENERATOR: (output,)}) as place:
+            kit = place.sub_agents()
+            planned = await kit.call_executor(plan="1. Edit 2. Test", resources="One person")
+            made = await kit.call_generator(data="a is 1, b is 2", format="csv")
+        assert (planned.metadata["steps"], planned.metadata["timeline"]) == (["Edit", "Test"], "Edit first.")
+        assert (made.content, made.metadata["output"], made.metadata["format"]) == ("a,b\n1,2", "a,b\n1,2", "csv")
+
+    async def test_an_output_that_is_not_in_its_format_is_asked_for_again(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {GENERATOR: (says(output="{a: 1"), says(output='{"a": 1}'))}) as place:
+            made = await place.sub_agents().call_generator(data="a is 1", format="json")
+            first, second = place.requests(GENERATOR)
+        assert made.content == '{"a": 1}'
+        assert "its output is not JSON" in second["messages"][-1]["content"]
+        assert second["messages"][: len(first["messages"])] == first["messages"]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            'Sure!\n```json\n{"plan": ["one", "two"], "reasoning": "r"}\n```',
+            '{"answer": {"plan": "- one\\n- two", "reasoning": "r"}}',
+            '{"plan": {"1": "one", "2": "two"}, "reasoning": ["r"]}'.replace('"1": ', '"1": '),
+            '{"result": "{\\"plan\\": [\\"one\\", \\"two\\"], \\"reasoning\\": \\"r\\"}"}',
+            '{broken {"plan": ["one", "two"], "reasoning": "r", "mood": 3} and so on',
+        ],
+    )
+    async def test_answers_are_read_loosely(self, tmp_path: Path, text: str) -> None:
+        async with world(tmp_path, {PLANNER: (Turn(content=text),)}) as place:
+            result = await place.sub_agents().call_planner(goal="g")
+            assert len(place.requests(PLANNER)) == 1
+        assert [step.removeprefix("1: ").removeprefix("2: ") for step in result.metadata["plan"]] == ["one", "two"]  # type: ignore[union-attr]
+        assert result.metadata["reasoning"] == "r"
+
+    async def test_an_answer_without_a_usable_form_is_an_error_after_the_second_try(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {PLANNER: (Turn(content="I would rather not."),)}) as place:
+            budget = Budget(Limits())
+            result = await place.sub_agents(budget).call_planner(goal="g")
+            again = place.requests(PLANNER)[-1]["messages"]
+        assert again[-1]["content"].startswith("That is not the JSON object that was asked for")
+        assert not result.success
+        assert "answered 2 times in a form that cannot be used: there is no JSON object" in result.error
+        assert budget.usage.model_calls == 2
+
+    @pytest.mark.parametrize("arguments", [{}, {"goal": "g", "extra": 1}, {"goal": "x" * 50_000}])
+    async def test_malformed_arguments_reach_no_model(self, tmp_path: Path, arguments: dict[str, object]) -> None:
+        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
+            result = await place.sub_agents().call("call_planner", arguments)
+            assert place.requests(PLANNER) == []
+        assert result.outcome is Outcome.INVALID
+
+
+class TestResearch:
+    async def test_gaps_are_searched_read_and_put_together(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {}) as place:
+            page = place.web.url("/page")
+            turns = (call("web_search", query="stripe"), call("read_webpage", url=page), researched(GAP))
+            place.follow({RESEARCHER: turns})
+            kit = await with_gap(place)
+            result = await kit.research(gaps=[GAP.lower()])
+            assert (place.web.searches, place.web.pages) == (["stripe"], ["/page"])
+            offered = [tool["function"]["name"] for tool in place.requests(RESEARCHER)[0]["tools"]]
+        assert result.success
+        assert result.metadata["sources"] == [page]
+        assert (result.metadata["coverage"], result.metadata["open"]) == (100.0, [])
+        assert result.metadata["data_points"] == ["Version 3"]
+        assert f"{GAP}: {GAP} is a payment service." in result.content
+        assert set(offered) == {"web_search", "read_webpage", "search_wikipedia", "final_answer"}
+        assert result.metadata["sub_agent"]["iterations"] == 3  # type: ignore[index]
+        # Its calls stand in the run's own audit.
+        assert [entry.operation for entry in place.pipeline.trail.entries] == [
+            "search_memory", "web_search", "read_webpage", "research",
+        ]  # fmt: skip
+
+    async def test_only_gaps_of_memory_are_researched(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {RESEARCHER: (call("web_search", query="x"), researched(GAP, "Invoice"))}) as place:
+            kit = place.sub_agents()
+            before = await kit.research(gaps=[GAP])
+            assert "search memory first" in before.error
+            await kit.search_memory(entities=["Invoice", GAP])
+            covered = await kit.research(gaps=["Invoice"])
+            assert f"open are: {GAP}" in covered.error
+            assert place.requests(RESEARCHER) == []
+            await kit.research(gaps=["Invoice", GAP])
+            (asked,) = {body["messages"][1]["content"] for body in place.requests(RESEARCHER)}
+        assert asked == f"# Gaps\n- {GAP}"
+
+    async def test_what_was_not_read_anywhere_does_not_count(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {RESEARCHER: (researched(GAP),)}) as place:
+            result = await (await with_gap(place)).research(gaps=[GAP])
+        assert (result.metadata["coverage"], result.metadata["sources"]) == (0.0, [])
+        assert result.metadata["open"] == [GAP]
+
+    async def test_a_failing_search_leaves_the_gap_open(self, tmp_path: Path) -> None:
+        none = {"summary": "Search is down.", "answers": [{"gap": GAP, "answer": ""}], "data_points": []}
+        turns = (call("web_search", query="x"), call("final_answer", result=none))
+        async with world(tmp_path, {RESEARCHER: turns}) as place:
+            place.web.status = 500
+            kit = await with_gap(place)
+            result = await kit.research(gaps=[GAP])
+            told = place.requests(RESEARCHER)[-1]["messages"][-1]["content"]
+        assert "answered HTTP 500" in told
+        assert (result.success, result.metadata["coverage"]) == (True, 0.0)
+        assert f"{GAP}: nothing was found" in result.content
+
+    async def test_at_its_limit_it_hands_in_what_it_has(self, tmp_path: Path) -> None:
+        turns = (call("web_search", query="x"), call("web_search", query="y"), Turn(content="So far: a service."))
+        async with world(tmp_path, {RESEARCHER: turns}) as place:
+            kit = await with_gap(place)
+            result = await kit.research(gaps=[GAP], max_iterations=2)
+            last = place.requests(RESEARCHER)[-2:]
+        did = result.metadata["sub_agent"]
+        assert (did["stop_reason"], did["iterations"]) == ("max_iterations", 2)  # type: ignore[index]
+        assert result.success
+        assert result.content.startswith("So far: a service.")
+        assert result.metadata["sources"] != []
+        assert all("tools" not in body for body in last)
+
+    async def test_without_a_way_to_the_web_it_says_so(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {RESEARCHER: (researched(GAP),)}) as place:
+            kit = await with_gap(place, without=("web_search", "read_webpage", "search_wikipedia"))
+            assert not kit.can_research
+            result = await kit.research(gaps=[GAP])
+            place.pipeline.policy = Policy(denied=frozenset({"web_search", "read_webpage", "search_wikipedia"}))
+            assert not place.sub_agents().can_research
+            assert place.requests(RESEARCHER) == []
+        assert "nothing here reaches the web" in result.error
+
+    async def test_it_can_do_nothing_but_read_the_web(self, tmp_path: Path) -> None:
+        write = call("files_write_file", path="x.py", content="x")
+        shell = call("shell_run_command", command="touch y.py")
+        async with world(tmp_path, {RESEARCHER: (write, shell, researched(GAP))}) as place:
+            await (await with_gap(place)).research(gaps=[GAP])
+            refused = [entry.outcome for entry in place.pipeline.trail.entries if entry.tool in ("files", "shell")]
+            assert not (place.root / "x.py").exists()
+            assert not (place.root / "y.py").exists()
+        assert refused == [Outcome.REFUSED, Outcome.REFUSED]
+
+
+class TestVerifier:
+    async def test_it_looks_at_the_repository_and_judges(self, tmp_path: Path) -> None:
+        turns = (call("files_read_file", path="billing.py"), call("final_answer", result=json.dumps(VERDICT)))
+        async with world(tmp_path, {VERIFIER: turns}) as place:
+            result = await place.sub_agents().call_verifier(plan="1. Use rounding.py", criteria="Tests pass")
+            first, second = place.requests(VERIFIER)
+        assert result.success
+        assert (result.metadata["is_feasible"], result.metadata["feedback"]) == (False, VERDICT["feedback"])
+        assert result.content == f"Not feasible.\n{VERDICT['feedback']}"
+        assert "def total(prices)" in second["messages"][-1]["content"]
+        names = {tool["function"]["name"] for tool in first["tools"]}
+        assert {"files_read_file", "git_log", "search_memory", "final_answer"} <= names
+        assert not names & {"files_write_file", "shell_run_command", "git_commit", "call_verifier"}
+
+    async def test_its_verdict_is_read_from_any_form(self, tmp_path: Path) -> None:
+        right = {"answer": f"```json\n{json.dumps(VERDICT)}\n```"}
+        for number, arguments in enumerate(((right,), ({"result": VERDICT},), (VERDICT, right))):
+            turns = tuple(call("final_answer", **each) for each in arguments)
+            async with world(tmp_path / str(number), {VERIFIER: turns}) as place:
+                result = await place.sub_agents().call_verifier(plan="p")
+                assert len(place.requests(VERIFIER)) == len(turns)
+            assert result.metadata["is_feasible"] is False, arguments
+
+    async def test_a_verdict_in_prose_is_put_into_form_once(self, tmp_path: Path) -> None:
+        turns = (Turn(content="It will not work."), says(**VERDICT))
+        async with world(tmp_path, {VERIFIER: turns}) as place:
+            result = await place.sub_agents().call_verifier(plan="p")
+            _, asked = place.requests(VERIFIER)
+        assert result.metadata["is_feasible"] is False
+        assert asked["messages"][-1]["content"].startswith("It will not work.\n\nPut what you found")
+
+    async def test_where_nothing_can_be_looked_at_one_reply_does(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {VERIFIER: (says(**VERDICT),)}) as place:
+            place.pipeline.policy = Policy(allowed=frozenset({"call_verifier"}))
+            result = await place.sub_agents().call_verifier(plan="p")
+            (request,) = place.requests(VERIFIER)
+        assert result.metadata["is_feasible"] is False
+        assert "tools" not in request
+
+
+class TestLimits:
+    async def test_how_many_there_may_be_in_one_run(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
+            kit = place.sub_agents(limits=SubAgentLimits(number=2), used=1)
+            results = await asyncio.gather(*(kit.call_planner(goal="g") for _ in range(3)))
+            assert len(place.requests(PLANNER)) == 1
+            assert kit.used == 2
+        assert sorted(result.outcome for result in results) == [Outcome.REFUSED, Outcome.REFUSED, Outcome.SUCCESS]
+        assert "this run had its 2 sub-agents" in results[1].error + results[2].error
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    async def test_how_deep_they_may_go(self, tmp_path: Path, depth: int) -> None:
+        turns = (
+            call("search_memory", entities=["Invoice"]),
+            call("call_verifier", plan="p"),
+            call("final_answer", result=json.dumps(VERDICT)),
+        )
+        async with world(tmp_path, {VERIFIER: turns}) as place:
+            kit = place.sub_agents(limits=SubAgentLimits(depth=depth))
+            await kit.call_verifier(plan="p")
+            first, *_, last = place.requests(VERIFIER)
+            names = {tool["function"]["name"] for tool in first["tools"]}
+            assert ("search_memory" in names) is (depth == 2)
+            assert kit.used == 1
+        told = [message["content"] for message in last["messages"] if message["role"] == "tool"]
+        assert ("Coverage: 100 %." in told[0]) is (depth == 2)
+        assert told[0].startswith("Error: ") is (depth == 1)
+        assert told[1].startswith("Error: ")
+
+    async def test_a_sub_agent_of_a_sub_agent_counts_and_has_none_of_its_own(self, tmp_path: Path) -> None:
+        turns = (
+            call("search_memory", entities=[GAP]),
+            call("research", gaps=[GAP]),
+            call("final_answer", result=json.dumps(VERDICT)),
+        )
+        async with world(
+            tmp_path, {VERIFIER: turns, RESEARCHER: (call("web_search", query="s"), researched(GAP))}
+        ) as place:
+            budget = Budget(Limits())
+            kit = place.sub_agents(budget)
+            result = await kit.call_verifier(plan="p")
+            assert kit.used == 2
+            assert len(place.requests(RESEARCHER)) == 2
+            # Three replies of the verifier and two of its researcher are the run's.
+            assert budget.usage.model_calls == 5
+            message = AssistantMessage()
+            seen = Observation(call_id="c", result=result)
+            assert sub_agents_used([Step(number=1, reply=message, observations=(seen,), usage=Usage())]) == 2
+        assert result.metadata["is_feasible"] is False
+
+    async def test_what_children_spend_is_the_parents(self, tmp_path: Path) -> None:
+        spent = Usage(prompt_tokens=300, completion_tokens=50)
+        async with world(tmp_path, {PLANNER: (replace(PLAN, usage=spent),)}) as place:
+            budget = Budget(Limits(max_tokens=10_000))
+            kit = place.sub_agents(budget)
+            one, other = await asyncio.gather(kit.call_planner(goal="a"), kit.call_planner(goal="b"))
+        assert (budget.usage.total_tokens, budget.usage.model_calls) == (700, 2)
+        assert budget.tokens_left == 9_300
+        for result in (one, other):
+            usage = result.metadata["sub_agent"]["usage"]  # type: ignore[index]
+            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (300, 50)
+
+    async def test_a_child_cannot_take_more_than_its_share(self, tmp_path: Path) -> None:
+        costly = replace(call("web_search", query="x"), usage=Usage(prompt_tokens=900, completion_tokens=200))
+        async with world(tmp_path, {RESEARCHER: (replace(costly, times=9), researched(GAP))}) as place:
+            budget = Budget(Limits(max_tokens=4_000))
+            result = await (await with_gap(place, budget=budget)).research(gaps=[GAP])
+        did = result.metadata["sub_agent"]
+        # Half of 4,000 is its own: the second reply crosses that, and its last words are the end of it.
+        assert (did["stop_reason"], did["iterations"]) == ("max_tokens", 2)  # type: ignore[index]
+        assert budget.usage.total_tokens < 4_000
+        assert budget.tokens_left == 4_000 - budget.usage.total_tokens
+
+    async def test_with_next_to_nothing_left_none_is_started(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
+            budget = Budget(Limits(max_tokens=500))
+            result = await place.sub_agents(budget).call_planner(goal="g")
+            assert place.requests(PLANNER) == []
+        assert "500 tokens are left" in result.error
+        assert result.outcome is Outcome.REFUSED
+
+    async def test_a_question_that_its_budget_cannot_pay_is_not_asked(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {PLANNER: (PLAN,)}) as place:
+            kit = place.sub_agents(Budget(Limits(max_tokens=2_000)))
+            result = await kit.call_planner(goal="g", context="word " * 4_000)
+            assert place.requests(PLANNER) == []
+        assert "ask for less" in result.error
+
+
+class TestFaults:
+    async def test_a_provider_that_fails(self, tmp_path: Path) -> None:
+        async with world(
+            tmp_path, {PLANNER: (Failure(status=503, times=0), PLAN), RESEARCHER: (Failure(status=500, times=0), PLAN)}
+        ) as place:
+            kit = await with_gap(place)
+            results = [await kit.call_planner(goal="g"), await kit.research(gaps=[GAP])]
+        for result in results:
+            assert (result.success, result.outcome) == (False, Outcome.ERROR)
+            assert "the model of the sub-agent gave no answer" in result.error
+            assert result.observation().startswith("Error: ")
+
+    async def test_a_provider_that_takes_too_long(self, tmp_path: Path) -> None:
+        each = Limits(timeout_seconds=0.05)
+        async with world(tmp_path, {PLANNER: (replace(PLAN, delay_seconds=30),)}) as place:
+            result = await place.sub_agents(limits=SubAgentLimits(each=each)).call_planner(goal="g")
+            await place.server.wait_until(in_flight=0)
+        assert result.outcome is Outcome.TIMEOUT
+        assert "did not answer within its 0.05 seconds" in result.error
+
+    async def test_a_cancellation_passes_through(self, tmp_path: Path) -> None:
+        async with world(tmp_path, {PLANNER: (replace(PLAN, delay_seconds=30),)}) as place:
+            budget = Budget(Limits(max_tokens=5_000))
+            running = asyncio.create_task(place.sub_agents(budget).call_planner(goal="g"))
+            await place.server.wait_until(in_flight=1)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            await place.server.wait_until(in_flight=0)
+        assert budget.tokens_left == 5_000
+        assert place.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+
+
+class TestInARun:
+    async def test_several_calls_of_one_reply_run_in_parallel(self, tmp_path: Path) -> None:
+        both = Turn(tool_calls=(("call_planner", {"goal": "a"}), ("call_executor", {"plan": "b"})))
+        schedule = says(steps=["one"], timeline="")
+        turns = {
+            PLANNER: (replace(PLAN, delay_seconds=0.3),),
+            EXECUTOR: (replace(schedule, delay_seconds=0.3),),
+            "You are the parent": (both, call("final_answer", result="done")),
+        }
+        async with world(tmp_path, turns) as place:
+            budget = Budget(Limits())
+            kit = place.sub_agents(budget)
+            run = AgentRun(
+                model=place.model,
+                toolbox=Toolbox({kit.name: kit}, place.pipeline),
+                history=History([SystemMessage(content="You are the parent"), UserMessage(content="Go.")]),
+                budget=budget,
+                rules=Rules(),
+            )
+            driving = asyncio.create_task(run.drive())
+            async with asyncio.timeout(10):
+                await place.server.wait_until(in_flight=2)
+                trajectory = await driving
+        assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+        results: list[ToolResult] = [seen.result for seen in trajectory.steps[0].observations]
+        assert [result.operation for result in results] == ["call_planner", "call_executor"]
+        # Two replies of its own and one of each child are in the run's usage, and in the tree's root.
+        assert trajectory.usage.model_calls == budget.usage.model_calls == 4
+        assert sub_agents_used(trajectory.steps) == kit.used == 2
+        assert trajectory.usage.prompt_tokens > sum(step.usage.prompt_tokens for step in trajectory.steps)
+
+    async def test_idle_sub_agents_are_shown_when_they_are_asked_for(self, tmp_path: Path) -> None:
+        turns = {
+            PLANNER: (PLAN,),
+            "You are the parent": (
+                call("request_tools", names=["call_planner"]),
+                call("call_planner", goal="g"),
+                call("final_answer", result="done"),
+            ),
+        }
+        async with world(tmp_path, turns) as place:
+            budget = Budget(Limits())
+            kit = place.sub_agents(budget)
+            idle, unlisted = idle_sub_agents(Role.DEV, can_research=False)
+            run = AgentRun(
+                model=place.model,
+                toolbox=Toolbox({kit.name: kit}, place.pipeline, idle=idle, unlisted=unlisted),
+                history=History([SystemMessage(content="You are the parent"), UserMessage(content="Go.")]),
+                budget=budget,
+            )
+            trajectory = await run.drive()
+            shown = [{tool["function"]["name"] for tool in body["tools"]} for body in place.requests("You are")]
+        assert trajectory.stop_reason is StopReason.FINAL_ANSWER
+        assert shown[0] == {"request_tools", "final_answer"}
+        assert shown[1] == {"request_tools", "final_answer", "call_planner"}
+        assert [step.observations[0].result.success for step in trajectory.steps] == [True, True, True]
+
+    def test_which_are_idle(self) -> None:
+        everything = set(SubAgentTools.definitions)
+        assert idle_sub_agents(Role.DEV) == (everything, set())
+        assert idle_sub_agents(Role.DEV, ["sub_agents"], can_research=False) == (set(), set())
+        assert idle_sub_agents(Role.QA, ["research"])[0] == everything - {"research"}
+        assert idle_sub_agents(Role.ARCHITECT, can_research=False) == (
+            everything - {"search_memory", "call_verifier"}, {"research"},
+        )  # fmt: skip

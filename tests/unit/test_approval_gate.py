@@ -1,0 +1,193 @@
+"""What of a reply waits for a person, under each policy, and what the model is told afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from swe_ai_fleet.agents.approval_gate import NOBODY, PROPOSE, PUT_AWAY, PolicyGate, Reading, Verdict
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.secrets import Secrets
+
+SPECS = {name: definition.spec for name, definition in operations().items()}
+
+
+def preview(call: ToolCall, *, truncated: bool = False) -> Reading | None:
+    if call.name not in SPECS or truncated:
+        return None
+    return Reading(spec=SPECS[call.name], arguments=json.loads(call.arguments))
+
+
+class Paper:
+    """A desk that keeps what it is asked, and answers what has been put on it."""
+
+    def __init__(self) -> None:
+        self.asked: list[ApprovalRequest] = []
+        self.answers: dict[str, ApprovalResolution] = {}
+        self.effective: list[tuple[str, str]] = []
+
+    async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
+        self.asked += requests
+        return {one.approval_id: self.answers[one.approval_id] for one in requests if one.approval_id in self.answers}
+
+    def decided(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
+        self.effective.append((request.approval_id, str(resolution.decision)))
+
+    def answer(self, call_id: str, word: str, text: str = "") -> None:
+        name = f"agent-1.{call_id}"
+        self.answers[name] = ApprovalResolution(
+            approval_id=name, decision=ApprovalDecision(word), text=text, approver="ada"
+        )
+
+
+def gate(policy: str, desk: Paper | None, earlier: RunState | None = None) -> PolicyGate:
+    return PolicyGate(
+        ApprovalPolicy(policy),
+        agent_id="agent-1",
+        goal="Do it with hunter2-secret",
+        read=preview,
+        desk=desk,
+        mask=Secrets(("hunter2-secret",)),
+        earlier=earlier,
+    )
+
+
+def call(call_id: str, name: str, **arguments: object) -> ToolCall:
+    return ToolCall(call_id=call_id, model_call_id=call_id, name=name, arguments=json.dumps(arguments))
+
+
+READ = call("r", "files_read_file", path="a.py")
+WRITE = call("w", "files_write_file", path="a.py", content="hunter2-secret")
+TESTS = call("t", "tests_run")
+DELETE = call("d", "shell_run_command", command="rm -rf src")
+LIST = call("l", "shell_run_command", command="ls")
+PLAN = call("p", PROPOSE, approach="Write a.py.", reasoning="It is missing.")
+
+
+async def verdicts(one: PolicyGate, *calls: ToolCall) -> list[str]:
+    return [str(ruling.verdict) for ruling in await one.review(calls, step=1)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "waiting"),
+    [("plan", []), ("risky", ["d"]), ("every", ["w", "t", "d", "l"])],
+)
+async def test_who_waits(policy: str, waiting: list[str]):
+    desk = Paper()
+    await gate(policy, desk).review([READ, WRITE, TESTS, DELETE, LIST], step=3)
+    assert [request.call.call_id for request in desk.asked] == waiting
+    assert all(request.step == 3 and request.policy == policy for request in desk.asked)
+
+
+async def test_before_a_plan_is_approved_nothing_is_changed():
+    desk = Paper()
+    planning = gate("plan", desk)
+    assert await verdicts(planning, READ, WRITE, TESTS, LIST) == ["go", "refuse", "refuse", "refuse"]
+    # What stands beside the proposal was written without an answer to it.
+    assert await verdicts(planning, READ, PLAN, WRITE) == ["go", "wait", "go"]
+    desk.answer("p", "approved", "go on")
+    rulings = await planning.review([READ, PLAN, WRITE], step=1)
+    assert [one.verdict for one in rulings] == [Verdict.GO, Verdict.GO, Verdict.REFUSE]
+    assert rulings[1].text == "Approved by ada: go on"
+    assert await verdicts(planning, WRITE, PLAN) == ["go", "go"]
+    assert desk.effective == [("agent-1.p", "approved")]
+
+
+async def test_a_rejected_plan_ends_the_run_and_an_adjusted_one_does_not():
+    desk = Paper()
+    desk.answer("p", "rejected", "too risky")
+    planning = gate("plan", desk)
+    (ruling,) = await planning.review([PLAN], step=1)
+    assert (ruling.verdict, ruling.text) == (Verdict.END, "the approach was rejected by ada: too risky")
+    assert planning.rejection == ruling.text
+    desk.answer("p", "adjusted", "use b.py")
+    (ruling,) = await gate("plan", desk).review([PLAN], step=1)
+    assert ruling.verdict is Verdict.REFUSE
+    assert "use b.py" in ruling.text
+    assert PROPOSE in ruling.text
+
+
+async def test_a_decided_call_is_carried_out_or_explained():
+    desk = Paper()
+    for word, verdict in (("approved", Verdict.GO), ("rejected", Verdict.REFUSE), ("adjusted", Verdict.REFUSE)):
+        desk.answer("d", word, "because")
+        (ruling,) = await gate("risky", desk).review([DELETE], step=1)
+        assert ruling.verdict is verdict
+        assert "ada" in ruling.text
+        assert "because" in ruling.text
+    assert "destructive" in desk.asked[0].reasons[0]
+
+
+async def test_while_one_waits_none_is_decided():
+    desk = Paper()
+    desk.answer("w", "rejected")
+    assert await verdicts(gate("every", desk), WRITE, DELETE, READ) == ["wait", "wait", "go"]
+    assert desk.effective == []
+
+
+async def test_what_cannot_be_read_is_left_to_the_toolbox():
+    desk = Paper()
+    every = gate("every", desk)
+    assert await verdicts(every, call("u", "no_such_tool"), call("f", "final_answer", result="x")) == ["go", "go"]
+    assert [one.verdict for one in await every.review([WRITE], step=1, truncated=True)] == [Verdict.GO]
+    assert await verdicts(gate("plan", desk), call("p", PROPOSE, approach=" ", reasoning="")) == ["go"]
+    assert desk.asked == []
+
+
+async def test_secrets_are_not_shown():
+    desk = Paper()
+    await gate("every", desk).review([WRITE], step=1)
+    (asked,) = desk.asked
+    assert "hunter2" not in f"{asked.goal} {asked.approach} {asked.call.arguments}"
+
+
+async def test_nobody_to_ask_and_sub_agents():
+    refused = await gate("every", None).review([READ, WRITE], step=1)
+    assert [one.verdict for one in refused] == [Verdict.GO, Verdict.REFUSE]
+    assert refused[1].text == NOBODY
+    desk = Paper()
+    risky = gate("risky", desk)
+    assert await verdicts(risky.nested(), LIST, DELETE) == ["go", "refuse"]
+    planning = gate("plan", desk)
+    assert await verdicts(planning.nested(), WRITE) == ["refuse"]
+    desk.answer("p", "approved")
+    await planning.review([PLAN], step=1)
+    assert await verdicts(planning.nested(), WRITE) == ["go"]
+    assert desk.asked[0].approval_id == "agent-1.p"
+
+
+async def test_what_was_asked_and_answered_before_the_run_was_put_away():
+    desk = Paper()
+    planning = gate("plan", desk)
+    await planning.review([PLAN], step=1)
+    request = desk.asked[0]
+    desk.answer("p", "approved")
+    reply = AssistantMessage(tool_calls=(PLAN,))
+    step = Step(number=1, reply=reply, observations=(), usage=RunState(agent_id="agent-1").usage)
+    waiting = RunState(
+        agent_id="agent-1",
+        steps=(step,),
+        requests={request.approval_id: request},
+        resolutions=dict(desk.answers),
+    )
+    resumed = gate("plan", Paper(), waiting)
+    assert await verdicts(resumed, WRITE) == ["refuse"]
+    (ruling,) = await resumed.review([PLAN], step=1)
+    assert ruling.verdict is Verdict.GO
+    assert PUT_AWAY in ruling.text
+    seen = Observation(call_id="p", result=ToolResult(success=True, operation=PROPOSE))
+    later = RunState(
+        agent_id="agent-1",
+        steps=(Step(number=1, reply=reply, observations=(seen,), usage=step.usage),),
+        requests=waiting.requests,
+        resolutions=waiting.resolutions,
+    )
+    assert await verdicts(gate("plan", Paper(), later), WRITE) == ["go"]

@@ -1,0 +1,86 @@
+"""The documents name commands, options, settings, files and tests that exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SOURCES = ("", "src/swe_ai_fleet/", "src/swe_ai_fleet/agents/", "src/swe_ai_fleet/tools/")
+# What commands of the fleet itself and its tests read beside the settings.
+BESIDE = {"FLEET_SERVER", "FLEET_TOKEN", "FLEET_TEST_VLLM", "FLEET_VLLM_PYTHON"}
+document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@cache
+def _commands() -> dict[str, set[str]]:
+    """By name, such as `tools run`, the options of each command."""
+    found: dict[str, set[str]] = {}
+
+    def walk(command: object, name: str) -> None:
+        for inner_name, inner in getattr(command, "commands", {}).items():
+            walk(inner, f"{name} {inner_name}".strip())
+        options = [option for one in getattr(command, "params", ()) for option in (*one.opts, *one.secondary_opts)]
+        found[name] = {option for option in options if option.startswith("-")}
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+@cache
+def _tests() -> frozenset[str]:
+    texts = (path.read_text() for path in ROOT.glob("tests/**/test_*.py"))
+    return frozenset(name for text in texts for name in re.findall(r"def (test_\w+)", text))
+
+
+def _shell_lines(text: str) -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+@document
+def test_commands_and_their_options_are_there(path: Path) -> None:
+    text = path.read_text()
+    inline = [quoted for quoted in re.findall(r"`(fleet [^`\n]+)`", text) if "|" not in quoted]
+    for line in (*_shell_lines(text), *inline):
+        words = shlex.split(line)
+        if not words or words[0].rpartition("/")[2] != "fleet":
+            continue
+        name = " ".join(words[1:3]) if " ".join(words[1:3]) in _commands() else words[1]
+        assert name in _commands(), line
+        for word in words[1:]:
+            assert not word.startswith("-") or word in _commands()[name] | {"--help"}, line
+
+
+@document
+def test_settings_are_there(path: Path) -> None:
+    known = {f"FLEET_{name.upper()}" for name in Settings.model_fields} | BESIDE
+    assert set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", path.read_text())) <= known
+
+
+@document
+def test_links_and_paths_lead_somewhere(path: Path) -> None:
+    text = path.read_text()
+    for target in re.findall(r"\]\(([^)#:\s]+)\)", text):
+        assert (path.parent / target).exists(), target
+    for quoted in re.findall(r"`((?:tests|docs|src|agents|tools|orchestrator|adapters|domain)/[\w./-]*)`", text):
+        assert any((ROOT / start / quoted).exists() for start in SOURCES), quoted
+
+
+@document
+def test_tests_and_make_targets_are_there(path: Path) -> None:
+    text = path.read_text()
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert name in _tests(), name
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

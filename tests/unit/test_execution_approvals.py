@@ -1,0 +1,227 @@
+"""Executions that wait for people, over the log in memory: restarts, time-outs, cancellation, decisions out of turn."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    ApprovalResolved,
+    ChecksFinished,
+    ExecutionStatus,
+    RunClaimed,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.unit.test_executions import World, a_task, published
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def decision(approval_id: str = "", word: str = "approved", **fields: str) -> ApprovalResolution:
+    return ApprovalResolution(approval_id=approval_id, decision=ApprovalDecision(word), **fields)
+
+
+async def waiting(executions: Executions, execution_id: str, count: int) -> ExecutionState:
+    """The state once so many requests wait."""
+    async for _ in executions.watch(DEFAULT_TENANT, execution_id):
+        state = await executions.get(DEFAULT_TENANT, execution_id)
+        if len(state.pending) == count:
+            return state
+    raise AssertionError("it ended first")
+
+
+async def heard(executions: Executions, execution_id: str) -> None:
+    """Until the list of executions says that it waits."""
+    while executions.projection.get(DEFAULT_TENANT, execution_id).status is not ExecutionStatus.AWAITING_APPROVAL:
+        await asyncio.sleep(0)
+
+
+async def test_one_agent_waits_and_the_others_are_judged_meanwhile(world: World):
+    world.fleet.runs = {"agent-dev-2": ScriptedRun(asks=2, insertions=9)}
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task())).execution_id
+        state = await waiting(executions, execution_id, 1)
+        assert state.status is ExecutionStatus.AWAITING_APPROVAL
+        assert state.agents["agent-dev-2"].status == "awaiting_approval"
+        await heard(executions, execution_id)
+        while len(world.bodies(ChecksFinished)) < 2:
+            await asyncio.sleep(0)
+        after = await executions.resolve(DEFAULT_TENANT, execution_id, decision())
+        assert after.resolutions["agent-dev-2.1"].decision is ApprovalDecision.APPROVED
+        await waiting(executions, execution_id, 1)
+        await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-2.2", approver="ada"))
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.COMPLETED
+    assert ended.pending == ()
+    assert {one.candidate_id for one in ended.ranking} == {"agent-dev-1", "agent-dev-2", "agent-dev-3"}
+    mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-2"]
+    assert [(one.generation, one.resume) for one in mine] == [(1, False), (2, True), (3, True)]
+
+
+async def test_all_rejected_is_rejected_and_one_that_is_not_wins(world: World):
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task())).execution_id
+        await waiting(executions, execution_id, 3)
+        for number in (1, 2, 3):
+            await executions.resolve(DEFAULT_TENANT, execution_id, decision(f"agent-dev-{number}.1", "rejected"))
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+        assert (ended.status, ended.error, ended.candidates) == (ExecutionStatus.REJECTED, "rejected", {})
+        second = (await executions.submit(a_task("task-2"))).execution_id
+        await waiting(executions, second, 3)
+        for number, word in ((1, "rejected"), (2, "approved"), (3, "rejected")):
+            await executions.resolve(DEFAULT_TENANT, second, decision(f"agent-dev-{number}.1", word))
+        won = await executions.wait(DEFAULT_TENANT, second)
+    assert (won.status, won.winner_id) == (ExecutionStatus.COMPLETED, "agent-dev-2")
+
+
+async def test_a_restart_in_between_loses_neither_the_question_nor_the_work(world: World):
+    """Candidates and evidence of before stand; who waits is not asked again; who was approved goes on."""
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(asks=1), "agent-dev-2": ScriptedRun(asks=1)}
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task())).execution_id
+        await waiting(executions, execution_id, 2)
+        while not world.bodies(ChecksFinished):
+            await asyncio.sleep(0)
+    async with world.running(recover=True) as executions:
+        await heard(executions, execution_id)
+        await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-1.1"))
+        await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-2.1"))
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+        await published(executions, execution_id)
+    assert ended.status is ExecutionStatus.COMPLETED
+    assert len(ended.ranking) == 3
+    assert [one.request.approval_id for one in world.bodies(ApprovalRequested)] == ["agent-dev-1.1", "agent-dev-2.1"]
+    begun = sorted((one.agent_id, one.generation, one.resume) for one in world.fleet.begun)
+    assert begun == [
+        ("agent-dev-1", 1, False),
+        ("agent-dev-1", 2, True),
+        ("agent-dev-2", 1, False),
+        ("agent-dev-2", 2, True),
+        ("agent-dev-3", 1, False),
+    ]
+    assert len(world.bodies(ChecksFinished)) == 3
+
+
+async def test_a_decision_made_while_nobody_drove_is_found(world: World):
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task(num_agents=1))).execution_id
+        await waiting(executions, execution_id, 1)
+    writer = Writer(tenant=DEFAULT_TENANT, execution_id=execution_id, task_id="task-1")
+    async with world.log.journal(writer) as journal:
+        await journal.append(ApprovalResolved(resolution=decision("agent-dev-1.1", text="go", approver="ada")))
+    async with world.running(recover=True) as executions:
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.COMPLETED
+    assert [one.generation for one in world.bodies(RunClaimed)] == [1, 2]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_nobody_answers_in_time(world: World, restart: bool):
+    world.fleet.default = ScriptedRun(asks=1, patience_seconds=0.2)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task(num_agents=1))).execution_id
+        await waiting(executions, execution_id, 1)
+        if not restart:
+            ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    if restart:
+        # The clock runs from the request on, whoever is there to look at it.
+        await asyncio.sleep(0.25)
+        async with world.running(recover=True) as executions:
+            ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.REJECTED
+    (resolution,) = (one.resolution for one in world.bodies(ApprovalResolved))
+    assert (resolution.approver, resolution.decision) == ("time-out", ApprovalDecision.REJECTED)
+
+
+async def test_cancelled_while_it_waits_and_answers_afterwards(world: World):
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task())).execution_id
+        await waiting(executions, execution_id, 3)
+        state = await executions.cancel(DEFAULT_TENANT, execution_id)
+        assert state.status is ExecutionStatus.CANCELLED
+        assert state.pending == ()
+        assert {agent.stop_reason for name, agent in state.agents.items() if name != "_"} <= {"cancelled"}
+        with pytest.raises(PreconditionFailed, match="has ended"):
+            await executions.resolve(DEFAULT_TENANT, execution_id, decision())
+        with pytest.raises(PreconditionFailed, match="has ended"):
+            await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-1.1"))
+
+
+async def test_which_one_is_meant(world: World):
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task(num_agents=2))).execution_id
+        await waiting(executions, execution_id, 2)
+        with pytest.raises(PreconditionFailed, match=r"agent-dev-1\.1"):
+            await executions.resolve(DEFAULT_TENANT, execution_id, decision())
+        with pytest.raises(NotFound):
+            await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-3.1"))
+        same = decision("agent-dev-1.1", text="fine")
+        await asyncio.gather(*(executions.resolve(DEFAULT_TENANT, execution_id, same) for _ in range(5)))
+        with pytest.raises(AlreadyExists):
+            await executions.resolve(DEFAULT_TENANT, execution_id, replace(same, decision=ApprovalDecision.REJECTED))
+        # Of two that contradict each other at the same moment, one holds.
+        both = await asyncio.gather(
+            executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-2.1")),
+            executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-2.1", "rejected")),
+            return_exceptions=True,
+        )
+        assert sorted(type(one).__name__ for one in both) == ["AlreadyExists", "ExecutionState"]
+        await executions.wait(DEFAULT_TENANT, execution_id)
+    assert len(world.bodies(ApprovalResolved)) == 2
+
+
+async def test_whoever_decided_may_go_away(world: World):
+    """A decision that is on its way into the log holds, though its caller is gone."""
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task(num_agents=1))).execution_id
+        await waiting(executions, execution_id, 1)
+        await heard(executions, execution_id)
+        call = asyncio.create_task(executions.resolve(DEFAULT_TENANT, execution_id, decision()))
+        while not any(task.get_name().startswith("decision ") for task in asyncio.all_tasks()):
+            await asyncio.sleep(0)
+        call.cancel()
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.COMPLETED
+
+
+async def test_waiting_takes_no_place(world: World):
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running(max_executions=1) as executions:
+        first = (await executions.submit(a_task(num_agents=1))).execution_id
+        with pytest.raises(ResourceExhausted):
+            await executions.submit(a_task("task-2", num_agents=1))
+        await waiting(executions, first, 1)
+        await heard(executions, first)
+        second = (await executions.submit(a_task("task-2", num_agents=1))).execution_id
+        await waiting(executions, second, 1)
+        for execution_id in (first, second):
+            await executions.resolve(DEFAULT_TENANT, execution_id, decision())
+            assert (await executions.wait(DEFAULT_TENANT, execution_id)).status is ExecutionStatus.COMPLETED
+
+
+async def test_an_agent_lost_while_another_waits(world: World):
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(asks=1), "agent-dev-2": ScriptedRun(fault=AgentLost("gone"))}
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_task(num_agents=2))).execution_id
+        await waiting(executions, execution_id, 1)
+        await executions.resolve(DEFAULT_TENANT, execution_id, decision(word="rejected"))
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.FAILED
+    assert ended.error == "no agent handed in a candidate: gone; rejected"

@@ -1,0 +1,404 @@
+"""The conversation of a run: append-only while it fits, well-formed whatever is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from swe_ai_fleet.agents.history import History, Summarise
+from swe_ai_fleet.agents.history.history import RECORD
+from swe_ai_fleet.agents.history.token_count import TokenCount, size
+from swe_ai_fleet.agents.history.turns import CLEARED
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelUnavailable, Unavailable
+from swe_ai_fleet.domain.event import HistoryCondensed
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+
+T = TypeVar("T")
+OPENING: tuple[Message, ...] = (SystemMessage(content="You are an agent."), UserMessage(content="# Task\nFix it."))
+
+
+def done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits for something")
+
+
+def turn(number: int, *outputs: str, said: str = "") -> tuple[Message, ...]:
+    calls = tuple(
+        ToolCall(call_id=f"c{number}-{i}", model_call_id="", name="shell_run_command", arguments="{}")
+        for i in range(len(outputs))
+    )
+    answers = [ToolMessage(call_id=call.call_id, content=text) for call, text in zip(calls, outputs, strict=True)]
+    return AssistantMessage(content=said, tool_calls=calls), *answers
+
+
+def conversation(turns: int, output: str = "x" * 2000, said: str = "") -> list[Message]:
+    return [*OPENING, *(message for number in range(turns) for message in turn(number, output, said=said))]
+
+
+def problem(messages: Sequence[Message]) -> str:
+    """Why a server would refuse these messages, were they sent after the last call was answered."""
+    if not messages or not isinstance(messages[0], SystemMessage):
+        return "the system message is not first"
+    waiting: set[str] = set()
+    seen: set[str] = set()
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.call_id not in waiting:
+                return f"{message.call_id} answers no call, or answers it twice"
+            waiting.discard(message.call_id)
+            continue
+        if waiting:
+            return f"{waiting} is not answered"
+        if isinstance(message, AssistantMessage):
+            waiting = {call.call_id for call in message.tool_calls}
+            if waiting & seen:
+                return "two calls with one id"
+            seen |= waiting
+    return ""
+
+
+def summarise_as(text: str | Exception, heard: list[Sequence[Message]] | None = None) -> Summarise:
+    async def summarise(messages: Sequence[Message]) -> str:
+        if heard is not None:
+            heard.append(messages)
+        if isinstance(text, Exception):
+            raise text
+        return text
+
+    return summarise
+
+
+def report(condensed: HistoryCondensed | None) -> HistoryCondensed:
+    assert condensed is not None
+    return condensed
+
+
+class TestAppendOnly:
+    async def test_while_it_fits_nothing_is_touched(self) -> None:
+        messages = conversation(20)
+        history = History(messages[:2], context_tokens=100_000)
+        for message in messages[2:]:
+            history.add(message)
+            assert await history.fit(step=1) is None
+        assert all(kept is given for kept, given in zip(history.messages, messages, strict=True))
+
+    async def test_without_a_known_context_only_the_server_decides(self) -> None:
+        history = History(conversation(500))
+        assert await history.fit(step=1) is None
+        assert await history.shrink(step=1) is not None
+
+    async def test_the_calls_without_an_observation_are_known(self) -> None:
+        assistant, first, _ = turn(1, "a", "b")
+        history = History([*OPENING, assistant, first])
+        assert [call.call_id for call in history.unanswered()] == ["c1-1"]
+        history.add(ToolMessage(call_id="c1-1", content=""))
+        assert history.unanswered() == ()
+
+
+class TestClearing:
+    async def test_the_oldest_outputs_go_first_and_the_newest_stay(self) -> None:
+        messages = conversation(30)
+        history = History(messages, context_tokens=16_000)
+        condensed = report(await history.fit(step=31))
+        assert condensed.method == "cleared"
+        assert condensed.tokens_after < condensed.tokens_before
+        kept = [new is old for new, old in zip(history.messages, messages, strict=True)]
+        tools = [new for new, old in zip(kept, messages, strict=True) if isinstance(old, ToolMessage)]
+        assert not tools[0]
+        assert tools == sorted(tools)  # a cleared one never stands behind one that was kept
+        assert all(tools[-5:])
+        assert all(new for new, old in zip(kept, messages, strict=True) if not isinstance(old, ToolMessage))
+        assert problem(history.messages) == ""
+
+    async def test_the_note_says_what_was_there(self) -> None:
+        history = History([*conversation(1, "first line\nsecret body" + "x" * 5000), *turn(9, *["y"] * 5)[0:]])
+        condensed = report(await history.shrink(step=2))
+        note = condensed.messages[3].content
+        assert note.startswith(CLEARED)
+        assert "5022 characters that shell_run_command gave here" in note
+        assert "'first line'" in note
+        assert "call c0-0" in note
+        assert "secret body" not in note
+        assert "\n" not in note
+
+    async def test_large_outputs_leave_room_for_a_while(self) -> None:
+        history = History(conversation(6, "x" * 4_000), context_tokens=9_000)
+        condensed = report(await history.fit(step=1))
+        assert condensed.method == "cleared"
+        assert condensed.tokens_after < 0.7 * (9_000 - 2_250)
+        assert [len(message.content) for message in history.messages if isinstance(message, ToolMessage)][-2:] == [
+            4_000
+        ] * 2
+
+    async def test_what_it_reports_is_the_whole_conversation(self) -> None:
+        history = History(conversation(30), context_tokens=16_000)
+        condensed = report(await history.fit(step=7))
+        assert condensed.step == 7
+        assert list(condensed.messages) == list(history.messages)
+
+
+class TestSummary:
+    async def test_older_turns_become_a_record_and_task_plan_and_diff_stay(self) -> None:
+        async def pins() -> list[str]:
+            return ["# Plan\n1. Test it.", "# Diff so far\n+x = 2"]
+
+        heard: list[Sequence[Message]] = []
+        messages = conversation(40, "short", said="I think that " * 60)
+        history = History(
+            messages, context_tokens=8_000, summarise=summarise_as("## Done\nRead a.py.", heard), pins=pins
+        )
+        condensed = report(await history.fit(step=41))
+        assert condensed.method == "summarised"
+        assert history.messages[:2] == messages[:2]
+        record = history.messages[2]
+        assert isinstance(record, UserMessage)
+        assert record.content == f"{RECORD}\n## Done\nRead a.py.\n\n# Plan\n1. Test it.\n\n# Diff so far\n+x = 2"
+        tail = history.messages[3:]
+        assert tail
+        assert all(new is old for new, old in zip(tail, messages[-len(tail) :], strict=True))
+        assert isinstance(tail[0], AssistantMessage)
+        assert len(heard) == 1
+        assert len(heard[0]) == len(messages) - len(tail) - 2
+        assert history.tokens < 8_000 * 0.7
+
+    async def test_a_later_record_takes_the_place_of_the_earlier_one(self) -> None:
+        heard: list[Sequence[Message]] = []
+        first = History(
+            conversation(40, "short", said="word " * 200), context_tokens=8_000, summarise=summarise_as("one")
+        )
+        assert (await first.fit(step=1)) is not None
+        # As after a restart: what the log holds is all there is.
+        second = History(first.messages, context_tokens=8_000, summarise=summarise_as("two", heard))
+        for number in range(100, 130):
+            second.add(*turn(number, "short", said="word " * 200))
+        assert report(await second.fit(step=2)).method == "summarised"
+        records = [message.content for message in second.messages if message.content.startswith(RECORD)]
+        assert records == [f"{RECORD}\ntwo"]
+        assert any("one" in message.content for message in heard[0])
+
+    @pytest.mark.parametrize("text", [ContextTooLong("too long"), ModelUnavailable("gone"), "", "  \n"])
+    async def test_without_a_summary_the_history_is_reset(self, text: str | Exception) -> None:
+        messages = conversation(40, "short", said="word " * 200)
+        history = History(messages, context_tokens=8_000, summarise=summarise_as(text))
+        assert report(await history.fit(step=1)).method == "reset"
+        assert history.messages[2].content.startswith(RECORD)
+        assert history.messages[-1] is messages[-1]
+        assert problem(history.messages) == ""
+
+    async def test_pins_that_cannot_be_had_are_left_out(self) -> None:
+        async def pins() -> list[str]:
+            raise Unavailable("git does not answer")
+
+        history = History(conversation(40, "short", said="word " * 200), context_tokens=8_000, pins=pins)
+        assert report(await history.fit(step=1)).method == "reset"
+
+    async def test_the_task_stays_behind_a_long_chat(self) -> None:
+        chat = conversation(40, "short", said="word " * 200)
+        task = UserMessage(content="Now do this.")
+        history = History([*chat, task], context_tokens=8_000, task=task)
+        history.add(*turn(99, "a", said="word"))
+        assert report(await history.fit(step=1)).method == "reset"
+        assert [message is task for message in history.messages].count(True) == 1
+        assert report(history.forget(50, step=2)).messages[-1].content.startswith(RECORD)
+        assert any(message is task for message in history.messages)
+
+
+class TestGivingUp:
+    async def test_what_frees_next_to_nothing_is_not_tried_again(self) -> None:
+        heard: list[Sequence[Message]] = []
+        opening = [SystemMessage(content="s" * 10_000), UserMessage(content="u" * 4_000)]
+        pending = AssistantMessage(content="a" * 16_000, tool_calls=turn(3, "")[0].tool_calls)  # type: ignore[union-attr]
+        history = History(
+            [*opening, *turn(1, "out"), *turn(2, "out"), pending],
+            context_tokens=10_000,
+            summarise=summarise_as("sum", heard),
+        )
+        for step in range(20):
+            assert await history.fit(step=step) is None
+        assert len(heard) == 1
+        history.add(ToolMessage(call_id="c3-0", content="x" * 6_000))
+        assert await history.fit(step=21) is not None  # there is more to free now
+
+    async def test_each_refusal_takes_more_away_until_nothing_is_left(self) -> None:
+        history = History(conversation(30), summarise=summarise_as("sum"))
+        sizes = [sum(map(size, history.messages))]
+        while (condensed := await history.shrink(step=1)) is not None:
+            sizes.append(sum(map(size, condensed.messages)))
+            assert sizes[-1] < 0.92 * sizes[-2]
+            assert problem(history.messages) == ""
+        assert 2 <= len(sizes) <= 5
+        assert sizes[-1] < 0.05 * sizes[0]
+        assert history.messages[:2] == list(OPENING)
+
+    async def test_after_an_answer_it_begins_gently_again(self) -> None:
+        history = History(conversation(30))
+        while await history.shrink(step=1):
+            pass
+        history.told(Usage(prompt_tokens=100))
+        for number in range(100, 130):
+            history.add(*turn(number, "x" * 2000))
+        assert report(await history.shrink(step=2)).method == "cleared"
+
+    async def test_an_opening_that_is_too_long_by_itself_is_the_end(self) -> None:
+        assert await History([SystemMessage(content="s" * 100_000)]).shrink(step=1) is None
+
+    async def test_an_oversized_last_observation_is_cut(self) -> None:
+        messages = [*conversation(1, "small"), *turn(5, "y" * 400_000)]
+        history = History(messages, context_tokens=8_000)
+        condensed = report(await history.fit(step=1))
+        assert condensed.tokens_after < 8_000
+        last = history.messages[-1]
+        assert isinstance(last, ToolMessage)
+        assert "left out" in last.content
+        assert last.content.startswith("yyyy")
+
+    async def test_calls_that_are_not_answered_yet_are_never_dropped(self) -> None:
+        messages = conversation(30, "short", said="word " * 300)
+        assistant, answer = turn(99, "later", said="word " * 3000)
+        history = History([*messages, assistant], context_tokens=4_000)
+        await history.fit(step=1)
+        while await history.shrink(step=1):
+            assert history.messages[-1] is assistant
+        history.add(answer)
+        assert problem(history.messages) == ""
+
+
+class TestForgetting:
+    def test_the_looped_turns_are_taken_out_whole(self) -> None:
+        messages = conversation(5)
+        history = History(messages)
+        history.add(UserMessage(content="You are going in circles."))
+        condensed = report(history.forget(2, step=6))
+        assert list(condensed.messages) == messages[: 2 + 3 * 2]
+        assert condensed.method == "forgot"
+        assert condensed.tokens_after < condensed.tokens_before
+
+    def test_more_than_there_is_leaves_the_opening(self) -> None:
+        history = History(conversation(2))
+        assert report(history.forget(10, step=1)).messages == OPENING
+        assert history.forget(1, step=1) is None
+        assert History(conversation(2)).forget(0, step=1) is None
+
+
+class TestTokenCount:
+    def test_before_the_server_speaks_it_is_a_guess_by_bytes(self) -> None:
+        assert TokenCount().estimate(3500) == 1000
+        assert size(UserMessage(content="п" * 100)) == 14 + 200
+        assert size(UserMessage(content="\ud800")) == 14 + 1
+
+    def test_it_learns_the_rate_and_what_a_prompt_has_beside_its_messages(self) -> None:
+        count = TokenCount()
+        for known in range(1000, 40_000, 1000):
+            count.told(5000 + known // 2, known)  # two bytes a token; the tools take 5,000 tokens
+        assert count.bytes_per_token == pytest.approx(2.0, rel=0.05)
+        assert count.estimate(60_000) == pytest.approx(35_000, rel=0.05)
+        assert count.estimate(10_000) == pytest.approx(10_000, rel=0.1)
+        assert count.fitting(count.estimate(60_000)) == pytest.approx(60_000, rel=0.01)
+
+    def test_nonsense_changes_nothing(self) -> None:
+        count = TokenCount()
+        count.told(0, 1000)
+        count.told(-5, 2000)
+        assert count.estimate(3500) == 1000
+        count.told(1000, 3500)
+        count.told(10, 9000)
+        assert 0.5 <= count.bytes_per_token <= 8
+
+    async def test_a_server_that_counts_more_is_believed(self) -> None:
+        history = History(conversation(10), context_tokens=20_000)
+        assert await history.fit(step=1) is None
+        history.told(Usage(prompt_tokens=19_000))
+        assert await history.fit(step=2) is not None
+
+
+class Conversing(RuleBasedStateMachine):
+    """Any order of what a run does with its history."""
+
+    texts = st.sampled_from(["", "ok", "x" * 300, "y" * 3000, "жук " * 800, "\ud800", RECORD])
+
+    @initialize(
+        context=st.sampled_from([0, 300, 2000, 20_000]),
+        summary=st.sampled_from([None, "", "short", "long " * 2000, ModelUnavailable("gone")]),
+        chat=st.booleans(),
+        pins=st.lists(st.sampled_from(["# Plan", "d" * 5000]), max_size=2),
+    )
+    def begin(self, context: int, summary: str | Exception | None, chat: bool, pins: list[str]) -> None:
+        async def pinned() -> list[str]:
+            return pins
+
+        self.task = UserMessage(content="the task")
+        before = [*OPENING, *turn(0, "a"), *turn(1, "b" * 500)] if chat else [OPENING[0]]
+        self.history = History(
+            [*before, self.task],
+            context_tokens=context,
+            summarise=None if summary is None else summarise_as(summary),
+            pins=pinned,
+            task=self.task,
+        )
+        self.number = 1
+
+    @rule(outputs=st.lists(texts, max_size=3), said=texts, tokens=st.integers(0, 30_000))
+    def step(self, outputs: list[str], said: str, tokens: int) -> None:
+        self.number += 1
+        self.history.told(Usage(prompt_tokens=tokens))
+        before = list(self.history.messages)
+        self.history.add(*turn(self.number, *outputs, said=said))
+        assert all(new is old for new, old in zip(self.history.messages, before, strict=False))
+
+    @rule(text=texts)
+    def nudge(self, text: str) -> None:
+        self.history.add(UserMessage(content=text))
+
+    @rule()
+    def fit(self) -> None:
+        self.check(done(self.history.fit(step=self.number)))
+
+    @rule()
+    def shrink(self) -> None:
+        before = self.history.tokens
+        condensed = done(self.history.shrink(step=self.number))
+        self.check(condensed)
+        assert condensed is None or self.history.tokens < before
+
+    @rule(steps=st.integers(0, 4))
+    def forget(self, steps: int) -> None:
+        self.check(self.history.forget(steps, step=self.number))
+
+    @precondition(lambda self: self.number > 1)
+    @rule(texts=st.lists(texts, min_size=2, max_size=3))
+    def break_off(self, texts: list[str]) -> None:
+        """A run ends between two observations, is condensed and goes on."""
+        self.number += 1
+        assistant, first, *rest = turn(self.number, *texts)
+        self.history.add(assistant, first)
+        assert len(self.history.unanswered()) == len(rest)
+        self.check(done(self.history.fit(step=self.number)))
+        self.check(done(self.history.shrink(step=self.number)))
+        assert len(self.history.unanswered()) == len(rest)
+        self.history.add(*rest)
+
+    def check(self, condensed: HistoryCondensed | None) -> None:
+        if condensed is not None:
+            assert list(condensed.messages) == list(self.history.messages)
+
+    @invariant()
+    def well_formed(self) -> None:
+        messages = self.history.messages
+        assert problem(messages) == ""
+        assert messages[0] is OPENING[0]
+        assert sum(message is self.task for message in messages) == 1
+        assert self.history.tokens >= 0
+
+
+Conversing.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestConversing = Conversing.TestCase

@@ -1,0 +1,410 @@
+"""Loops that an agent gets into, and things that only look like one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.agents.loop_guard import LADDER, Advice, LoopGuard, Remedy, Thresholds
+from swe_ai_fleet.agents.steady_text import digest, error_class, steady
+from swe_ai_fleet.agents.waiting import waits
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+
+
+def spec(name: str, **traits: object) -> OperationSpec:
+    return OperationSpec(name=name, tool=name, operation=name, description="", parameters={}, **traits)  # type: ignore[arg-type]
+
+
+TOOLS = (
+    spec("read_file", read_only=True, locks=frozenset({"workspace"})),
+    spec("edit_file", locks=frozenset({"workspace"})),
+    spec("run_command", executes=True, locks=frozenset({"workspace"})),
+    spec("run_tests", executes=True, locks=frozenset({"workspace"})),
+    spec("docker_logs", read_only=True, network=True),
+    spec("http_get", read_only=True, network=True, cache_seconds=300.0),
+)
+Call = tuple[str, Mapping[str, object], ToolResult]
+
+
+def ok(name: str, content: str = "", *, tests: Mapping[str, object] | None = None, **arguments: object) -> Call:
+    metadata = {"tests": tests} if tests is not None else {}
+    return name, arguments, ToolResult(success=True, operation=name, content=content, metadata=metadata)
+
+
+def bad(name: str, error: str, content: str = "", **arguments: object) -> Call:
+    result = ToolResult(success=False, operation=name, error=error, content=content, outcome=Outcome.ERROR)
+    return name, arguments, result
+
+
+def step(number: int, *calls: Call) -> Step:
+    asked = tuple(
+        ToolCall(call_id=f"{number}-{i}", model_call_id="", name=name, arguments=json.dumps(arguments))
+        for i, (name, arguments, _) in enumerate(calls)
+    )
+    seen = tuple(Observation(call_id=f"{number}-{i}", result=result) for i, (_, _, result) in enumerate(calls))
+    return Step(number=number, reply=AssistantMessage(tool_calls=asked), observations=seen, usage=Usage())
+
+
+def watch(
+    calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None
+) -> tuple[list[Advice | None], LoopGuard]:
+    guard = guard or LoopGuard(TOOLS)
+    steps: list[tuple[Call, ...]] = [one if isinstance(one[0], tuple) else (one,) for one in calls]  # type: ignore[misc]
+    return [guard.observe(step(number, *those)) for number, those in enumerate(steps, start=1)], guard
+
+
+def remedies(calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None) -> list[str]:
+    return [str(advice.remedy) if advice else "" for advice in watch(calls, guard)[0]]
+
+
+class TestRepeats:
+    def test_the_ladder_from_nudge_to_stop(self) -> None:
+        said = remedies([ok("run_command", "a.py", command="ls")] * 8)
+        assert said == ["", "", "nudge", "strong_nudge", "replan", "", "", "stop"]
+
+    def test_a_shell_command_is_a_repeat_though_each_counts_as_a_change(self) -> None:
+        assert remedies([ok("run_command", "a.py", command="ls")] * 3)[-1] == "nudge"
+
+    def test_spaces_and_order_of_arguments_do_not_matter(self) -> None:
+        guard = LoopGuard(TOOLS)
+        texts = ('{"path": "a", "depth": 1}', '{"depth":1,"path":"a"}', ' {"path":"a" ,"depth":1}')
+        last = None
+        for number, text in enumerate(texts):
+            call = ToolCall(call_id="c", model_call_id="", name="read_file", arguments=text)
+            result = ToolResult(success=True, operation="read_file", content="x")
+            last = guard.observe(
+                Step(
+                    number=number,
+                    reply=AssistantMessage(tool_calls=(call,)),
+                    observations=(Observation(call_id="c", result=result),),
+                    usage=Usage(),
+                )
+            )
+        assert last is not None
+        assert last.steps == 3
+
+    def test_a_read_after_an_edit_is_none(self) -> None:
+        calls: list[Call] = []
+        for number in range(6):
+            calls += [ok("read_file", "the same", path="a"), ok("edit_file", "edited", path="b", old=number)]
+        assert set(remedies(calls)) == {""}
+
+    def test_tests_between_different_edits_are_none(self) -> None:
+        failing = {"passed": 1, "failed": 1, "failing": [{"id": "t::a"}]}
+        calls: list[Call] = []
+        for number in range(8):
+            name, arguments, result = bad("run_tests", "1 of 2 tests did not pass", "assert 1 == 2")
+            calls += [
+                (name, arguments, ToolResult(**{**_fields(result), "metadata": {"tests": failing}})),
+                ok("edit_file", "Replaced 1 passage in a.py.", path="a.py", new=f"x = {number}"),
+            ]
+        assert set(remedies(calls)) == {""}
+
+    def test_the_same_failing_edit_three_times_is_one_whatever_is_read_in_between(self) -> None:
+        edit = bad("edit_file", "the passage was not found", path="a.py", old="x")
+        calls = [edit, ok("read_file", "1", path="a"), edit, ok("read_file", "2", path="b"), edit]
+        advice = watch(calls)[0][-1]
+        assert advice is not None
+        assert advice.pattern == "repeat: the same failing call 3 times, and nothing was changed in between"
+
+    def test_a_command_that_changes_nothing_new_in_between_does_not_hide_it(self) -> None:
+        edit, look = bad("edit_file", "not found", path="a.py"), ok("run_command", "a.py", command="ls")
+        assert remedies([look, edit, look, edit, look, edit])[-1] == "nudge"
+        assert remedies([look, edit, edit, look, edit])[-1] == "nudge"
+
+    def test_a_failing_edit_that_is_tried_again_after_changes_is_none(self) -> None:
+        calls: list[Call] = []
+        for number in range(5):
+            calls += [bad("edit_file", "not found", path="a.py"), ok("edit_file", "ok", path="b.py", old=number)]
+        assert set(remedies(calls)) == {""}
+
+    def test_identical_calls_in_one_reply(self) -> None:
+        read = ok("read_file", "1", path="a")
+        advice = watch([(read, read, read)])[0][0]
+        assert advice is not None
+        assert advice.steps == 1
+
+    def test_the_same_several_calls_in_each_reply(self) -> None:
+        reads = (ok("read_file", "1", path="a"), ok("read_file", "2", path="b"))
+        assert remedies([reads] * 3) == ["", "", "nudge"]
+
+    def test_clocks_and_durations_do_not_hide_it(self) -> None:
+        calls = [ok("run_command", f"3 passed in 0.0{n}s at 2026-01-02 03:04:0{n}", command="pytest") for n in range(3)]
+        assert remedies(calls)[-1] == "nudge"
+
+    def test_what_a_file_says_is_compared_as_it_is(self) -> None:
+        calls = [ok("read_file", f"deadline = 2026-01-0{n}", path="a") for n in range(1, 6)]
+        assert set(remedies(calls)) == {""}
+
+    def test_by_name_alone(self) -> None:
+        calls = [ok("read_file", str(n), path=str(n)) for n in range(3)]
+        assert remedies(calls, LoopGuard(TOOLS, by_name_alone=True)) == ["", "", "nudge"]
+        assert remedies(calls) == ["", "", ""]
+
+    def test_the_thresholds_and_the_ladder_are_the_callers(self) -> None:
+        guard = LoopGuard(
+            TOOLS, thresholds=Thresholds(repeats=2), ladder=(Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.STOP)
+        )
+        said = remedies([ok("read_file", "1", path="a")] * 6, guard)
+        assert said == ["", "nudge", "strong_nudge", "stop", "stop", "stop"]
+
+
+class TestCycles:
+    @pytest.mark.parametrize("period", [2, 3, 4])
+    def test_of_two_to_four_steps(self, period: int) -> None:
+        calls = [ok("run_command", f"out {n % period}", command=str(n % period)) for n in range(4 * period)]
+        advice, _ = watch(calls)
+        first = next(index for index, one in enumerate(advice) if one is not None)
+        assert first == 3 * period - 1
+        found = advice[first]
+        assert found is not None
+        assert (found.pattern, found.steps) == (
+            f"cycle: the same {period} steps 3 times, with the same outcomes",
+            3 * period,
+        )
+        assert advice[first + 1 : first + period] == [None] * (period - 1)  # it gets a whole cycle to do better
+        assert advice[first + period] is not None
+
+    def test_editing_to_and_fro(self) -> None:
+        to, fro = ok("edit_file", "ok", path="a", old="1", new="2"), ok("edit_file", "ok", path="a", old="2", new="1")
+        assert remedies([to, fro] * 3)[-1] == "nudge"
+
+    def test_different_outcomes_are_none(self) -> None:
+        calls: list[Call] = []
+        for number in range(10):
+            calls += [
+                ok("run_command", f"{number} failed", command="make"),
+                ok("read_file", "log " * number, path="log"),
+            ]
+        assert set(remedies(calls)) == {""}
+
+
+class TestErrors:
+    def test_one_kind_from_whatever_calls(self) -> None:
+        calls = [bad("read_file", f"there is no file 'src/{n}/x.py'", path=str(n)) for n in range(4)]
+        advice = watch(calls)[0]
+        assert advice[:3] == [None] * 3
+        assert advice[3] is not None
+        assert advice[3].pattern == "errors: 4 errors of the same kind in a row"
+        assert advice[3].steps == 4
+
+    def test_a_success_in_between_or_another_kind_ends_it(self) -> None:
+        missing = [bad("read_file", f"there is no file '{n}'", path=str(n)) for n in range(3)]
+        calls = [*missing, ok("read_file", "here", path="y"), *missing, bad("run_command", "exit code 1", "boom")]
+        assert set(remedies(calls[:7])) == {""}
+        assert remedies(calls)[-1] == ""
+
+    def test_commands_that_fail_differently_are_none(self) -> None:
+        words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
+        assert set(remedies([bad("run_command", "exit code 1", f"no {w} here", command=w) for w in words])) == {""}
+
+
+class TestNoProgress:
+    def stale(self, count: int) -> list[Call]:
+        """Reads of three files in no order that repeats, nothing of it new after the first three."""
+        order = [0, 1, 2, 0, 2, 1, 1, 0, 2, 2, 0, 1, 2, 1, 0, 0, 1, 2, 1, 2, 0, 2, 1, 0, 1, 1, 2, 0]
+        return [ok("read_file", f"file {n}", path=str(n)) for n in (order * 3)[:count]]
+
+    def test_nothing_new_for_long(self) -> None:
+        advice = watch(self.stale(15))[0]
+        assert advice[:14] == [None] * 14
+        assert advice[14] is not None
+        assert advice[14].pattern == "no progress: 12 steps without anything new"
+
+    def test_it_ends_with_a_stop(self) -> None:
+        assert "stop" in remedies(self.stale(80))
+
+    def test_another_test_result_is_progress(self) -> None:
+        calls: list[Call] = []
+        for number, base in enumerate(self.stale(40)):
+            tests = {"passed": number, "failed": 40 - number, "failing": []}
+            calls += [base] if number % 6 else [base, ok("run_tests", "same words", tests=tests, n=0)]
+        assert "no progress" not in " ".join(one.pattern for one in watch(calls)[0] if one)
+
+    def test_edits_that_say_the_same_of_themselves_are_progress(self) -> None:
+        assert set(remedies([ok("edit_file", "Replaced 1 passage.", path="a", new=n) for n in range(40)])) == {""}
+
+
+class TestWaiting:
+    @pytest.mark.parametrize(
+        "command",
+        ["sleep 5", "sleep 2 && curl -s localhost:8000/health", "for i in 1 2; do sleep 1; done", "tail -f x"],
+    )
+    def test_a_command_that_sleeps_is_given_time(self, command: str) -> None:
+        call = bad("run_command", "exit code 7", "connection refused", command=command)
+        assert set(remedies([call] * 20)) == {""}
+        assert "nudge" in remedies([call] * 30)  # not for ever
+
+    def test_looking_at_a_log_that_grows_slowly(self) -> None:
+        assert set(remedies([ok("docker_logs", "starting", container="db")] * 20)) == {""}
+
+    def test_sleeping_and_looking_in_turn(self) -> None:
+        look = bad("run_command", "exit code 7", "connection refused", command="curl -s localhost:1")
+        assert set(remedies([ok("run_command", "", command="sleep 3"), look] * 12)) == {""}
+
+    @pytest.mark.parametrize(
+        "command", ["cat sleep.py", "echo sleepy", "grep -n sleep 5 a", "ls", "./wait-for-it.sh x"]
+    )
+    def test_a_command_that_only_speaks_of_it_is_none(self, command: str) -> None:
+        assert not waits(TOOLS[2], {"command": command})
+
+    def test_traits_and_arguments(self) -> None:
+        by_name = {one.name: one for one in TOOLS}
+        assert waits(by_name["docker_logs"], {})
+        assert not waits(by_name["http_get"], {})
+        assert not waits(by_name["read_file"], {})
+        assert waits(by_name["http_get"], {"wait": True})
+        assert waits(None, {"code": "import time\ntime.sleep(3)"})
+        assert not waits(None, {"command": 5})
+
+
+class TestEscalation:
+    def test_something_new_takes_a_step_back(self) -> None:
+        looped = [ok("read_file", "1", path="a")] * 4
+        fresh = [ok("read_file", f"new {n}", path=f"n{n}") for n in range(2)]
+        said = remedies([*looped, *fresh, *looped])
+        assert said == ["", "", "nudge", "strong_nudge", "", "", "", "", "nudge", "strong_nudge"]
+
+    def test_without_anything_new_it_goes_on_where_it_was(self) -> None:
+        looped, other = [ok("read_file", "1", path="a")] * 4, [ok("read_file", "2", path="b")]
+        said = remedies([*other, *looped, *other, *looped, *looped])
+        assert [one for one in said if one][:4] == ["nudge", "strong_nudge", "replan", "stop"]
+
+    def test_the_text_names_what_else_there_is(self) -> None:
+        advice = watch([ok("read_file", "1", path="a")] * 3)[0][-1]
+        assert advice is not None
+        assert "The other tools are: edit_file, run_command, run_tests, docker_logs, http_get." in advice.text
+        assert "the same call 3 times in a row" in advice.text
+
+    def test_steps_without_calls_are_passed_over(self) -> None:
+        guard = LoopGuard(TOOLS)
+        for number in range(20):
+            said = Step(number=number, reply=AssistantMessage(content="Hm."), observations=(), usage=Usage())
+            assert guard.observe(said) is None
+
+    def test_a_run_that_goes_on_remembers(self) -> None:
+        looped = [ok("read_file", "1", path="a")] * 4
+        earlier = [step(number, call) for number, call in enumerate(looped)]
+        guard = LoopGuard(TOOLS, earlier=earlier)
+        advice = guard.observe(step(9, looped[0]))
+        assert advice is not None
+        assert advice.remedy is Remedy.REPLAN
+        assert advice.steps == 5
+
+
+class TestProperties:
+    alphabet = st.sampled_from(
+        [
+            ok("read_file", "1", path="a"),
+            ok("read_file", "2", path="b"),
+            ok("run_command", "out", command="make"),
+            ok("edit_file", "ok", path="a"),
+            bad("edit_file", "not found", path="a"),
+            bad("read_file", "no file 'x'", path="x"),
+        ]
+    )
+
+    @given(cycle=st.lists(alphabet, min_size=1, max_size=4), before=st.lists(alphabet, max_size=10))
+    @settings(max_examples=150, deadline=None)
+    def test_a_cycle_of_up_to_four_steps_is_always_stopped(self, cycle: list[Call], before: list[Call]) -> None:
+        assert "stop" in remedies([*before, *cycle * 40])
+
+    @given(calls=st.lists(alphabet, min_size=150, max_size=200))
+    @settings(max_examples=40, deadline=None)
+    def test_an_agent_that_finds_nothing_new_is_stopped(self, calls: list[Call]) -> None:
+        assert "stop" in remedies(calls)
+
+    @given(outputs=st.lists(st.text(st.characters(categories=["Lu", "Ll"]), min_size=1), unique=True, max_size=60))
+    @settings(max_examples=100, deadline=None)
+    def test_an_agent_that_always_finds_something_new_is_left_alone(self, outputs: list[str]) -> None:
+        assert set(remedies([ok("read_file", text, path=text) for text in outputs])) <= {""}
+
+    @given(calls=st.lists(st.one_of(alphabet, st.lists(alphabet, min_size=1, max_size=3).map(tuple)), max_size=60))
+    @settings(max_examples=100, deadline=None)
+    def test_advice_is_about_steps_there_were(self, calls: list[Call | tuple[Call, ...]]) -> None:
+        for number, advice in enumerate(watch(calls)[0], start=1):
+            assert advice is None or 1 <= advice.steps <= number
+            assert advice is None or advice.remedy in LADDER
+
+    @given(text=st.text(max_size=200), arguments=st.text(max_size=50))
+    @settings(max_examples=100, deadline=None)
+    def test_whatever_a_model_writes_is_taken(self, text: str, arguments: str) -> None:
+        call = ToolCall(call_id="c", model_call_id="", name=text, arguments=arguments)
+        result = ToolResult(success=False, operation=text, content=text, error=text, outcome=Outcome.INVALID)
+        reply = AssistantMessage(tool_calls=(call,))
+        guard = LoopGuard(TOOLS)
+        said = [
+            guard.observe(
+                Step(number=n, reply=reply, observations=(Observation(call_id="c", result=result),), usage=Usage())
+            )
+            for n in range(3)
+        ]
+        assert said[2] is not None
+
+
+class TestSteadyText:
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("3 passed in 0.03s", "3 passed in 1.27s"),
+            ("Ran 2 tests in 0.001 seconds", "Ran 2 tests in 12 seconds"),
+            ("2026-01-02T03:04:05.1Z started", "2026-11-12T13:14:15.123456+02:00 started"),
+            ("2026-01-02 03:04:05,123 INFO", "2026-01-03 03:14:05,987 INFO"),
+            ("-rw-r--r-- 1 u u 5 Nov 22 06:20 a", "-rw-r--r-- 1 u u 5 Nov 22 07:59 a"),
+            ("<A object at 0x7f00aa12bc>", "<A object at 0x7fffb81200>"),
+            ("pid 123 started", "pid 98765 started"),
+            ("Process: 12", "Process: 13"),
+            ("[1] 4711", "[1] 12345"),
+            ("/tmp/tmpab_12/x.py", "/tmp/pytest-of-u/x.py"[:16] + "/x.py"),
+            ("job 123e4567-e89b-12d3-a456-426614174000", "job abcdefab-e89b-42d3-b456-426614174001"),
+            ("at 127.0.0.1:34567", "at 127.0.0.1:40000"),
+            ("http://localhost:1234/", "http://localhost:4321/"),
+            ("ts=1700000000.123", "ts=1800000001.5"),
+            ("random seed 17", "random seed 181818"),
+            ("(from the cache, 1 second old)\nx", "(from the cache, 29 seconds old)\nx"),
+        ],
+    )
+    def test_what_differs_for_no_reason(self, one: str, other: str) -> None:
+        assert steady(one) == steady(other) != one
+
+    @pytest.mark.parametrize(
+        "text",
+        ["2 failed, 3 passed", "x = 12", "app.py:12:15: error", "version 1.2.3", "exit code 1", "12 files", "a-b-c 7"],
+    )
+    def test_what_differs_for_a_reason(self, text: str) -> None:
+        assert steady(text) == text
+
+    def test_the_middle_of_a_long_text_counts_as_it_is(self) -> None:
+        one, other = ("0.1s " * 9000 + f"{word} " * 3000 + "0.1s " * 9000 for word in ("red", "blue"))
+        assert steady(one) != steady(other)
+
+    def test_errors_of_one_kind(self) -> None:
+        assert error_class("no file 'a.py' in src/x/y") == error_class("no file 'bb.py' in src/z")
+        assert error_class("no file 'a'") != error_class("no such tool 'a'")
+
+    def test_parts_cannot_be_shifted_between_texts(self) -> None:
+        assert digest("ab", "c") != digest("a", "bc")
+
+    @pytest.mark.parametrize(
+        "piece",
+        ["1", "1.", "1:", "0x", "/tmp/", "1-", "2024-", "a/", "'", "'a", "pid ", "-abcd", "9s", "1 ", "seed ", "µ"],
+    )
+    def test_hostile_text_takes_linear_time(self, piece: str) -> None:
+        text = piece * (400_000 // len(piece))
+        begun = time.process_time()
+        steady(text)
+        error_class(text, text)
+        waits(None, {"command": text})
+        assert time.process_time() - begun < 0.5
+
+
+def _fields(result: ToolResult) -> dict[str, object]:
+    return {name: getattr(result, name) for name in result.__slots__}

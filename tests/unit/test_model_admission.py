@@ -1,0 +1,421 @@
+"""The fleet's limits on calls to models: the ledger's rules, and how a process hands its lease out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Member, MemoryLedger, ModelPool, PoolRules, Quota
+from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, estimated_tokens
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import ModelUnavailable, Unavailable
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ModelReply,
+    Sampling,
+    ToolCall,
+    UserMessage,
+)
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Host:
+    """A host that keeps to its lease; nothing here starts by itself."""
+
+    name: str
+    ledger: MemoryLedger
+    clock: Clock
+    using: int = 0
+    waiting: int = 0
+    slots: int = 0
+    ends_at: float = 0.0
+    epoch: str = ""
+    served: int = 0
+
+    async def renew(self, quota: Quota, *, tokens: int = 0, head: int = 0) -> Grant:
+        demand = Demand(
+            host=self.name,
+            epoch=self.epoch,
+            slots=self.slots if self.clock.now < self.ends_at else 0,
+            using=self.using,
+            waiting=self.waiting,
+            tokens=tokens,
+            head=head,
+        )
+        grant = await self.ledger.renew(demand, quota)
+        self.slots, self.ends_at, self.epoch = grant.slots, self.clock.now + grant.lease_seconds, grant.epoch
+        return grant
+
+    def start(self) -> None:
+        while self.waiting and self.using < self.slots and self.clock.now < self.ends_at:
+            self.waiting, self.using, self.served = self.waiting - 1, self.using + 1, self.served + 1
+
+
+FIFTY = Quota(max_in_flight=50)
+
+
+async def test_a_host_alone_gets_what_it_needs_and_a_little_to_spare() -> None:
+    ledger = MemoryLedger(clock=Clock())
+    assert (await ledger.renew(Demand(host="a", waiting=3, spare=2), FIFTY)).slots == 5
+    assert (await ledger.renew(Demand(host="a", using=3, waiting=80, spare=2), FIFTY)).slots == 50
+    # Nothing is given to spare where it is claimed.
+    assert (await ledger.renew(Demand(host="b", waiting=1, spare=10), FIFTY)).slots == 0
+    assert ledger.held == {"a": 50, "b": 0}
+    assert (await ledger.renew(Demand(host="a"), FIFTY)).slots == 0
+    assert ledger.held == {"b": 0}
+
+
+async def test_hosts_get_equal_parts_and_who_needs_less_gets_what_it_needs() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    hosts = [Host(name, ledger, clock, waiting=waiting) for name, waiting in (("a", 90), ("b", 90), ("c", 4))]
+    for _ in range(12):
+        for host in hosts:
+            await host.renew(FIFTY)
+            host.start()
+            assert sum(one.using for one in hosts) <= 50
+        clock.now += 1.0
+        for host in hosts[:2]:
+            done = min(10, host.using)
+            host.using, host.waiting = host.using - done, host.waiting + done
+    assert hosts[2].using == 4
+    assert [host.slots for host in hosts] == [23, 23, 4]
+
+
+async def test_a_dead_hosts_lease_ends_by_itself() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock, lease_seconds=5.0)
+    dead, alive = Host("dead", ledger, clock, waiting=50), Host("alive", ledger, clock, waiting=10)
+    await dead.renew(FIFTY)
+    assert (await alive.renew(FIFTY)).slots == 0
+    clock.now += 4.9
+    assert (await alive.renew(FIFTY)).slots == 0
+    clock.now += 0.2
+    assert (await alive.renew(FIFTY)).slots == 10
+
+
+async def test_a_successor_lets_nobody_have_more_than_before_until_old_leases_have_ended() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock, lease_seconds=5.0)
+    hosts = [Host(name, ledger, clock, waiting=40) for name in "ab"]
+    for host in (*hosts, *hosts):
+        await host.renew(FIFTY)
+        host.start()
+    assert sum(host.using for host in hosts) == 50
+    successor = MemoryLedger(clock=clock, lease_seconds=5.0)
+    newcomer = Host("c", successor, clock, waiting=10)
+    for host in hosts:
+        host.ledger = successor
+        using = host.using
+        assert (await host.renew(FIFTY)).slots == using
+    assert (await newcomer.renew(FIFTY)).slots == 0
+    hosts[1].using = 0
+    clock.now += 3.0
+    for host in (*hosts, newcomer):
+        slots = host.slots
+        assert (await host.renew(FIFTY)).slots == slots
+    clock.now += 2.1
+    for host in (*hosts, newcomer):
+        await host.renew(FIFTY)
+        host.start()
+    # The first has more than its part and starts nothing new; the others share what is free.
+    assert [host.slots for host in (*hosts, newcomer)] == [20, 10, 0]
+    hosts[0].using = 20
+    await hosts[0].renew(FIFTY)
+    assert [(await host.renew(FIFTY)).slots for host in (newcomer, hosts[1])] == [10, 20]
+
+
+async def test_more_hosts_than_calls_take_turns() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(max_in_flight=5)
+    hosts = [Host(f"h{number}", ledger, clock, waiting=1) for number in range(60)]
+    for _ in range(30):
+        for host in hosts:
+            clock.now += 0.001
+            await host.renew(quota)
+            host.start()
+            assert sum(one.using for one in hosts) <= 5
+        clock.now += 0.6
+        for host in hosts:
+            if host.using:
+                host.using, host.waiting = 0, 1
+                await host.renew(quota)
+    served = [host.served for host in hosts]
+    assert sum(served) >= 5 * 28
+    assert min(served) >= 1
+    assert max(served) <= 6
+
+
+@given(
+    st.integers(1, 20),
+    st.lists(
+        st.tuples(st.sampled_from(["renew", "want", "finish", "kill", "wait"]), st.integers(0, 3), st.integers(1, 9)),
+        max_size=80,
+    ),
+)
+@settings(deadline=None, max_examples=60)
+def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
+    capacity: int, acts: list[tuple[str, int, int]]
+) -> None:
+    async def play() -> None:
+        clock = Clock()
+        ledger = MemoryLedger(clock=clock)
+        quota = Quota(max_in_flight=capacity)
+        hosts = [Host(str(number), ledger, clock) for number in range(4)]
+        for act, number, amount in acts:
+            host = hosts[number]
+            if act == "want":
+                host.waiting += amount
+            elif act == "finish":
+                host.using -= min(amount, host.using)
+            elif act == "kill":
+                hosts[number] = Host(f"{host.name}+", ledger, clock)
+            elif act == "wait":
+                clock.now += amount / 3
+                for one in hosts:
+                    # Whoever has calls under way renews in time.
+                    if one.using and one.ends_at - clock.now < 3.5:
+                        await one.renew(quota)
+            else:
+                await host.renew(quota)
+            host.start()
+            assert sum(one.using for one in hosts) <= capacity
+            assert sum(ledger.held.values()) <= capacity
+
+    asyncio.run(play())
+
+
+async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(tokens_per_minute=60_000)
+    hosts = [Host(name, ledger, clock, waiting=9) for name in "abc"]
+    poured = Counter[str]()
+    for _ in range(1200):
+        clock.now += 0.1
+        for host in hosts:
+            # One host's calls are larger than the whole bucket.
+            want = 40_000 if host.name == "a" else 3000
+            poured[host.name] += (await host.renew(quota, tokens=want, head=want)).tokens
+    seconds = 1200 * 0.1
+    assert 0.95 * 1000 * seconds <= sum(poured.values()) <= 1000 * (seconds + 10) + 40_000
+    assert min(poured.values()) > 0
+
+
+async def test_tokens_that_come_back_can_be_had_by_others() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(tokens_per_minute=6000)
+    assert (await ledger.renew(Demand(host="a", using=1, tokens=5000, head=900), quota)).tokens == 1000
+    assert (await ledger.renew(Demand(host="b", waiting=1, tokens=500, head=500), quota)).tokens == 0
+    await ledger.renew(Demand(host="a", returned=700), quota)
+    assert (await ledger.renew(Demand(host="b", waiting=1, tokens=500, head=500), quota)).tokens == 500
+
+
+@dataclass
+class Counting:
+    """A ledger's calls, counted; it fails while `broken`."""
+
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    calls: int = 0
+    broken: bool = False
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        self.calls += 1
+        if self.broken:
+            raise Unavailable("gone")
+        return await self.ledger.renew(demand, quota)
+
+
+async def test_three_hundred_agents_share_the_limit_without_a_round_trip_each() -> None:
+    ledger = Counting()
+    under_way = most = done = 0
+
+    async def agent(admission: LeasedAdmission) -> None:
+        nonlocal under_way, most, done
+        for _ in range(10):
+            await admission.admit(100)
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.002)
+            under_way -= 1
+            done += 1
+            admission.settle(100, 100)
+
+    async def host() -> None:
+        async with LeasedAdmission(ledger, Quota(max_in_flight=40)) as admission:
+            await asyncio.gather(*(agent(admission) for _ in range(60)))
+
+    await asyncio.gather(*(host() for _ in range(5)))
+    assert (done, under_way) == (3000, 0)
+    assert 35 <= most <= 40
+    assert ledger.calls < 300
+    assert ledger.ledger.held == {}
+
+
+async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
+    ledger = Counting()
+    spent = 0
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+
+    async def agent(admission: LeasedAdmission) -> None:
+        nonlocal spent
+        while loop.time() - started < 0.5:
+            await admission.admit(150)
+            # The estimate was too high; what was not used serves the next call.
+            spent += 100
+            admission.settle(150, 100)
+            await asyncio.sleep(0)
+
+    async def host() -> None:
+        async with LeasedAdmission(ledger, Quota(tokens_per_minute=60_000)) as admission:
+            await asyncio.gather(*(agent(admission) for _ in range(2)))
+
+    await asyncio.gather(*(host() for _ in range(3)))
+    # A thousand a second, and 10 seconds' worth of them at the beginning; the bucket may be in debt by one call.
+    assert 10_000 <= spent <= 10_000 + 1000 * (loop.time() - started) + 150
+    assert ledger.calls < 100
+
+
+async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
+    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
+        await admission.admit(0)
+        order: list[int] = []
+
+        async def agent(number: int) -> None:
+            await admission.admit(0)
+            order.append(number)
+            admission.settle(0, 0)
+
+        agents = [asyncio.create_task(agent(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        assert admission.waiting == 6
+        agents[2].cancel()
+        await asyncio.wait(agents[2:3])
+        # This one is let through and cancelled at the same moment.
+        admission.settle(0, 0)
+        agents[0].cancel()
+        await asyncio.wait(agents)
+        assert order == [1, 3, 4, 5]
+        assert (admission.using, admission.waiting) == (0, 0)
+
+
+async def test_nothing_begins_without_a_lease_and_all_goes_on_when_the_ledger_is_back() -> None:
+    ledger = Counting(broken=True)
+    clock = Clock()
+    async with LeasedAdmission(ledger, Quota(max_in_flight=5), clock=clock) as admission:
+        agents = [asyncio.create_task(admission.admit(0)) for _ in range(3)]
+        async with asyncio.timeout(10):
+            while ledger.calls < 2:
+                await asyncio.sleep(0.01)
+            assert not any(agent.done() for agent in agents)
+            ledger.broken = False
+            await asyncio.gather(*agents)
+            assert admission.using == 3
+            # The lease has ended and can't be renewed: what is under way goes on, nothing begins.
+            ledger.broken = True
+            clock.now += 60.0
+            late = asyncio.create_task(admission.admit(0))
+            calls = ledger.calls
+            while ledger.calls == calls:
+                await asyncio.sleep(0.01)
+            assert not late.done()
+            ledger.broken = False
+            await late
+    assert ledger.ledger.held == {}
+
+
+async def test_an_idle_host_gives_back_what_it_holds() -> None:
+    ledger = MemoryLedger(lease_seconds=0.3)
+    quota = Quota(max_in_flight=4)
+    async with LeasedAdmission(ledger, quota) as first, LeasedAdmission(ledger, quota) as second:
+        for _ in range(4):
+            await first.admit(0)
+        waiting = asyncio.create_task(second.admit(0))
+        async with asyncio.timeout(10):
+            # Its share shrinks as soon as another host wants something; it starts nothing until it is below.
+            while sum(ledger.held.values()) != 4 or len(ledger.held) < 2:
+                await asyncio.sleep(0.005)
+            first.settle(0, 0)
+            await waiting
+            for _ in range(3):
+                first.settle(0, 0)
+            second.settle(0, 0)
+            while ledger.held:
+                await asyncio.sleep(0.01)
+
+
+class Replying:
+    """A model that answers with the usage it is told."""
+
+    def __init__(self, usage: Usage, fault: ModelUnavailable | None = None) -> None:
+        self.usage, self.fault, self.calls = usage, fault, 0
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="m")
+
+    async def ping(self) -> None:
+        return
+
+    async def reply(self, *arguments: object, **options: object) -> ModelReply:
+        self.calls += 1
+        if self.fault is not None:
+            raise self.fault
+        return ModelReply(message=AssistantMessage(content="x"), finish_reason="stop", usage=self.usage)
+
+
+@dataclass
+class Recording:
+    """An admission that lets everything through."""
+
+    admitted: list[int] = field(default_factory=list[int])
+    settled: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+
+    async def admit(self, tokens: int) -> None:
+        self.admitted.append(tokens)
+
+    def settle(self, reserved: int, spent: int) -> None:
+        self.settled.append((reserved, spent))
+
+
+@pytest.mark.parametrize(
+    ("model", "spent"),
+    [
+        (Replying(Usage(prompt_tokens=70, completion_tokens=7)), 77),
+        (Replying(Usage()), 501),
+        (Replying(Usage(), ModelUnavailable("gone")), 0),
+    ],
+)
+async def test_the_pool_reserves_an_estimate_and_settles_what_was_used(model: Replying, spent: int) -> None:
+    admission = Recording()
+    message = UserMessage(content="abcd")
+    async with ModelPool([Member(name="m", model=model)], admission=admission, rules=PoolRules(patience=0.0)) as pool:
+        if model.fault is None:
+            await pool.session("a").reply((message,), (), Sampling(max_tokens=500))
+        else:
+            with pytest.raises(ModelUnavailable):
+                await pool.reply((message,), (), Sampling(max_tokens=500))
+    assert (admission.admitted, admission.settled) == ([501], [(501, spent)])
+
+
+def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
+    call = ToolCall(call_id="1", model_call_id="1", name="look", arguments="x" * 36)
+    messages: list[Message] = [UserMessage(content="y" * 400), AssistantMessage(content="", tool_calls=(call,))]
+    assert estimated_tokens(messages, (), Sampling()) == 100 + 10 + 1024

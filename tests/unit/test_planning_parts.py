@@ -1,0 +1,527 @@
+"""What planning is made of: reading plans, judging complexity, the fast path, contradictions, the ids of calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.planning.call_ids import PlanCallId, Purpose
+from swe_ai_fleet.agents.planning.complexity import THRESHOLD, assess
+from swe_ai_fleet.agents.planning.contradiction import contradicts
+from swe_ai_fleet.agents.planning.fast_path import fast_path
+from swe_ai_fleet.agents.planning.operations import MAX_STEPS, Operations
+from swe_ai_fleet.agents.planning.plan_run import PlanRun
+from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ModelReply,
+    Sampling,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.domain.plan import OnFailure, PlanReport, PlanStep, StepReport, StepStatus
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import all_toolkits
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import Policy
+
+READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
+
+
+@pytest.fixture(scope="module")
+async def toolbox(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Toolbox]:
+    root = tmp_path_factory.mktemp("clone")
+    (root / "a.py").write_text("def one():\n    return 1\n")
+    async with open_workspace(root) as workspace:
+        pipeline = Pipeline()
+        yield Toolbox(all_toolkits(workspace, pipeline, ToolAccess()), pipeline, idle={"docker_ps"})
+
+
+@pytest.fixture(scope="module")
+def operations(toolbox: Toolbox) -> Operations:
+    return Operations(toolbox)
+
+
+async def under(policy: Policy, root: Path) -> Operations:
+    async with open_workspace(root) as workspace:
+        pipeline = Pipeline(policy=policy)
+        return Operations(Toolbox(all_toolkits(workspace, pipeline, ToolAccess()), pipeline))
+
+
+class TestReading:
+    """Whatever a model wraps its plan into, it is found."""
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            json.dumps({"steps": [READ]}),
+            json.dumps([READ]),
+            json.dumps(READ),
+            f"```json\n{json.dumps({'steps': [READ]})}\n```",
+            f"Sure! Here is the plan you wanted:\n\n{json.dumps({'steps': [READ]})}\n\nShall I go on?",
+            f'<think>maybe {{"steps": []}} or [1, 2]?</think>{json.dumps({"plan": [READ]})}',
+            f"[note] {json.dumps({'steps': [READ]})}",
+            json.dumps({"plan": {"steps": [READ], "reasoning": "because"}}),
+            json.dumps({"result": {"plan": {"actions": [READ]}}}),
+            json.dumps({"steps": json.dumps([READ])}),
+            json.dumps({"Steps": [{"Tool": "files", "Operation": "read_file", "Arguments": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"operation": "files_read_file", "params": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"tool": "files_read_file", "parameters": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"tool": "files", "operation": "files_read_file", "args": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"tool": "files", "action": "read_file", "params": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"name": "files_read_file", "arguments": '{"path": "a.py"}'}]}),
+            json.dumps({"steps": [{"function": {"name": "files_read_file", "arguments": '{"path": "a.py"}'}}]}),
+            json.dumps({"steps": [{"tool": "files", "operation": "read_file", "path": "a.py", "step": 1}]}),
+            json.dumps({"steps": [{"tool": "FILES", "operation": "Read-File", "params": {"file_path": "a.py"}}]}),
+            json.dumps({"steps": [{"tool": "files.read_file", "params": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"tool": "read_file", "params": {"path": "a.py"}}]}),
+            json.dumps({"steps": [{"operation": "cat", "params": {"path": "a.py"}}]}),
+            "{'steps': [{'tool': 'files', 'operation': 'read_file', 'params': {'path': 'a.py'}}]}",
+            '{"steps": [{"tool": "files", "operation": "read_file", "params": {"path": "a.py",},},],}',
+            '{steps: [{tool: "files", operation: "read_file", params: {path: "a.py"}}]}',
+            json.dumps({"steps": [READ, {"tool": "final_answer", "params": {"result": "Done."}}]}),
+        ],
+    )
+    async def test_the_same_plan_is_read_from_it(self, operations: Operations, text: str) -> None:
+        plan, problems = operations.read(text)
+        assert problems == ()
+        (step,) = plan.steps
+        assert (step.tool, step.operation, step.params) == ("files", "read_file", {"path": "a.py"})
+        assert step.on_failure is OnFailure.ABORT
+
+    @pytest.mark.parametrize(
+        ("word", "meant"),
+        [
+            ("retry", OnFailure.RETRY),
+            ("SKIP", OnFailure.SKIP),
+            ("continue", OnFailure.SKIP),
+            ("replan", OnFailure.REPLAN),
+            ("stop", OnFailure.ABORT),
+            ("", OnFailure.ABORT),
+            (None, OnFailure.ABORT),
+        ],
+    )
+    async def test_on_failure_is_abort_unless_said(
+        self, operations: Operations, word: str | None, meant: OnFailure
+    ) -> None:
+        plan, problems = operations.read(json.dumps({"steps": [{**READ, "on_failure": word}]}))
+        assert problems == ()
+        assert plan.steps[0].on_failure is meant
+
+    async def test_a_plan_may_need_no_step(self, operations: Operations) -> None:
+        assert operations.read('{"reasoning": "I know that.", "steps": []}')[1] == ()
+
+    @pytest.mark.parametrize(
+        ("step", "problem"),
+        [
+            (
+                {"tool": "files", "operation": "read_file", "params": {}},
+                "missing argument 'path'. Signature: files_read",
+            ),
+            ({"tool": "files", "operation": "read_file", "params": {"path": "a", "mood": 1}}, "unexpected argument"),
+            ({"tool": "files", "operation": "read_file", "params": [1]}, "its params are a list"),
+            ({"tool": "files", "operation": "read_file", "params": "path a.py"}, "no JSON object"),
+            ({"tool": "oven", "operation": "bake", "params": {}}, "there is no operation 'oven bake'"),
+            ({"tool": "files", "operation": "write_fil", "params": {}}, "Did you mean files_write_file("),
+            ({**READ, "on_failure": "panic"}, "on_failure is 'panic'"),
+            ({"why": "because"}, "it names no operation"),
+            ("files_read_file(path='a.py')", "it is a str"),
+            (None, "it is a NoneType"),
+        ],
+    )
+    async def test_each_problem_is_told_with_its_step(self, operations: Operations, step: object, problem: str) -> None:
+        _, problems = operations.read(json.dumps({"steps": [READ, step]}))
+        assert len(problems) == 1
+        assert problems[0].startswith("step 2: ")
+        assert problem in problems[0]
+
+    @pytest.mark.parametrize("text", ["", "I can't.", "[]", "{}", "[1, 2]", '{"steps": 3}', '{"steps": [', "{" * 5000])
+    async def test_what_holds_no_plan_is_a_problem_too(self, operations: Operations, text: str) -> None:
+        plan, problems = operations.read(text)
+        assert plan.steps == ()
+        assert problems
+
+    async def test_a_plan_has_a_length(self, operations: Operations) -> None:
+        assert not operations.read(json.dumps([READ] * MAX_STEPS))[1]
+        assert operations.read(json.dumps([READ] * (MAX_STEPS + 1)))[1]
+
+    async def test_the_problems_told_have_a_number(self, operations: Operations) -> None:
+        _, problems = operations.read(json.dumps({"steps": [{"tool": "oven", "operation": "bake"}] * 40}))
+        assert len(problems) == 13
+        assert problems[-1] == "and 28 problems more"
+
+    async def test_what_policy_denies_cannot_be_planned(self, tmp_path: Path) -> None:
+        policy = Policy(role=Role.DEV, read_only=True, allowed_paths=("src/*",))
+        operations = await under(policy, tmp_path)
+        write = {"tool": "files", "operation": "write_file", "params": {"path": "a", "content": ""}}
+        assert "there is no operation 'files write_file'" in operations.read(json.dumps([write]))[1][0]
+        operations = await under(Policy(allowed_paths=("src/*",)), tmp_path)
+        assert "lies outside the paths allowed" in operations.read(json.dumps([write]))[1][0]
+
+    async def test_what_the_model_is_not_shown_can_be_planned_all_the_same(self, operations: Operations) -> None:
+        assert "docker_ps" in operations.others()
+        assert not any(line.startswith("docker_ps(") for line in operations.signatures())
+        assert operations.read(json.dumps([{"tool": "docker", "operation": "ps", "params": {}}]))[1] == ()
+
+    @given(text=st.text(alphabet="{}[]\",:steptolparams \n\\'`0", max_size=200))
+    def test_reading_never_raises(self, text: str) -> None:
+        draft = read_draft(text)
+        assert draft.problems or draft.steps or "steps" in text or "plan" in text
+        read_verdict(text)
+
+    @pytest.mark.parametrize("text", ["[" * 300_000, '{"a":' * 60_000, '{"steps": [' * 30_000, "{'" * 150_000])
+    def test_hostile_text_is_read_in_time(self, text: str) -> None:
+        began = time.perf_counter()
+        read_draft(text)
+        assert time.perf_counter() - began < 3
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("text", "met", "answer"),
+        [
+            ('{"met": true, "missing": "", "answer": "It is 3."}', True, "It is 3."),
+            ('```json\n{"goal_met": "yes", "result": "Done."}\n```', True, "Done."),
+            ('<think>{"met": true}</think>{"met": false, "missing": "tests", "answer": "Half."}', False, "Half."),
+            ("The answer is 3.", None, "The answer is 3."),
+            ('{"answer": {"a": 1}}', None, '{"a": 1}'),
+            ('{"met": "perhaps", "answer": "x"}', None, "x"),
+            ("", None, ""),
+        ],
+    )
+    def test_it_is_read_from_what_is_there(self, text: str, met: bool | None, answer: str) -> None:
+        verdict = read_verdict(text)
+        assert (verdict.met, verdict.answer) == (met, answer)
+
+
+def result(**fields: object) -> ToolResult:
+    return ToolResult(operation="x", **{"success": True, **fields})  # type: ignore[arg-type]
+
+
+class TestContradiction:
+    @pytest.mark.parametrize(
+        ("expect", "seen", "problem"),
+        [
+            ("", result(), ""),
+            ("", result(success=False, error="no such file"), "no such file"),
+            ("def one", result(content="def one(): ..."), ""),
+            ("def two", result(content="def one(): ..."), "does not show 'def two'"),
+            ("def two", result(content="def one(): ...", truncated=True), ""),
+            ("exit 0", result(exit_code=0), ""),
+            ("exit 1", result(success=False, error="exit code 1", exit_code=1), ""),
+            ("Exit code: 1", result(success=False, error="exit code 1", exit_code=1), ""),
+            ("exit 0", result(success=False, error="exit code 1", exit_code=1), "expected exit 0, it was 1"),
+            ("exit 1", result(exit_code=0), "expected exit 1, it was 0"),
+            ("exit 0", result(), ""),
+            ("exit 0", result(success=False, error="no such file"), "it was 1. no such file"),
+            ("a(b+)*c", result(content="abbbc"), "does not show"),
+        ],
+    )
+    def test_what_speaks_against_the_plan(self, expect: str, seen: ToolResult, problem: str) -> None:
+        said = contradicts(PlanStep(tool="x", operation="y", expect=expect), seen)
+        assert problem in said
+        assert bool(problem) is bool(said)
+
+
+class TestCallIds:
+    @given(
+        plan=st.integers(1, 9999),
+        purpose=st.sampled_from(Purpose),
+        number=st.integers(1, 9999),
+        attempt=st.integers(1, 9999),
+        nonce=st.sampled_from(["", "0a1b2c3d"]),
+    )
+    def test_an_id_says_what_it_was_made_of(
+        self, plan: int, purpose: Purpose, number: int, attempt: int, nonce: str
+    ) -> None:
+        call = PlanCallId(plan=plan, purpose=purpose, number=number, attempt=attempt, nonce=nonce)
+        assert PlanCallId.read(str(call)) == call
+        assert str(call).isalnum()
+
+    @pytest.mark.parametrize("text", ["", "call_0", "p1s1", "p0s1t1", "a1b2c3d4e5f6", "p1s1t1 ", "p1x1t1"])
+    def test_other_ids_say_nothing(self, text: str) -> None:
+        assert PlanCallId.read(text) is None
+
+
+def test_a_report_tells_what_became_of_each_step() -> None:
+    steps = [
+        StepReport(plan=1, number=1, step=PlanStep(tool="files", operation="read_file"), status=StepStatus.DONE),
+        StepReport(
+            plan=2, number=1, step=PlanStep(tool="git", operation="add"), status=StepStatus.FAILED, error="no such path"
+        ),
+    ]
+    told = PlanReport(steps=tuple(steps), plans=2).told()
+    assert told == "1. files read_file: done\n2/1. git add: failed (no such path)"
+
+
+class TestFastPath:
+    @pytest.mark.parametrize(
+        ("request_text", "name", "params"),
+        [
+            ("read file src/app.py", "files read_file", {"path": "src/app.py"}),
+            ("Please read the file README.", "files read_file", {"path": "README"}),
+            ("Could you show me pyproject.toml?", "files read_file", {"path": "pyproject.toml"}),
+            ("show the contents of the file docs/a.md", "files read_file", {"path": "docs/a.md"}),
+            ("cat ./setup.cfg", "files read_file", {"path": "./setup.cfg"}),
+            ("git status", "git status", {}),
+            ("Show me the git status!", "git status", {}),
+            ("git diff", "git diff", {}),
+            ("show the last 5 commits", "git log", {"limit": 5}),
+            ("run the tests", "tests run", {}),
+            ("Run all tests.", "tests run", {}),
+            ("list files in src", "files list_files", {"path": "src"}),
+            ("list all files", "files list_files", {}),
+            ("List the files in the src/app directory", "files list_files", {"path": "src/app"}),
+            ("ls", "files list_files", {}),
+            ("what files are in tests/?", "files list_files", {"path": "tests/"}),
+            ("what is 2+3*4", "calculator calculator", {"expression": "2+3*4"}),
+            ("calculate (1 + 2) * -3 / 4.5", "calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
+            ("2 ** 10 =", "calculator calculator", {"expression": "2 ** 10"}),
+            ("search for foo", "files search_in_files", {"pattern": "foo", "path": "."}),
+            ("grep parse_args in src", "files search_in_files", {"pattern": "parse_args", "path": "src"}),
+            ("search for 'a.b' in the repository", "files search_in_files", {"pattern": r"a\.b", "path": "."}),
+        ],
+    )
+    async def test_a_single_operation_needs_no_model(
+        self, operations: Operations, request_text: str, name: str, params: dict[str, object]
+    ) -> None:
+        plan = fast_path(request_text, operations)
+        assert plan is not None
+        (step,) = plan.steps
+        assert (f"{step.tool} {step.operation}", step.params) == (name, params)
+        assert step.on_failure is OnFailure.REPLAN
+
+    @pytest.mark.parametrize(
+        "request_text",
+        [
+            "",
+            "read file src/app.py and fix the bug",
+            "read src/app.py, then run the tests",
+            "read a.py b.py",
+            "read the README",
+            "open 3.14",
+            "read file -rf",
+            "read file /etc/passwd",
+            "read file src/",
+            "show me the way",
+            "delete file a.py",
+            "write file a.py",
+            "git push",
+            "git status && rm -rf .",
+            "git status; ls",
+            "git checkout main",
+            "run the tests and commit",
+            "run rm -rf /",
+            "run the tests in production",
+            "what is 2024-01-02",
+            "what is love",
+            "what is 2+",
+            "what is __import__('os')",
+            "calculate 9**9**x",
+            "search for bugs",
+            "search for the error in parser.py",
+            "search for .*",
+            "search for foo|bar",
+            "list files in src newer than 3 days",
+            "http get example.com",
+            "git log\n\nFix the parser",
+            "read file a.py\0",
+            "read file " + "a" * 300 + ".py",
+        ],
+    )
+    async def test_anything_doubtful_is_for_the_model(self, operations: Operations, request_text: str) -> None:
+        assert fast_path(request_text, operations) is None
+
+    async def test_what_policy_does_not_permit_is_not_taken(self, tmp_path: Path) -> None:
+        operations = await under(Policy(denied=frozenset({"git"}), read_only=True), tmp_path)
+        assert fast_path("git status", operations) is None
+        assert fast_path("run the tests", operations) is None
+        assert fast_path("list files", operations) is not None
+
+    @given(text=st.text(alphabet="readlistgwhcufo 0123456789+-*/().'`\n", max_size=250))
+    def test_whatever_is_asked_only_reading_comes_of_it(self, operations: Operations, text: str) -> None:
+        plan = fast_path(text, operations)
+        if plan is not None:
+            spec = operations.spec(plan.steps[0])
+            assert spec is not None
+            assert spec.name == "tests_run" or (spec.read_only and not spec.network and not spec.executes)
+
+
+SIMPLE = [
+    "What does the function parse_args return?",
+    "What is the version of this package?",
+    "Which files import requests?",
+    "How many tests are there?",
+    "Is there a Dockerfile in this repository?",
+    "Show me the last commit.",
+    "Read README.md and summarise it.",
+    "List the files in src and in tests.",
+    "Read config.yaml and tell me which port the server listens on.",
+    "What changed between HEAD and main?",
+    "Run the tests and tell me how many pass.",
+    "Find all uses of get_user and list the files they are in.",
+    "Who wrote the function connect in db.py?",
+    "Explain what utils.py does.",
+    "Count the lines of main.py.",
+    "Create a file notes.txt with the text hello.",
+    "Append a line 'x = 1' to a.py.",
+    "Rename old.py to new.py.",
+    "Delete the file tmp.log.",
+    "Bump the version in pyproject.toml to 1.2.0.",
+    "Copy a.py to b.py and commit it.",
+    "Replace foo with bar in a.txt.",
+    "Create the directory docs.",
+    "Format app.py.",
+    "Commit the changes with the message 'Tidy up'.",
+    "Move helpers.py to lib/helpers.py.",
+    "Add a .gitignore with *.pyc in it.",
+    "Get the page at the address in README.md.",
+    "Show the diff and commit everything as 'wip'.",
+    "Read a.py, then read b.py, and tell me which one is longer.",
+    "Print the table users of the database.",
+]
+AGENTIC = [
+    "Fix the failing test in tests/test_parser.py.",
+    "Implement a cache for the HTTP client.",
+    "Refactor the parser into smaller functions.",
+    "Debug why the login page returns 500.",
+    "Find out why test_upload is flaky and fix it.",
+    "Investigate the memory leak in the worker and write down what causes it.",
+    "Optimise the query in reports.py; it takes ten seconds.",
+    "Migrate the project from unittest to pytest.",
+    "Rewrite the CLI with typer and keep all options working.",
+    "Implement OAuth login, add tests for it and update the docs.",
+    "Add type annotations to all functions in src and make sure that the tests still pass.",
+    "Improve the error messages everywhere in the package and add tests.",
+    "Port the module to asyncio.",
+    "Review the whole code base for security problems and fix each one you find.",
+    "Build a small web server that serves the files in public/.",
+    "Extend the API with an endpoint for deleting users, with tests.",
+    "Resolve the merge conflicts on this branch.",
+    "Design and implement a plugin system.",
+    "Make the build reproducible: find what differs between two runs, then fix it.",
+    "The application crashes on start when the config is empty. Fix it.",
+    "Speed up the test suite; find the slow tests first, then parallelise what can be.",
+    "Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.",
+    "Integrate the payment provider and handle every error it can give.",
+    "Develop a command that exports all tables as CSV, if possible without loading them whole.",
+    "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
+    "Analyse the log files and propose what to change.",
+    "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
+    "Harden the upload handler against path traversal and add a regression test.",
+    "Research which library fits best and integrate it.",
+    "Change every caller of old_api in src, tests and docs to new_api, remove old_api, update CHANGELOG.md, "
+    "run the tests, and if one fails, repair it.",
+]
+
+
+class TestComplexity:
+    @pytest.mark.parametrize("request_text", SIMPLE)
+    def test_what_can_be_planned_stays_below_the_threshold(self, request_text: str) -> None:
+        complexity = assess(request_text)
+        assert complexity.score < THRESHOLD, complexity.reasons
+
+    @pytest.mark.parametrize("request_text", AGENTIC)
+    def test_open_ended_work_goes_step_by_step(self, request_text: str) -> None:
+        complexity = assess(request_text)
+        assert complexity.score >= THRESHOLD, complexity.reasons
+        assert complexity.reasons
+
+    def test_a_score_has_its_reasons(self) -> None:
+        complexity = assess("Implement a cache for the HTTP client, then add tests for all of it.")
+        assert 0 <= complexity.score <= 1
+        assert any(reason.startswith("open-ended work: implement (+") for reason in complexity.reasons)
+        assert any("all or every" in reason for reason in complexity.reasons)
+
+    @given(text=st.text(max_size=300))
+    def test_any_text_has_the_same_score_each_time(self, text: str) -> None:
+        assert 0 <= assess(text).score <= 1
+        assert assess(text) == assess(text)
+
+    @pytest.mark.parametrize("text", ["\n" * 200_000, "a/" * 100_000, "Aa" * 100_000, "`" * 200_000, "a.b." * 50_000])
+    def test_hostile_text_is_judged_in_time(self, text: str) -> None:
+        began = time.perf_counter()
+        assess(text)
+        assert time.perf_counter() - began < 1
+
+
+class Babbler:
+    """A model that says what it is given, then the last of it again."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+        self.asked = 0
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="babbler")
+
+    async def ping(self) -> None:
+        """It is always there."""
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        text = self.texts[min(self.asked, len(self.texts) - 1)]
+        self.asked += 1
+        return ModelReply(
+            message=AssistantMessage(content=text), finish_reason="stop", usage=Usage(model_calls=1, prompt_tokens=1)
+        )
+
+
+_STEPS = st.fixed_dictionaries(
+    {"tool": st.sampled_from(["files", "git", "oven", ""]), "operation": st.sampled_from(["read_file", "status", "x"])},
+    optional={
+        "params": st.dictionaries(st.sampled_from(["path", "y"]), st.sampled_from(["a.py", "b", 1, None, "\ud800"])),
+        "on_failure": st.sampled_from(["retry", "skip", "abort", "replan", "panic"]),
+        "expect": st.sampled_from(["", "exit 0", "exit 1", "return"]),
+    },
+)
+_SAYINGS = st.one_of(
+    st.text(max_size=40),
+    st.builds(lambda steps: json.dumps({"steps": steps}), st.lists(_STEPS, max_size=4)),
+    st.builds(
+        lambda met, answer: json.dumps({"met": met, "answer": answer}), st.sampled_from([True, False, None]), st.text()
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(_SAYINGS, min_size=1, max_size=8))
+async def test_whatever_the_model_says_the_run_ends_with_a_reason(toolbox: Toolbox, texts: list[str]) -> None:
+    model, history = Babbler(texts), History((UserMessage(content="Do it."),))
+    budget = Budget(Limits(max_iterations=6, max_tool_calls=10))
+    run = PlanRun(model=model, toolbox=toolbox, history=history, budget=budget, goal="Do it.")
+    trajectory = await run.drive()
+    assert trajectory.stop_reason in set(StopReason)
+    assert trajectory.error or trajectory.stop_reason is StopReason.FINAL_ANSWER
+    assert model.asked <= 6 and trajectory.usage.tool_calls <= 12
+    made = [call.call_id for message in history.messages for call in getattr(message, "tool_calls", ())]
+    answered = [message.call_id for message in history.messages if isinstance(message, ToolMessage)]
+    assert made == answered and len(set(made)) == len(made)
+    assert trajectory.plan is not None
+    to_json(trajectory.plan)
+    for message in history.messages:
+        to_json(message)

@@ -1,0 +1,585 @@
+"""Identical read-only calls: answered from before where that cannot be wrong, and said so where it may be old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.files.directory import BareDirectory
+from swe_ai_fleet.tools.http import HttpTool
+from swe_ai_fleet.tools.http.freshness import fresh_seconds
+from swe_ai_fleet.tools.http.transport import HttpPolicy
+from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.mcp.listing import ServerTool, offers
+from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.result_cache import FRESH_SECONDS, ResultCache, SharedResults
+from swe_ai_fleet.tools.secrets import MASK, Secrets
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World(Toolkit):
+    """A place that is read and written, and whether it really was."""
+
+    name = "world"
+
+    def __init__(self, pipeline: Pipeline, *, scope: str | None = "here", texts: dict[str, str] | None = None) -> None:
+        super().__init__(BareDirectory(Path()), pipeline)
+        self.texts = {} if texts is None else texts
+        self.calls: list[str] = []
+        self.begun = asyncio.Event()
+        self.release = asyncio.Event()
+        self.scope = scope
+        self.fresh: float | None = None
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        return self.scope
+
+    def result(self, name: str, content: str = "", **metadata: object) -> ToolResult:
+        self.calls.append(name)
+        return ToolResult(success=True, operation=f"world_{name}", content=content, metadata=metadata)
+
+    @operation(read_only=True)
+    async def read(self, path: str, lines: int = 10) -> ToolResult:
+        """Read."""
+        if path not in self.texts:
+            self.calls.append("failed read")
+            raise ToolFailure("there is nothing")
+        return self.result("read", self.texts[path], path=path)
+
+    @operation(read_only=True)
+    async def slow_read(self, path: str) -> ToolResult:
+        """Read in two halves."""
+        found = self.texts.get(path, "nothing")
+        self.begun.set()
+        await self.release.wait()
+        return self.result("slow_read", found)
+
+    @operation()
+    async def write(self, path: str, text: str) -> ToolResult:
+        """Write."""
+        self.texts[path] = text
+        return self.result("write")
+
+    @operation(locks=())
+    async def slow_write(self, path: str, text: str) -> ToolResult:
+        """Write in two halves."""
+        self.begun.set()
+        await self.release.wait()
+        self.texts[path] = text
+        return self.result("slow_write")
+
+    @operation(time_limit_seconds=0.01)
+    async def late_write(self) -> ToolResult:
+        """Never end."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    @operation(executes=True)
+    async def shell(self, command: str) -> ToolResult:
+        """Run."""
+        if command == "time out":
+            return ToolResult(success=False, operation="world_shell", outcome=Outcome.TIMEOUT, error="late")
+        return self.result("shell", command)
+
+    @operation(read_only=True, executes=True)
+    async def check(self) -> ToolResult:
+        """Read by running something."""
+        return self.result("check")
+
+    @operation(read_only=True, network=True)
+    async def status(self) -> ToolResult:
+        """Look outside at what changes."""
+        return self.result("status")
+
+    @operation(read_only=True, locks=("user",))
+    async def ask(self) -> ToolResult:
+        """Ask the user."""
+        return self.result("ask")
+
+    @operation(read_only=True, network=True, cache_seconds=60.0)
+    async def search(self, query: str) -> ToolResult:
+        """Search outside."""
+        fresh = {} if self.fresh is None else {FRESH_SECONDS: self.fresh}
+        return self.result("search", f"found {len(self.calls)}", **fresh)
+
+    @operation(network=True)
+    async def post(self) -> ToolResult:
+        """Write outside."""
+        return self.result("post")
+
+
+def world(cache: ResultCache | None = None, *, scope: str | None = "here", mask: SecretMask | None = None) -> World:
+    return World(Pipeline(cache=cache or ResultCache(), mask=mask), scope=scope)
+
+
+class TestWithinARun:
+    async def test_an_identical_read_is_answered_from_before(self) -> None:
+        kit = world()
+        kit.texts["a"] = "text"
+        first = await kit.call("read", {"path": "a"})
+        second = await kit.call("read", {"lines": 10, "path": "a"})
+        assert kit.calls == ["read"]
+        assert (first.cached, second.cached) == (False, True)
+        assert second.content == "text"
+        assert second.metadata == {"path": "a"}
+        entry = kit.pipeline.trail.entries[-1]
+        assert entry.decision is Decision.ALLOWED
+        assert entry.reason == "answered from the cache"
+        assert entry.output_digest == kit.pipeline.trail.entries[0].output_digest
+        assert (await kit.call("read", {"path": "a", "lines": 9})).cached is False
+
+    @pytest.mark.parametrize("write", ["write", "shell", "post"])
+    async def test_any_write_empties_it(self, write: str) -> None:
+        arguments = {"write": {"path": "b", "text": ""}, "shell": {"command": "ls"}, "post": {}}[write]
+        kit = world()
+        kit.texts["a"] = "old"
+        await kit.call("read", {"path": "a"})
+        await kit.call(write, arguments)
+        kit.texts["a"] = "new"
+        assert (await kit.call("read", {"path": "a"})).content == "new"
+
+    async def test_errors_are_never_kept(self) -> None:
+        kit = world()
+        await kit.call("read", {"path": "a"})
+        kit.texts["a"] = "now there"
+        assert (await kit.call("read", {"path": "a"})).content == "now there"
+
+    @pytest.mark.parametrize("name", ["check", "status", "ask"])
+    async def test_what_runs_looks_outside_or_asks_somebody_is_done_each_time(self, name: str) -> None:
+        kit = world()
+        for _ in range(2):
+            assert not (await kit.call(name, {})).cached
+        assert kit.calls == [name, name]
+
+    async def test_looks_outside_are_kept_where_the_run_says_so(self) -> None:
+        kit = world(ResultCache(outside=True))
+        for _ in range(2):
+            await kit.call("status", {})
+        await kit.call("shell", {"command": "x"})
+        await kit.call("status", {})
+        assert kit.calls == ["status", "shell", "status"]
+
+    async def test_without_a_cache_nothing_is(self) -> None:
+        kit = World(Pipeline(), texts={"a": "text"})
+        for _ in range(2):
+            assert not (await kit.call("read", {"path": "a"})).cached
+
+    async def test_a_refused_call_is_never_answered(self) -> None:
+        cache = ResultCache()
+        kit = world(cache)
+        kit.texts["a"] = "text"
+        await kit.call("read", {"path": "a"})
+        other = World(Pipeline(cache=cache, policy=Policy(denied=frozenset({"world_read"}))), texts=kit.texts)
+        result = await other.call("read", {"path": "a"})
+        assert result.outcome is Outcome.REFUSED
+        assert not result.cached
+
+    async def test_a_sub_agents_writes_count(self) -> None:
+        kit = world()
+        kit.texts["a"] = "old"
+        sub = World(kit.pipeline.under(Policy()), texts=kit.texts)
+        await kit.call("read", {"path": "a"})
+        assert (await sub.call("read", {"path": "a"})).cached
+        await sub.call("write", {"path": "a", "text": "new"})
+        assert (await kit.call("read", {"path": "a"})).content == "new"
+
+    async def test_the_revision_of_the_workspace_counts(self) -> None:
+        kit = world()
+        kit.texts["a"] = "old"
+        await kit.call("read", {"path": "a"})
+        kit.pipeline.trail.revision += 1
+        assert not (await kit.call("read", {"path": "a"})).cached
+
+
+class TestAtTheSameTime:
+    async def test_what_is_read_while_something_is_written_is_not_kept(self) -> None:
+        kit = world()
+        kit.texts["a"] = "old"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(kit.call("slow_write", {"path": "a", "text": "new"}))
+            await kit.begun.wait()
+            for _ in range(2):
+                assert not (await kit.call("read", {"path": "a"})).cached
+            kit.release.set()
+        assert (await kit.call("read", {"path": "a"})).content == "new"
+
+    async def test_a_read_that_a_write_overtook_is_not_kept(self) -> None:
+        kit = world()
+        kit.texts["a"] = "old"
+        async with asyncio.TaskGroup() as group:
+            slow = group.create_task(kit.call("slow_read", {"path": "a"}))
+            await kit.begun.wait()
+            await kit.call("write", {"path": "a", "text": "new"})
+            await kit.call("read", {"path": "a"})
+            kit.release.set()
+        assert slow.result().content == "old"
+        assert (await kit.call("slow_read", {"path": "a"})).content == "new"
+
+    async def test_a_cancelled_read_leaves_nothing(self) -> None:
+        kit = world()
+        slow = asyncio.create_task(kit.call("slow_read", {"path": "a"}))
+        await kit.begun.wait()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        kit.release.set()
+        assert not (await kit.call("slow_read", {"path": "a"})).cached
+
+    async def test_once_something_may_go_on_writing_nothing_is_kept(self) -> None:
+        kit = world()
+        kit.lasting = True
+        kit.texts["a"] = "text"
+        for expected in (False, True):
+            assert (await kit.call("read", {"path": "a"})).cached is expected
+        await kit.call("shell", {"command": "daemon"})
+        for _ in range(3):
+            assert not (await kit.call("read", {"path": "a"})).cached
+
+    @pytest.mark.parametrize(("name", "kept"), [("late_write", False), ("shell", True)])
+    async def test_a_write_that_was_given_up_may_still_be_at_it_unless_it_was_killed(
+        self, name: str, kept: bool
+    ) -> None:
+        kit = world()
+        kit.texts["a"] = "text"
+        result = await kit.call(name, {"command": "time out"} if name == "shell" else {})
+        assert result.outcome is Outcome.TIMEOUT
+        await kit.call("read", {"path": "a"})
+        assert (await kit.call("read", {"path": "a"})).cached is kept
+
+    @given(
+        actions=st.lists(
+            st.tuples(st.sampled_from(["read", "write", "shell", "drop"]), st.sampled_from("ab"), st.integers(0, 2)),
+            max_size=30,
+        )
+    )
+    @settings(max_examples=100, deadline=None)
+    def test_a_read_is_never_stale(self, actions: list[tuple[str, str, int]]) -> None:
+        async def go() -> None:
+            kit = world()
+            for name, path, number in actions:
+                match name:
+                    case "read":
+                        seen = await kit.call("read", {"path": path})
+                        assert (seen.content if seen.success else None) == kit.texts.get(path)
+                    case "write":
+                        await kit.call("write", {"path": path, "text": str(number)})
+                    case "shell":
+                        await kit.call("shell", {"command": "x"})
+                    case _:
+                        kit.pipeline.trail.revision += 1
+                        kit.texts.pop(path, None)
+
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(go())
+        finally:
+            loop.close()
+
+
+class TestAcrossRuns:
+    async def test_a_cacheable_result_serves_other_runs_and_says_its_age(self) -> None:
+        clock = Clock()
+        shared = SharedResults(clock=clock)
+        first, second = (world(ResultCache(tenant="t", shared=shared)) for _ in range(2))
+        assert (await first.call("search", {"query": "q"})).content == "found 0"
+        clock.now += 1
+        assert (await first.call("search", {"query": "q"})).content == "(from the cache, 1 second old)\nfound 0"
+        clock.now += 11
+        result = await second.call("search", {"query": "q"})
+        assert result.content == "(from the cache, 12 seconds old)\nfound 0"
+        assert result.cached
+        assert second.calls == []
+        assert second.pipeline.trail.entries[-1].reason == "answered from the cache"
+        clock.now += 48
+        assert not (await second.call("search", {"query": "q"})).cached
+
+    @pytest.mark.parametrize(
+        ("tenant", "scope", "query"), [("u", "here", "q"), ("t", "there", "q"), ("t", None, "q"), ("t", "here", "r")]
+    )
+    async def test_another_tenant_scope_or_question_gets_its_own(
+        self, tenant: str, scope: str | None, query: str
+    ) -> None:
+        shared = SharedResults()
+        await world(ResultCache(tenant="t", shared=shared)).call("search", {"query": "q"})
+        other = world(ResultCache(tenant=tenant, shared=shared), scope=scope)
+        assert not (await other.call("search", {"query": query})).cached
+        assert (await other.call("search", {"query": query})).cached
+
+    async def test_a_result_may_say_that_it_is_good_for_less(self) -> None:
+        clock = Clock()
+        kit = world(ResultCache(shared=SharedResults(clock=clock)))
+        for fresh, later, cached in ((5.0, 4, True), (5.0, 6, False), (0.0, 0, False), (900.0, 61, False)):
+            kit.fresh = fresh
+            query = f"{fresh} {later}"
+            await kit.call("search", {"query": query})
+            clock.now += later
+            assert (await kit.call("search", {"query": query})).cached is cached
+
+    async def test_after_a_write_outside_it_is_asked_anew(self) -> None:
+        clock = Clock()
+        shared = SharedResults(clock=clock)
+        other, kit = (world(ResultCache(shared=shared)) for _ in range(2))
+        await other.call("search", {"query": "q"})
+        clock.now += 1
+        await kit.call("post", {})
+        clock.now += 1
+        assert not (await kit.call("search", {"query": "q"})).cached
+        clock.now += 1
+        assert (await other.call("search", {"query": "q"})).cached  # and what was found then is there for others
+
+    async def test_asking_again_after_any_write_is_asking_anew(self) -> None:
+        kit = world(ResultCache(shared=SharedResults()))
+        await kit.call("search", {"query": "q"})
+        await kit.call("write", {"path": "a", "text": ""})
+        assert not (await kit.call("search", {"query": "q"})).cached
+        assert (await kit.call("search", {"query": "q"})).cached
+
+    async def test_what_others_found_before_a_write_of_ones_own_here_still_serves(self) -> None:
+        shared = SharedResults()
+        other, kit = (world(ResultCache(shared=shared)) for _ in range(2))
+        await other.call("search", {"query": "q"})
+        await kit.call("write", {"path": "a", "text": ""})
+        assert (await kit.call("search", {"query": "q"})).cached
+
+    async def test_only_masked_text_is_kept_and_each_run_masks_its_own(self) -> None:
+        class Telling(World):
+            @operation(read_only=True, network=True, cache_seconds=60.0)
+            async def tell(self) -> ToolResult:
+                """Tell."""
+                return self.result("tell", "alpha-secret and beta-secret", inner=["alpha-secret"])
+
+        shared = SharedResults()
+        first = Telling(Pipeline(cache=ResultCache(shared=shared), mask=Secrets(["alpha-secret"])))
+        second = Telling(Pipeline(cache=ResultCache(shared=shared), mask=Secrets(["beta-secret"])))
+        await first.call("tell", {})
+        result = await second.call("tell", {})
+        assert result.cached
+        assert result.content.endswith(f"\n{MASK} and {MASK}")
+        assert result.metadata == {"inner": [MASK]}
+
+    async def test_the_whole_output_is_kept_and_cut_and_stored_for_each_run(self) -> None:
+        kept: list[bytes] = []
+
+        async def store(data: bytes) -> BlobRef:
+            kept.append(data)
+            return BlobRef(name="n", digest=f"digest{len(kept)}", size=len(data), media_type="text/plain")
+
+        cache = ResultCache()
+        texts = {"a": "x" * 1000}
+        short, long = (
+            World(Pipeline(cache=cache, store=store, limits=ToolLimits(observation_chars=chars)), texts=texts)
+            for chars in (100, 5000)
+        )
+        first, second = await short.call("read", {"path": "a"}), await short.call("read", {"path": "a"})
+        assert (first.artifact, second.artifact) == ("digest1", "digest2")
+        assert second.truncated
+        assert len(second.content) < 300
+        assert (await long.call("read", {"path": "a"})).content == "x" * 1000
+        assert kept == [b"x" * 1000] * 2
+
+
+class TestBounds:
+    def result(self, size: int) -> ToolResult:
+        return ToolResult(success=True, operation="o", content="x" * size)
+
+    def test_the_least_recently_used_goes_first(self) -> None:
+        shared = SharedResults(max_bytes=20_000)
+        for key in (b"a", b"b", b"c"):
+            shared.put(key, self.result(1500), seconds=60)
+        assert shared.get(b"a") is not None
+        for key in (b"d", b"e", b"f", b"g", b"h", b"i", b"j"):
+            shared.put(key, self.result(1500), seconds=60)
+            assert shared.get(b"a") is not None
+        assert shared.get(b"b") is None
+        assert shared.bytes <= 20_000
+
+    def test_what_is_too_large_is_not_kept_and_replaces_nothing_wrongly(self) -> None:
+        shared = SharedResults(max_bytes=20_000)
+        shared.put(b"a", self.result(10), seconds=60)
+        shared.put(b"a", self.result(5000), seconds=60)
+        assert shared.get(b"a") is None
+        assert (shared.bytes, len(shared)) == (0, 0)
+
+    @given(
+        puts=st.lists(
+            st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40
+        )
+    )
+    @settings(deadline=None)
+    def test_its_count_of_bytes_is_right(self, puts: list[tuple[int, int, float]]) -> None:
+        clock = Clock()
+        shared = SharedResults(max_bytes=20_000, clock=clock)
+        for key, size, seconds in puts:
+            clock.now += 2
+            shared.put(bytes([key]), self.result(size), seconds=seconds)
+            assert 0 <= shared.bytes <= 20_000
+            assert (shared.bytes == 0) == (len(shared) == 0)
+        clock.now += 100
+        assert all(shared.get(bytes([key])) is None for key in range(6))
+        assert (shared.bytes, len(shared)) == (0, 0)
+
+
+class TestHttpFreshness:
+    @pytest.mark.parametrize(
+        ("asked", "status", "told", "seconds"),
+        [
+            ({}, 200, {}, 30),
+            ({}, 200, {"cache-control": "max-age=10"}, 10),
+            ({}, 200, {"cache-control": 'public, max-age="100"', "age": "40"}, 60),
+            ({}, 200, {"cache-control": "max-age=10", "age": "40"}, 0),
+            ({}, 200, {"cache-control": "max-age=999999999"}, 300),
+            ({}, 200, {"cache-control": "s-maxage=100"}, 30),
+            ({}, 200, {"cache-control": "No-Store"}, 0),
+            ({}, 200, {"cache-control": "private, max-age=100"}, 0),
+            ({}, 200, {"cache-control": "no-cache"}, 0),
+            ({}, 200, {"pragma": "no-cache"}, 0),
+            ({}, 200, {"expires": "0"}, 0),
+            ({}, 200, {"set-cookie": "a=b", "cache-control": "max-age=100"}, 0),
+            ({}, 200, {"vary": "*"}, 0),
+            ({}, 204, {}, 0),
+            ({"cache-control": "no-cache"}, 200, {"cache-control": "max-age=100"}, 0),
+        ],
+    )
+    def test_by_the_headers(self, asked: dict[str, str], status: int, told: dict[str, str], seconds: float) -> None:
+        assert fresh_seconds(asked, status, told) == seconds
+
+
+class Site:
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked: list[str] = []
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.raw_path)
+        if request.path == "/redirect":
+            return web.Response(status=302, headers={"Location": "/plain"})
+        control = request.query.get("control")
+        return web.Response(text=str(len(self.asked)), headers={"Cache-Control": control} if control else {})
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", site.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    site.port = runner.addresses[0][1]
+    yield site
+    await runner.cleanup()
+
+
+class TestTheTools:
+    def http(self, site: Site, shared: SharedResults, *hosts: str) -> HttpTool:
+        policy = HttpPolicy(private_hosts=hosts or ("127.0.0.1",), ports=(site.port,))
+        return HttpTool(pipeline=Pipeline(cache=ResultCache(shared=shared)), policy=policy)
+
+    async def test_http_get_serves_other_runs_that_may_go_there(self, site: Site) -> None:
+        shared = SharedResults()
+        first = await self.http(site, shared).get(site.url("/plain"))
+        second = await self.http(site, shared).get(site.url("/plain"))
+        assert (first.cached, second.cached) == (False, True)
+        assert second.content.startswith("(from the cache, ")
+        refused = await self.http(site, shared, "example.org").get(site.url("/plain"))
+        assert refused.outcome is Outcome.REFUSED
+        assert len(site.asked) == 1
+
+    @pytest.mark.parametrize(
+        ("path", "headers"),
+        [
+            ("/x?control=no-store", None),
+            ("/x?control=max-age=0", None),
+            ("/x", {"Authorization": "Bearer abcdef"}),
+            ("/x", {"Cache-Control": "no-cache"}),
+            ("/redirect", {"X-Api-Key": "abcdef"}),
+        ],
+    )
+    async def test_http_get_does_not_keep_what_is_not_for_keeping(
+        self, site: Site, path: str, headers: dict[str, str] | None
+    ) -> None:
+        kit = self.http(site, SharedResults())
+        for _ in range(2):
+            result = await kit.get(site.url(path), headers=headers)
+            assert result.success
+            assert not result.cached
+
+    async def test_a_post_makes_the_next_get_anew(self, site: Site) -> None:
+        kit = self.http(site, SharedResults())
+        await kit.get(site.url("/x"))
+        await kit.post(site.url("/x"))
+        assert not (await kit.get(site.url("/x"))).cached
+
+    async def test_files_are_read_again_after_an_edit(self, tmp_path: Path) -> None:
+        (tmp_path / "a.py").write_text("x = 1\n")
+        kit = FileTool(BareDirectory(tmp_path), Pipeline(cache=ResultCache()))
+        for expected in (False, True):
+            assert (await kit.read_file("a.py")).cached is expected
+        assert (await kit.edit_file("a.py", "x = 1", "x = 2")).success
+        again = await kit.read_file("a.py")
+        assert not again.cached
+        assert "x = 2" in again.content
+
+    async def test_a_tool_of_ones_own_declares_it(self) -> None:
+        class Look(BaseTool):
+            name = "look"
+            parameters = (ToolParameter("at", "string"),)
+            read_only = True
+            cache_seconds = 60.0
+
+            def __init__(self, scope: str) -> None:
+                self.cache_scope = scope
+                self.looks = 0
+
+            async def execute(self, at: str) -> str:
+                self.looks += 1
+                return at
+
+        shared = SharedResults()
+        looks = [Look("one"), Look("one"), Look("two")]
+        for look in looks:
+            await RegisteredTools([look], pipeline=Pipeline(cache=ResultCache(shared=shared))).call("look", {"at": "a"})
+        assert [look.looks for look in looks] == [1, 0, 1]
+
+    def test_an_mcp_server_behind_a_url_may_share_what_it_says_and_one_in_the_workspace_not(self) -> None:
+        remote = McpServer(name="far", url="https://example.org/mcp", cache_seconds=60.0)
+        local = McpServer(name="near", command=("server",), cache_seconds=60.0)
+        kit = McpTool(BareDirectory(Path()), servers=(remote, local))
+        scopes = [
+            kit.shared_scope(OperationSpec(name="", tool=name, operation="", description="", parameters={}))
+            for name in ("far", "near", "none")
+        ]
+        assert scopes[0] is not None
+        assert scopes[1:] == [None, None]
+        assert kit.lasting
+        listed = [ServerTool(name=name, description="", schema={"type": "object"}) for name in ("look", "change")]
+        server = replace(remote, tools=("*",), read_only_tools=("look",))
+        found, _ = offers(server, listed, taken=(), mask=Secrets())
+        assert [offer.spec.cache_seconds for offer in found] == [60.0, 0.0]
+        assert not McpTool(BareDirectory(Path()), servers=(remote,)).lasting

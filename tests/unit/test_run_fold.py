@@ -1,0 +1,271 @@
+"""An agent run folded from its events: exactly what the model saw, from whatever prefix of them there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.domain.approval import ApprovalRequest
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.event import (
+    ApprovalRequested,
+    Event,
+    EventBody,
+    HistoryCondensed,
+    MessageAdded,
+    ModelReplied,
+    RunClaimed,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    ToolStarted,
+    WorkspaceCheckpointed,
+)
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelReply,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.domain.run import fold_run
+from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+
+AGENT = "agent-dev-1"
+OPENING: tuple[Message, ...] = (SystemMessage(content="s"), UserMessage(content="u"))
+
+
+def events(bodies: list[EventBody], *, agent_id: str = AGENT) -> list[Event]:
+    return [
+        Event(
+            id=f"e/{agent_id}/1/{number}",
+            tenant="default",
+            execution_id="e",
+            task_id="t",
+            agent_id=agent_id,
+            at=f"2026-01-01T00:{number // 60:02}:{number % 60:02}+00:00",
+            body=body,
+        )
+        for number, body in enumerate(bodies)
+    ]
+
+
+def reply(number: int, *call_ids: str) -> ModelReplied:
+    calls = tuple(ToolCall(call_id=one, model_call_id=one, name="files_write_file", arguments="{}") for one in call_ids)
+    message = AssistantMessage(content=f"reply {number}", tool_calls=calls)
+    usage = Usage(prompt_tokens=10, completion_tokens=1, model_calls=1)
+    return ModelReplied(
+        step=number, reply=ModelReply(message=message, finish_reason="tool_calls", usage=usage), duration_ms=1
+    )
+
+
+def entry(call_id: str, outcome: Outcome = Outcome.SUCCESS) -> AuditEntry:
+    return AuditEntry(
+        seq=1,
+        at="",
+        execution_id="e",
+        agent_id=AGENT,
+        call_id=call_id,
+        tool="files",
+        operation="write_file",
+        outcome=outcome,
+    )
+
+
+def started(call_id: str) -> ToolStarted:
+    return ToolStarted(entry=entry(call_id, Outcome.STARTED))
+
+
+def finished(call_id: str, text: str = "") -> ToolFinished:
+    result = ToolResult(success=True, operation="files_write_file", content=text or f"wrote {call_id}")
+    return ToolFinished(entry=entry(call_id), result=result)
+
+
+def said(text: str) -> MessageAdded:
+    return MessageAdded(step=1, message=UserMessage(content=text))
+
+
+BEGIN: list[EventBody] = [
+    RunClaimed(generation=1, host="h"),
+    RunStarted(role="DEV", model="m", messages=OPENING, tools=()),
+]
+
+
+def test_observations_stand_in_the_order_of_the_calls_whatever_ended_first():
+    state = fold_run(events([*BEGIN, reply(1, "a", "b"), finished("b"), finished("a"), said("go on")]), AGENT)
+    assert [message.content for message in state.messages] == ["s", "u", "reply 1", "wrote a", "wrote b", "go on"]
+    assert [seen.call_id for seen in state.steps[0].observations] == ["a", "b"]
+    assert state.usage.tool_calls == 2
+    assert state.usage.total_tokens == 11
+
+
+def test_what_the_model_was_told_wins_over_what_the_tool_gave():
+    told = MessageAdded(step=1, message=ToolMessage(call_id="a", content="Approved by ada.\nwrote a"))
+    answer = MessageAdded(step=2, message=ToolMessage(call_id="b", content="Error: final_answer needs its text."))
+    state = fold_run(events([*BEGIN, reply(1, "a"), finished("a"), told, reply(2, "b"), answer]), AGENT)
+    assert [message.content for message in state.messages[3::2]] == [
+        "Approved by ada.\nwrote a",
+        answer.message.content,
+    ]
+    assert state.steps[0].observations[0].result.content == "wrote a"
+    assert not state.steps[1].observations[0].result.success
+    assert state.usage.tool_calls == 2
+
+
+def test_what_began_and_never_ended_dangles():
+    state = fold_run(events([*BEGIN, reply(1, "a", "b", "c"), started("a"), finished("a"), started("b")]), AGENT)
+    assert list(state.dangling) == ["b"]
+    assert [call.call_id for call in History(state.messages).unanswered()] == ["b", "c"]
+    assert [one.call_id for one in state.lost] == ["a", "b"]
+
+
+def test_a_resumed_run_goes_on_and_a_new_one_begins_anew():
+    first: list[EventBody] = [*BEGIN, reply(1, "a"), started("a"), finished("a"), reply(2, "b"), started("b")]
+    interrupted = ToolFinished(
+        entry=entry("b", Outcome.INTERRUPTED),
+        result=ToolResult(success=False, operation="x", error="interrupted", outcome=Outcome.INTERRUPTED),
+    )
+    resumed = fold_run(
+        events([*first, RunClaimed(generation=2, host="h", resumes=True), interrupted, reply(3, "c"), finished("c")]),
+        AGENT,
+    )
+    assert [message.content for message in resumed.messages] == [
+        *("s", "u", "reply 1", "wrote a", "reply 2", "Error: interrupted", "reply 3", "wrote c")
+    ]
+    assert (resumed.generation, len(resumed.entries), len(resumed.steps)) == (2, 5, 3)
+    assert not resumed.dangling
+    anew = fold_run(events([*first, RunClaimed(generation=2, host="h")]), AGENT)
+    assert (anew.generation, anew.messages, anew.entries, anew.started) == (2, (), (), None)
+
+
+def test_a_condensed_conversation_replaces_the_one_before():
+    short = (SystemMessage(content="s"), UserMessage(content="summary"))
+    condensed = HistoryCondensed(step=2, method="summary", messages=short, tokens_before=9, tokens_after=3)
+    state = fold_run(events([*BEGIN, reply(1, "a"), finished("a"), condensed, reply(2, "b")]), AGENT)
+    assert [message.content for message in state.messages] == ["s", "summary", "reply 2"]
+    assert len(state.steps) == 2
+    assert state.observed("a")
+
+
+def test_the_time_that_people_took_does_not_count():
+    request = ApprovalRequest(
+        approval_id="p1",
+        agent_id=AGENT,
+        policy=ApprovalPolicy.PLAN,
+        goal="g",
+        approach="a",
+        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
+        step=1,
+        requested_at="2026-01-01T00:00:03+00:00",
+    )
+    asked = ApprovalRequested(request=request, usage=Usage(model_calls=1, cost=0.5, duration_ms=1500))
+    before = events([*BEGIN, reply(1, "a"), asked])
+    later = events([*([said("")] * 3000), RunClaimed(generation=2, host="h", resumes=True), finished("a")])[-2:]
+    later = [
+        replace(event, at=f"2026-01-02T00:00:0{number}+00:00", body=event.body) for number, event in enumerate(later)
+    ]
+    state = fold_run([*before, *later], AGENT)
+    assert state.usage.duration_ms == 2500
+    assert state.usage.cost == 0.5
+    assert list(state.requests) == [asked.request.approval_id]
+
+
+def test_a_checkpoint_makes_what_came_before_it_safe():
+    kept = WorkspaceCheckpointed(step=1, revision=1, commit="c", head="c")
+    state = fold_run(
+        events([*BEGIN, reply(1, "a"), started("a"), finished("a"), kept, reply(2, "b"), started("b")]), AGENT
+    )
+    assert state.checkpoint == kept
+    assert [one.call_id for one in state.lost] == ["b"]
+
+
+def test_events_of_others_are_passed_over():
+    other = events([*BEGIN, reply(1, "a"), finished("a")], agent_id="agent-dev-2")
+    assert fold_run([*events(BEGIN), *other], AGENT).messages == OPENING
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[EventBody]:
+    """The events of a run, as a loop with parallel tools, reminders, condensations and restarts writes them."""
+    bodies: list[EventBody] = list(BEGIN)
+    number = 0
+    for number in range(1, draw(st.integers(0, 5)) + 1):
+        calls = [f"c{number}.{index}" for index in range(draw(st.integers(0, 3)))]
+        bodies.append(reply(number, *calls))
+        ends: list[EventBody] = []
+        for call_id in draw(st.permutations(calls)):
+            match draw(st.integers(0, 3)):
+                case 0:
+                    bodies.append(started(call_id))
+                    ends.append(finished(call_id))
+                case 1:
+                    ends.append(finished(call_id))
+                case 2:
+                    ends.append(MessageAdded(step=number, message=ToolMessage(call_id=call_id, content="told")))
+                case _:
+                    ends.append(finished(call_id))
+                    ends.append(MessageAdded(step=number, message=ToolMessage(call_id=call_id, content="noted")))
+        bodies.extend(ends)
+        if draw(st.booleans()):
+            bodies.append(said("reminder"))
+        if draw(st.integers(0, 5)) == 0:
+            bodies.append(
+                HistoryCondensed(step=number, method="reset", messages=OPENING, tokens_before=2, tokens_after=1)
+            )
+    if draw(st.booleans()):
+        bodies.append(
+            RunFinished(stop_reason=StopReason.CANCELLED, artifacts=Artifacts(), usage=Usage(), audit_head="")
+        )
+    return bodies
+
+
+def check(messages: tuple[Message, ...]) -> None:
+    """Each call is answered once, right behind its reply; only those of the last reply may still be open."""
+    open_calls: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            assert message.call_id in open_calls
+            open_calls.remove(message.call_id)
+        else:
+            assert not open_calls
+            if isinstance(message, AssistantMessage):
+                open_calls = [call.call_id for call in message.tool_calls]
+    assert sorted(open_calls) == sorted(call.call_id for call in History(messages).unanswered())
+
+
+@given(st.data())
+def test_any_prefix_folds_to_a_well_formed_history(data: st.DataObject):
+    first = data.draw(runs())
+    first = first[: data.draw(st.integers(0, len(first)))]
+    rest: list[EventBody] = []
+    if first and data.draw(st.booleans()):
+        # Cut off, resumed, cut off again.
+        rest = [RunClaimed(generation=2, host="h", resumes=True)]
+        state = fold_run(events(first), AGENT)
+        for call_id in state.dangling:
+            result = ToolResult(success=False, operation="x", error="gone", outcome=Outcome.INTERRUPTED)
+            rest.append(ToolFinished(entry=entry(call_id, Outcome.INTERRUPTED), result=result))
+        rest += [
+            finished(call.call_id)
+            for call in History(state.messages).unanswered()
+            if call.call_id not in state.dangling
+        ]
+        rest += [reply(9, "z1", "z2"), finished("z2")]
+        rest = rest[: data.draw(st.integers(0, len(rest)))]
+    state = fold_run(events([*first, *rest]), AGENT)
+    check(state.messages)
+    for step in state.steps:
+        asked = [call.call_id for call in step.reply.tool_calls]
+        seen = [observation.call_id for observation in step.observations]
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(asked)
+    assert state.usage.model_calls == sum(isinstance(body, ModelReplied) for body in (*first, *rest))

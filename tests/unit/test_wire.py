@@ -1,0 +1,134 @@
+"""Request bodies: written once a message, the same whatever was written before, and only ever growing at their end."""
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields, wire_ids
+from swe_ai_fleet.adapters.openai_model.written import WrittenMessages
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    Sampling,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    ToolProtocol,
+    UserMessage,
+)
+from swe_ai_fleet.domain.tool import OperationSpec
+
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}}
+TOOLS = tuple(
+    OperationSpec(name=name, tool="files", operation=name, description="Do.", parameters=PARAMETERS)
+    for name in ("look", "write")
+)
+TEXT = st.text(max_size=20)
+CALL = st.builds(
+    ToolCall,
+    call_id=st.sampled_from("abc"),
+    model_call_id=st.sampled_from(["", "x", "y"]),
+    name=st.sampled_from(["look", "write", ""]),
+    arguments=st.sampled_from(["{}", '{"path": "\u00e4"}', "{broken", ""]),
+)
+MESSAGES = st.lists(
+    st.builds(SystemMessage, content=TEXT)
+    | st.builds(UserMessage, content=TEXT, images=st.sampled_from([(), ("https://a/b.png",)]))
+    | st.builds(AssistantMessage, content=TEXT, tool_calls=st.lists(CALL, max_size=2).map(tuple))
+    | st.builds(ToolMessage, call_id=st.sampled_from("abc"), content=TEXT),
+    max_size=8,
+)
+
+
+def write(writer: WireWriter, messages: Sequence[Message], protocol: ToolProtocol, *, tools: bool = True) -> Any:
+    head = head_fields("m", Sampling(), limit_field="max_tokens")
+    offered = TOOLS if tools else ()
+    if protocol is ToolProtocol.NATIVE:
+        return json.loads(writer.native(messages, offered, head=head, wire_ids=wire_ids(messages), strict=True))
+    return json.loads(writer.spoken(messages, offered, head=head, protocol=protocol))
+
+
+@given(MESSAGES, st.permutations(list(ToolProtocol)), st.integers(0, 400))
+def test_what_was_written_before_changes_nothing(
+    messages: list[Message], protocols: list[ToolProtocol], cache_bytes: int
+) -> None:
+    used = WireWriter(cache_bytes=cache_bytes)
+    for end in range(len(messages) + 1):
+        for protocol in protocols:
+            for tools in (True, False):
+                fresh = write(WireWriter(), messages[:end], protocol, tools=tools)
+                assert write(used, messages[:end], protocol, tools=tools) == fresh
+
+
+def flat(body: Any) -> str:
+    """All that a model would read, without what a template puts at the end of each message."""
+    said: list[str] = []
+    for message in body["messages"]:
+        content = message["content"]
+        said.append("|" + message["role"])
+        parts = [{"text": content}] if isinstance(content, str) else content
+        said.extend(part["text"] if "text" in part else json.dumps(part) for part in parts)
+    return "".join(said)
+
+
+@given(MESSAGES, st.sampled_from([ToolProtocol.JSON, ToolProtocol.TEXT]))
+def test_a_longer_conversation_begins_with_the_shorter_one(messages: list[Message], protocol: ToolProtocol) -> None:
+    writer = WireWriter()
+    start: list[Message] = [SystemMessage(content="s"), UserMessage(content="u")]
+    before = flat(write(writer, start, protocol))
+    for end in range(1, len(messages) + 1):
+        after = flat(write(writer, [*start, *messages[:end]], protocol))
+        assert after.startswith(before)
+        before = after
+
+
+@given(MESSAGES, st.sampled_from([ToolProtocol.JSON, ToolProtocol.TEXT]))
+def test_turns_alternate_where_calls_are_text(messages: list[Message], protocol: ToolProtocol) -> None:
+    roles = [message["role"] for message in write(WireWriter(), messages, protocol)["messages"]]
+    assert all(one != other for one, other in pairwise(roles))
+    assert roles[0] == "system"
+
+
+@pytest.mark.parametrize("protocol", ToolProtocol)
+def test_an_empty_system_message(protocol: ToolProtocol) -> None:
+    messages = (SystemMessage(content=""), UserMessage(content="u"))
+    with_tools = write(WireWriter(), messages, protocol)["messages"]
+    without = write(WireWriter(), messages, protocol, tools=False)["messages"]
+    if protocol is ToolProtocol.NATIVE:
+        assert with_tools == without == [{"role": "system", "content": ""}, {"role": "user", "content": "u"}]
+    else:
+        assert with_tools[0]["content"].startswith("You can call tools.")
+        assert without == [{"role": "user", "content": "u"}]
+
+
+def test_a_message_is_written_once_until_it_is_forgotten_or_its_context_changes() -> None:
+    cache = WrittenMessages(most_bytes=10)
+    written: list[str] = []
+
+    def get(message: Message, kind: str = "k", *context: str, size: int = 4) -> bytes:
+        def write() -> bytes:
+            written.append(f"{message.content}{kind}{context}")
+            return b"x" * size
+
+        return cache.get(message, kind, context, write)
+
+    one, two, three = (UserMessage(content=text) for text in "123")
+    for _ in range(3):
+        assert get(one) == get(two) == b"xxxx"
+    assert len(written) == 2
+    get(one, "k", "other")
+    get(one, "k", "other")
+    assert len(written) == 3
+    # The one that was used longest ago goes.
+    get(three)
+    get(one, "k", "other")
+    assert len(written) == 4
+    get(two)
+    assert len(written) == 5
+    assert get(UserMessage(content="1"), "k", size=100) == b"x" * 100
+    assert len(written) == 6

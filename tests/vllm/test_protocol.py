@@ -1,0 +1,218 @@
+"""What a real vLLM server says and we read. The model's words are noise; their form is what is tested."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.adapters.openai_model.probing import Findings
+from swe_ai_fleet.adapters.openai_model.quirks import Quirks
+from swe_ai_fleet.adapters.openai_model.requests import RequestWriter
+from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    Sampling,
+    SystemMessage,
+    ToolMessage,
+    ToolProtocol,
+    UserMessage,
+)
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.builtin import BuiltinTools
+from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline
+from tests.vllm.conftest import Servers
+
+pytestmark = pytest.mark.timeout(300)
+OPENING: tuple[Message, ...] = (SystemMessage(content="You are a calculator."), UserMessage(content="What is 2 + 3?"))
+SCHEMA = {
+    "type": "object",
+    "properties": {"verdict": {"enum": ["yes", "no"]}, "score": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["verdict", "score"],
+    "additionalProperties": False,
+}
+
+
+def calculator() -> Toolbox:
+    pipeline = Pipeline()
+    kit = BuiltinTools(pipeline=pipeline, names=("calculator",))
+    return Toolbox({kit.name: kit}, pipeline)
+
+
+def well_formed(messages: list[Message]) -> None:
+    asked = [call.call_id for m in messages if isinstance(m, AssistantMessage) for call in m.tool_calls]
+    answered = [message.call_id for message in messages if isinstance(message, ToolMessage)]
+    assert sorted(asked) == sorted(answered) and len(set(asked)) == len(asked)
+
+
+async def test_the_probe_tells_native_from_constrained_json(servers: Servers) -> None:
+    async with OpenAIChatModel(base_url=servers.tools.url) as model:
+        native = await model.probe()
+    async with OpenAIChatModel(base_url=servers.plain.url) as model:
+        plain = await model.probe()
+    assert (native.protocol, native.strict_schemas, native.structured_output) == (ToolProtocol.NATIVE, True, True)
+    assert plain.protocol is ToolProtocol.JSON
+    assert native.model == plain.model == "tiny" and native.max_model_len == plain.max_model_len == 16384
+
+
+@pytest.mark.parametrize("place", ["tools", "plain"])
+async def test_an_agent_ends_with_a_reason_whatever_the_model_says(servers: Servers, place: str) -> None:
+    url = getattr(servers, place).url
+    async with OpenAIChatModel(base_url=url) as model:
+        for seed in range(4):
+            history = History(OPENING)
+            run = AgentRun(
+                model=model,
+                toolbox=calculator(),
+                history=history,
+                budget=Budget(Limits(max_iterations=4, timeout_seconds=120)),
+                sampling=Sampling(seed=seed, temperature=1.0, max_tokens=300),
+            )
+            trajectory = await run.drive()
+            assert trajectory.stop_reason in set(StopReason) - {StopReason.MODEL_ERROR}, trajectory.error
+            assert trajectory.usage.prompt_tokens > 0
+            well_formed(list(history.messages))
+
+
+class Flags(Toolkit):
+    """Operations whose arguments even noise can write."""
+
+    name = "flags"
+
+    @operation(read_only=True)
+    async def set_flag(self, number: int, on: bool) -> ToolResult:
+        """Set a flag."""
+        return ToolResult(success=True, operation="set_flag", content=f"{number} is {on}")
+
+
+async def test_constrained_json_makes_calls_that_fit_their_tools(servers: Servers) -> None:
+    pipeline = Pipeline()
+    box = Toolbox({"flags": Flags(None, pipeline)}, pipeline)
+    names, seen = {spec.name for spec in box.specs}, 0
+    async with OpenAIChatModel(base_url=servers.plain.url) as model:
+
+        async def ask(seed: int) -> int:
+            reply = await model.reply(OPENING, box.specs, Sampling(seed=seed, temperature=1.0, max_tokens=4000))
+            for call in reply.message.tool_calls:
+                assert call.name in names
+                assert isinstance(json.loads(call.arguments), dict)
+                if call.name == "flags_set_flag":
+                    (observation,) = await box.call_all([call])
+                    assert observation.result.success, observation.result.error
+            return len(reply.message.tool_calls)
+
+        for first in range(0, 12, 2):
+            seen += sum(await asyncio.gather(ask(first), ask(first + 1)))
+            if seen:
+                break
+    assert seen, "twelve constrained replies and not one call"
+
+
+@pytest.mark.parametrize("place", ["tools", "plain"])
+async def test_a_schema_holds_the_reply(servers: Servers, place: str) -> None:
+    async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
+        for seed in range(3):
+            reply = await model.reply(OPENING, (), Sampling(seed=seed, temperature=1.0, max_tokens=800), schema=SCHEMA)
+            if reply.finish_reason == "stop":  # random white space may use the tokens up
+                value = json.loads(reply.message.content)
+                assert set(value) == {"verdict", "score"} and value["verdict"] in ("yes", "no")
+
+
+async def test_streamed_and_whole_replies_say_the_same(servers: Servers) -> None:
+    pieces: list[str] = []
+    sampling = Sampling(seed=3, temperature=0.0, max_tokens=60)
+    async with OpenAIChatModel(base_url=servers.tools.url) as model:
+        whole = await model.reply(OPENING, (), sampling)
+        streamed = await model.reply(OPENING, (), sampling, on_delta=pieces.append)
+    assert "".join(pieces) == streamed.message.content == whole.message.content
+    assert len(pieces) > 5
+    assert streamed.usage.completion_tokens == whole.usage.completion_tokens > 0
+
+
+async def test_a_prompt_that_does_not_fit_is_named(servers: Servers) -> None:
+    async with OpenAIChatModel(base_url=servers.tools.url) as model:
+        with pytest.raises(ContextTooLong):
+            await model.reply((UserMessage(content="word " * 60_000),), (), Sampling(max_tokens=4))
+
+
+async def test_an_unknown_model_is_named(servers: Servers) -> None:
+    async with OpenAIChatModel(base_url=servers.tools.url, model="huge") as model:
+        with pytest.raises(ModelRejected) as caught:
+            await model.reply(OPENING, (), Sampling(max_tokens=4))
+    assert caught.value.field == "model"
+
+
+async def test_overload_is_503_and_passes(servers: Servers) -> None:
+    """More requests than the server queues: refused ones are tried again, and its own metric counted them."""
+    before = (await servers.plain.metrics()).get("vllm:admission_rejections_total", 0.0)
+    sampling = Sampling(max_tokens=64, temperature=1.0)
+    refused = 0
+    async with OpenAIChatModel(base_url=servers.plain.url, max_retries=1) as once:
+        await once.probe()
+        for outcome in await asyncio.gather(
+            *(once.reply(OPENING, (), sampling) for _ in range(12)), return_exceptions=True
+        ):
+            if isinstance(outcome, BaseException):
+                assert isinstance(outcome, ModelUnavailable), outcome
+                refused += 1
+    async with OpenAIChatModel(base_url=servers.plain.url, max_retries=12, retry_wait_seconds=0.2) as patient:
+        replies = await asyncio.gather(*(patient.reply(OPENING, (), sampling) for _ in range(12)))
+    after = (await servers.plain.metrics())["vllm:admission_rejections_total"]
+    assert refused and len(replies) == 12 and after - before >= refused
+
+
+async def test_the_pool_goes_by_the_metrics_of_two_servers(servers: Servers) -> None:
+    """Runs spread over both servers, each stays with its own, and what the servers count agrees."""
+    settings = Settings(model_url=f"{servers.tools.url},{servers.plain.url}", model="tiny")
+    before = [await one.metrics() for one in (servers.tools, servers.plain)]
+    async with open_model(settings) as pool:
+        sessions = [pool.session(f"run-{number}") for number in range(6)]
+        for one in sessions * 3:
+            await one.reply(OPENING, (), Sampling(max_tokens=8))
+        loads = [one.load for one in pool.status().endpoints]
+        moved = pool.counters.moved
+    after = [await one.metrics() for one in (servers.tools, servers.plain)]
+    name = "vllm:request_success_total"
+    served = [new[name] - old[name] for old, new in zip(before, after, strict=True)]
+    assert sum(served) >= 18 and min(served) >= 3, served
+    assert all(load is not None for load in loads) and moved == 0
+
+
+async def test_the_pool_waits_out_an_overload(servers: Servers) -> None:
+    settings = Settings(model_url=servers.plain.url, model="tiny", model_patience_seconds=120)
+    async with open_model(settings) as pool:
+        replies = await asyncio.gather(
+            *(pool.reply(OPENING, (), Sampling(max_tokens=48, temperature=1.0)) for _ in range(16))
+        )
+    assert len(replies) == 16
+
+
+async def test_a_text_only_model_is_told_by_words(servers: Servers) -> None:
+    """What a server without tools and schemas gets: the tools in words, and no field that it could refuse."""
+    box = calculator()
+    findings = Findings(
+        capabilities=ModelCapabilities(model="tiny", protocol=ToolProtocol.TEXT), limit_field="max_tokens"
+    )
+    request = RequestWriter(Quirks()).write(OPENING, box.specs, Sampling(max_tokens=16), findings)
+    assert not json.loads(request.body).keys() & {"tools", "response_format"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{servers.plain.url}/chat/completions", data=request.body, headers={"Content-Type": "application/json"}
+        ) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
