@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.solving import solve
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
@@ -93,7 +94,7 @@ async def prefix_cache_figures(directory: Path) -> dict[str, float]:
         task = Task(task_id="prefix", kind=TaskKind.DELIBERATE, description="Look at every module.", repo=repo)
         environment = await workspaces.environment(pinned, task.environment)
         async with workspaces.open(task.execution_id, "agent-1", pinned, environment) as clone:
-            solution = await solve(task, clone, model=prompted, trail=AuditTrail())
+            solution = await solve(task, clone, equipment=Equipment(models={"": prompted}), trail=AuditTrail())
         if len(solution.trajectory.steps) != STEPS + 1:
             raise RuntimeError(f"the run took {len(solution.trajectory.steps)} steps: {solution.trajectory.error}")
     (first_hits, first_queries), (hits, queries) = prompted.counts[0], prompted.counts[-1]

@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits

@@ -87,7 +87,7 @@ class Service:
             model=ScriptedModel(),
             owner="test",
         )
-        async with asyncio.timeout(SECONDS), Executions(surroundings, recover=recover) as self.executions:
+        async with asyncio.timeout(SECONDS), Executions(surroundings, priced=True, recover=recover) as self.executions:
             servicer = OrchestratorServicer(
                 executions=self.executions, blobs=self.log, log=self.log, components=self.measure
             )
@@ -600,7 +600,6 @@ async def test_fields_of_an_orchestration_are_named_as_the_request_names_them(se
 LATER_FEATURES = {
     "memory.read": {"memory": pb.MemoryOptions(read=True)},
     "memory.write": {"memory": pb.MemoryOptions(write=True)},
-    "model_profile": {"model_profile": "large"},
     "environment.container_image": {"environment": pb.EnvironmentSpec(container_image="python:3.11")},
     "repo.credential_ref": {"repo": pb.RepoRef(url="https://example.org/app.git", credential_ref="deploy-key")},
     "options.derive_subtasks": {"options": pb.OrchestratorOptions(derive_subtasks=True)},

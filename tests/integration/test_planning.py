@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.approval_gate import PolicyGate, Ruling, Verdict
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.call_preview import CallPreview
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import ModeRules, PlanRules, drive
 from swe_ai_fleet.agents.toolbox import Toolbox

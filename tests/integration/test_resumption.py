@@ -13,6 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
+from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.solving import Consent, solve
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
@@ -107,7 +108,7 @@ class World:
             generation=generation,
             resume=resume,
         )
-        runs = CodingRun(model=self.model, log=log, blobs=log, results=log, host="test")
+        runs = CodingRun(equipment=Equipment(models={"": self.model}), log=log, blobs=log, results=log, host="test")
         async with self.clone(task) as clone:
             candidate = await runs.carry_out(assignment, clone)
             self.files = {path.name: path.read_text() for path in clone.root.iterdir() if path.is_file()}
@@ -262,7 +263,9 @@ async def test_an_approver_in_the_same_process(world: World, word: str, left: bo
     task = world.task("[delete]", ApprovalPolicy.RISKY)
     trail = AuditTrail(agent_id=AGENT)
     async with world.clone(task) as clone:
-        solution = await solve(task, clone, model=world.model, trail=trail, consent=Consent(approver=approver))
+        solution = await solve(
+            task, clone, equipment=Equipment(models={"": world.model}), trail=trail, consent=Consent(approver=approver)
+        )
         assert (clone.root / "app.py").exists() is left
     assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
     assert [one.call.name for one in asked] == ["shell_run_command"]
@@ -287,7 +290,9 @@ async def test_a_proposal_in_words_counts(world: World) -> None:
 async def test_without_anybody_to_ask_it_is_refused(world: World) -> None:
     task = world.task("[delete]", ApprovalPolicy.RISKY)
     async with world.clone(task) as clone:
-        solution = await solve(task, clone, model=world.model, trail=AuditTrail(agent_id=AGENT))
+        solution = await solve(
+            task, clone, equipment=Equipment(models={"": world.model}), trail=AuditTrail(agent_id=AGENT)
+        )
         assert (clone.root / "app.py").exists()
     assert "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.toolbox import Toolbox

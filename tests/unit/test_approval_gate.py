@@ -149,19 +149,10 @@ async def test_secrets_are_not_shown():
     assert "hunter2" not in f"{asked.goal} {asked.approach} {asked.call.arguments}"
 
 
-async def test_nobody_to_ask_and_sub_agents():
+async def test_with_nobody_to_ask_what_would_wait_is_refused():
     refused = await gate("every", None).review([READ, WRITE], step=1)
     assert [one.verdict for one in refused] == [Verdict.GO, Verdict.REFUSE]
     assert refused[1].text == NOBODY
-    desk = Paper()
-    risky = gate("risky", desk)
-    assert await verdicts(risky.nested(), LIST, DELETE) == ["go", "refuse"]
-    planning = gate("plan", desk)
-    assert await verdicts(planning.nested(), WRITE) == ["refuse"]
-    desk.answer("p", "approved")
-    await planning.review([PLAN], step=1)
-    assert await verdicts(planning.nested(), WRITE) == ["go"]
-    assert desk.asked[0].approval_id == "agent-1.p"
 
 
 async def test_what_was_asked_and_answered_before_the_run_was_put_away():

@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from swe_ai_fleet.agents.approval_gate import ApprovalGate, Verdict
+from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Conduct, Rules, answer_of
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
 from swe_ai_fleet.domain.message import ModelReply, Sampling, ToolCall, ToolMessage, UserMessage
-from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
-REMINDER = (
-    "Your reply called no tool. Go on with the task by calling one, "
-    "or call final_answer with your result if it is done."
-)
-CUT_OFF = "Your reply was cut off because it was too long. Go on in smaller steps: one call, with shorter arguments."
 LAST_WORDS = (
     "The run ends here: {limit}. Call nothing. Answer from what you have found: "
     "what is done, what is not, what is next."
@@ -40,22 +35,6 @@ _LIMITS = frozenset(
         StopReason.TOOL_ERROR,
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What ends a run beside its budget. Counts are of things in a row; 0 means never.
-
-    `abort_on_error` ends it at the first failed call; `answer_at_limit` asks once more, without tools, for an answer
-    where a limit ended it, and allows `last_words_seconds` for that.
-    """
-
-    max_reminders: int = 2
-    max_malformed_replies: int = 5
-    max_tool_errors: int = 0
-    abort_on_error: bool = False
-    answer_at_limit: bool = False
-    last_words_seconds: float = 60.0
 
 
 class AgentRun:
@@ -98,13 +77,12 @@ class AgentRun:
         self._budget = budget
         self._rules = rules or Rules()
         self._journal = journal
-        self._guard = guard
+        self._conduct = Conduct(self._rules, guard)
         self._gate = gate
         self._sampling = sampling or Sampling()
         self._steps = list(steps)
         self._on_delta = on_delta
         self._on_step = on_step
-        self._idle, self._malformed, self._failed = 0, 0, 0
 
     async def drive(self) -> Trajectory:
         """Run to the end. Spent limits and model faults are stop reasons; a cancellation and bugs are raised."""
@@ -157,74 +135,37 @@ class AgentRun:
 
     async def _observe(self, step: Step, calls: Sequence[ToolCall], *, truncated: bool = False) -> StopReason | None:
         """Carry out a reply's calls, as many as limits and people allow; each call gets exactly one observation."""
-        refusals: dict[str, str] = {}
-        notes: dict[str, str] = {}
-        if self._gate is not None and calls:
-            rulings = await self._gate.review(calls, step=step.number, truncated=truncated)
-            if any(ruling.verdict is Verdict.WAIT for ruling in rulings):
-                self._steps.append(step)
-                return StopReason.AWAITING_APPROVAL
-            for call, ruling in zip(calls, rulings, strict=True):
-                (notes if ruling.verdict is Verdict.GO else refusals)[call.call_id] = ruling.text
-            ends = any(ruling.verdict is Verdict.END for ruling in rulings)
-        else:
-            ends = False
-        for call in calls[self._budget.tool_calls_left :]:
-            refusals[call.call_id] = f"not run: the limit of {self._budget.limits.max_tool_calls} tool calls is reached"
-        observations = await self._toolbox.call_all(calls, refusals=refusals, truncated=truncated)
+        ruled = await ruled_on(calls, self._gate, step=step.number, truncated=truncated)
+        if ruled.waits:
+            self._steps.append(step)
+            return StopReason.AWAITING_APPROVAL
+        limit = f"not run: the limit of {self._budget.limits.max_tool_calls} tool calls is reached"
+        beyond = {call.call_id: limit for call in calls[self._budget.tool_calls_left :]}
+        observations = await self._toolbox.call_all(calls, refusals=ruled.refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
         for seen in observations:
-            note = notes.get(seen.call_id, "")
-            text = seen.result.observation()
-            message = ToolMessage(call_id=seen.call_id, content=f"{note}\n{text}" if note else text)
-            self._history.add(message)
-            self._post(MessageAdded(step=step.number, message=message))
+            told = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
+            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, told))), step=step.number)
             if seen.repairs:
                 self._post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         step = replace(step, observations=(*step.observations, *observations))
         self._steps.append(step)
         if self._on_step is not None:
             self._on_step(step)
-        return StopReason.REJECTED if ends else self._decided(step, truncated=truncated)
+        return StopReason.REJECTED if ruled.ends else self._judged(step, truncated=truncated)
 
-    def _decided(self, step: Step, *, truncated: bool) -> StopReason | None:
-        """Whether this step ends the run; where it went wrong, what the model is told about it."""
-        seen = [observation.result for observation in step.observations]
-        if any(result.operation == FINAL_ANSWER.name and result.success for result in seen):
-            return StopReason.FINAL_ANSWER
-        if self._rules.abort_on_error and any(not result.success for result in seen):
-            return StopReason.TOOL_ERROR
-        for result in seen:
-            self._failed = 0 if result.success else self._failed + 1
-        self._idle = 0 if seen else self._idle + 1
-        malformed = truncated or (bool(seen) and all(result.outcome is Outcome.INVALID for result in seen))
-        self._malformed = self._malformed + 1 if malformed else 0
-        # Calls that were not run because none are left have not failed.
-        failed = self._failed if self._budget.tool_calls_left else 0
-        if self._rules.max_tool_errors and failed >= self._rules.max_tool_errors:
-            return StopReason.TOOL_ERROR
-        if self._rules.max_malformed_replies and self._malformed >= self._rules.max_malformed_replies:
-            return StopReason.MALFORMED_REPLIES
-        if not seen:
-            if self._idle > self._rules.max_reminders:
-                return StopReason.NO_TOOL_CALLS
-            self._say(CUT_OFF if truncated else REMINDER, step=step.number)
-        return self._advised(step)
+    def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
+        """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
+        judgement = self._conduct.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
+        if (loop := judgement.loop) is not None:
+            self._post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.remedy))
+            if loop.remedy is Remedy.REPLAN:
+                self._post(self._history.forget(loop.steps, step=step.number))
+        for text in judgement.texts:
+            self._add(UserMessage(content=text), step=step.number)
+        return judgement.stop
 
-    def _advised(self, step: Step) -> StopReason | None:
-        advice = self._guard.observe(step) if self._guard is not None else None
-        if advice is None:
-            return None
-        self._post(LoopNoticed(step=step.number, pattern=advice.pattern, advice=advice.remedy))
-        if advice.remedy is Remedy.STOP:
-            return StopReason.LOOP
-        if advice.remedy is Remedy.REPLAN:
-            self._post(self._history.forget(advice.steps, step=step.number))
-        self._say(advice.text, step=step.number)
-        return None
-
-    def _say(self, text: str, *, step: int) -> None:
-        message = UserMessage(content=text)
+    def _add(self, message: ToolMessage | UserMessage, *, step: int) -> None:
         self._history.add(message)
         self._post(MessageAdded(step=step, message=message))
 
@@ -241,7 +182,7 @@ class AgentRun:
         return replace(self._sampling, max_tokens=left) if room is None or left < room * 3 // 4 else self._sampling
 
     async def _ended(self, stop: StopReason, error: str) -> Trajectory:
-        answer = self._answer()
+        answer = answer_of(self._steps)
         if stop is not StopReason.AWAITING_APPROVAL:
             for call in self._history.unanswered():
                 self._history.add(ToolMessage(call_id=call.call_id, content=f"Error: not finished: {stop}"))
@@ -255,7 +196,8 @@ class AgentRun:
 
     async def _last_words(self, stop: StopReason) -> str:
         """What the model makes of what it has, where a limit ended the run; empty where it can't be had."""
-        self._say(LAST_WORDS.format(limit=str(stop).replace("_", " ")), step=len(self._steps))
+        text = LAST_WORDS.format(limit=str(stop).replace("_", " "))
+        self._add(UserMessage(content=text), step=len(self._steps))
         try:
             async with asyncio.timeout(self._rules.last_words_seconds):
                 reply = await self._model.reply(self._history.messages, (), self._sampling, on_delta=self._on_delta)
@@ -264,13 +206,3 @@ class AgentRun:
         self._budget.settle(reply.usage)
         self._post(ModelReplied(step=len(self._steps) + 1, reply=reply, duration_ms=reply.usage.duration_ms))
         return reply.message.content
-
-    def _answer(self) -> str:
-        """What `final_answer` was given, else the last thing the model said."""
-        for step in reversed(self._steps):
-            for seen in step.observations:
-                if seen.result.operation == FINAL_ANSWER.name and seen.result.success:
-                    return seen.result.content
-            if step.reply.content:
-                return step.reply.content
-        return ""

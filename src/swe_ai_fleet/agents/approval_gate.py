@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -54,6 +54,31 @@ class ApprovalGate(Protocol):
             truncated: The reply was cut off.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled:
+    """The rulings on a reply, by call id: why a call is refused, and what goes before a result."""
+
+    refusals: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    waits: bool = False
+    ends: bool = False
+
+
+async def ruled_on(calls: Sequence[ToolCall], gate: ApprovalGate | None, *, step: int, truncated: bool) -> Ruled:
+    """Ask a gate about the calls of a reply; without one all of them go."""
+    if gate is None or not calls:
+        return Ruled()
+    rulings = await gate.review(calls, step=step, truncated=truncated)
+    if any(ruling.verdict is Verdict.WAIT for ruling in rulings):
+        return Ruled(waits=True)
+    told = {call.call_id: ruling for call, ruling in zip(calls, rulings, strict=True)}
+    return Ruled(
+        refusals={name: ruling.text for name, ruling in told.items() if ruling.verdict is not Verdict.GO},
+        notes={name: ruling.text for name, ruling in told.items() if ruling.verdict is Verdict.GO},
+        ends=any(ruling.verdict is Verdict.END for ruling in rulings),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +160,6 @@ class PolicyGate:
     def wants_proposal(self) -> bool:
         """Whether nothing may be changed before a plan is approved, and none is yet."""
         return self.policy is ApprovalPolicy.PLAN and not self._planned
-
-    def nested(self) -> PolicyGate:
-        """The same policy for a sub-agent, which cannot wait: what would have to is refused."""
-        gate = PolicyGate(
-            self.policy, agent_id=self._agent_id, goal=self._goal, read=self._read, desk=None, mask=self._mask
-        )
-        gate._planned = self._planned
-        return gate
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         """One ruling a call; see `ApprovalGate`."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.approval_desk import ApprovalDesk
 from swe_ai_fleet.agents.approval_gate import PROPOSE, Approver, PolicyGate
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.call_preview import CallPreview
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.loop_guard import LoopGuard
@@ -107,7 +107,7 @@ async def solve(
     mask = equipment.mask
     pipeline = Pipeline(
         trail=trail,
-        policy=_policy(task, proposes),
+        policy=policy_of(task),
         mask=mask,
         store=store,
         limits=limits,
@@ -185,7 +185,9 @@ async def solve(
     return Solution(trajectory=trajectory, diff=diff, commit=commit, branch=branch, model=capabilities.model)
 
 
-def _policy(task: Task, proposes: bool) -> Policy:
+def policy_of(task: Task) -> Policy:
+    """What a run of a task may call."""
+    proposes = task.approval is ApprovalPolicy.PLAN
     allowed = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
     return Policy(
         role=task.role,

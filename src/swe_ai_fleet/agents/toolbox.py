@@ -93,16 +93,16 @@ class Toolbox:
         tasks: list[asyncio.Task[Observation]] = []
         async with asyncio.TaskGroup() as group:
             for number, understood in enumerate(read):
-                refusal = (refusals or {}).get(understood.call.call_id, "")
-                reaches = () if refusal else range(number)
+                refusal = (refusals or {}).get(understood.call.call_id)
+                reaches = () if refusal is not None else range(number)
                 before = [tasks[i] for i in reaches if self._conflict(read[i], understood)]
                 tasks.append(group.create_task(self._after(before, understood, refusal)))
         return tuple(task.result() for task in tasks)
 
     async def _after(
-        self, before: Sequence[asyncio.Task[Observation]], understood: Understood, refusal: str
+        self, before: Sequence[asyncio.Task[Observation]], understood: Understood, refusal: str | None
     ) -> Observation:
-        if refusal:
+        if refusal is not None:
             result = self._reject(understood, refusal, Outcome.REFUSED)
         else:
             if before:

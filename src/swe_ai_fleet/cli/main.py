@@ -82,6 +82,11 @@ def run(
     approve: Annotated[
         str, typer.Option(metavar="WHAT", help="What people approve first: plan, risky or every. Default: none.")
     ] = "",
+    mode: Annotated[str, typer.Option(help="How agents plan: simple, agentic or hybrid. Default: the server's.")] = "",
+    profile: Annotated[
+        str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
+    ] = "",
+    max_cost: Annotated[float, typer.Option(min=0, help="Most money an agent may spend. Default: no limit.")] = 0.0,
     local: Annotated[
         bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
     ] = False,
@@ -111,6 +116,9 @@ def run(
         timeout_seconds=timeout,
         deliberate_only=deliberate_only,
         approve=approve,
+        mode=mode,
+        profile=profile,
+        max_cost=max_cost,
     )
 
     def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:

@@ -6,12 +6,13 @@ import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.approvals import policy_value
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import PlanningMode, Role, UncommittedChanges, check_identifier
 
 _SLUG_LENGTH = 40
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
@@ -45,6 +46,9 @@ class Order:
     timeout_seconds: int = 0
     deliberate_only: bool = False
     approve: str = ""
+    mode: str = ""
+    profile: str = ""
+    max_cost: float = 0.0
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -63,6 +67,7 @@ class Order:
             )
         constraints = pb.TaskConstraints(
             timeout_seconds=self.timeout_seconds,
+            max_cost=self.max_cost,
             checks=[pb.CheckSpec(command=command) for command in self.checks],
             network=pb.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
         )
@@ -80,6 +85,8 @@ class Order:
                     rounds=self.rounds or 0,
                     num_agents=self.agents,
                     approval=policy_value(self.approve),
+                    planning_mode=mode_value(self.mode),
+                    model_profile=self.profile,
                     repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                     environment=given,
                 )
@@ -98,6 +105,8 @@ class Order:
                 repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                 delivery=pb.Delivery(branch=self.branch),
                 approval=policy_value(self.approve),
+                planning_mode=mode_value(self.mode),
+                model_profile=self.profile,
                 environment=given,
             )
         )
@@ -128,3 +137,12 @@ def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges) -> pb.
         exit_code=Exit.USAGE,
         hint="give a git repository's directory, or a URL that git clones",
     )
+
+
+def mode_value(word: str) -> pb.PlanningMode:
+    """The planning mode that a word names; empty is the server's own. Raises CommandFault."""
+    name = f"PLANNING_MODE_{word.strip().upper() or 'UNSPECIFIED'}"
+    if name not in pb.PlanningMode.keys():  # noqa: SIM118 - not a mapping
+        known = ", ".join(mode.value for mode in PlanningMode)
+        raise CommandFault(f"unknown --mode {word!r}", exit_code=Exit.USAGE, hint=f"one of {known}")
+    return cast("pb.PlanningMode", pb.PlanningMode.Value(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
 
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.planning import ModeRules
@@ -13,12 +14,15 @@ from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.ports import ChatModel, LiveText
+from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.result_cache import SharedResults
 
 _PROFILE_FIELDS = {"model": "model", "url": "model_url", "api_key": "model_api_key"}
+
+_PRICED = frozenset(field.name for field in fields(Prices))
 
 
 @asynccontextmanager
@@ -32,9 +36,12 @@ async def open_equipment(
     """
     prices = model_prices(settings)
     async with AsyncExitStack() as stack:
-        models: dict[str, ChatModel] = {"": await stack.enter_async_context(open_model(settings))}
-        for name, profile in profile_settings(settings).items():
-            models[name] = await stack.enter_async_context(open_model(profile))
+        admission = model_admission(settings)
+        if admission is not None:
+            await stack.enter_async_context(admission)
+        models: dict[str, ChatModel] = {}
+        for name, chosen in {"": settings, **profile_settings(settings)}.items():
+            models[name] = await stack.enter_async_context(open_model(chosen, admission=admission))
         yield Equipment(
             models=models,
             access=tool_access(settings),
@@ -72,6 +79,13 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
 
 def model_prices(settings: Settings) -> Mapping[str, Prices]:
     """What models cost. Raises InvalidRequest for a malformed setting."""
+    for model, price in settings.model_prices.items():
+        if unknown := price.keys() - _PRICED:
+            raise InvalidRequest(
+                f"the price of {model!r} has the unknown field {sorted(unknown)[0]!r}",
+                field="model_prices",
+                hint=f"one of {', '.join(sorted(_PRICED))}",
+            )
     try:
         return {model: from_plain(Prices, price) for model, price in settings.model_prices.items()}
     except ValueError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
+from swe_ai_fleet.adapters.model_pool import Admission, Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
@@ -23,10 +23,11 @@ from swe_ai_fleet.settings import Settings, listed
 
 
 @asynccontextmanager
-async def open_model(settings: Settings) -> AsyncGenerator[ModelPool]:
+async def open_model(settings: Settings, *, admission: Admission | None = None) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
 
-    Raises InvalidRequest when none is configured, ModelRejected for a URL that is none.
+    `admission` holds several models of a process to limits they share; without it, settings have the limits of this
+    one. Raises InvalidRequest when none is configured, ModelRejected for a URL that is none.
     """
     urls = listed(settings.model_url) or ("",)
     async with AsyncExitStack() as stack:
@@ -34,9 +35,9 @@ async def open_model(settings: Settings) -> AsyncGenerator[ModelPool]:
         for url in urls:
             endpoint = provider_endpoint(settings.model, url, settings.model_api_key)
             members.append(await _member(stack, endpoint, settings.model_timeout_seconds, alone=len(urls) == 1))
-        admission = model_admission(settings)
-        if admission is not None:
-            await stack.enter_async_context(admission)
+        own = model_admission(settings) if admission is None else None
+        if own is not None:
+            admission = await stack.enter_async_context(own)
         rules = PoolRules(patience=settings.model_patience_seconds)
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), admission=admission, rules=rules)

@@ -7,10 +7,13 @@ import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.planning.call_ids import PlanCallId
 from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, forked_history, went_the_same_way
+from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.steady_text import steady
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.candidate import Diff
@@ -27,7 +30,6 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import open_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
-from swe_ai_fleet.tools.policy import Policy
 
 _COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 
@@ -66,11 +68,15 @@ async def replay(
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
         prompt: Stands in place of the system message.
 
-    Raises InvalidRequest for a run without a beginning or a fork behind its end, and FleetErrors of the repository,
-    the sandbox and the model server.
+    Raises InvalidRequest for a run without a beginning, one that worked by a plan, or a fork behind its end, and
+    FleetErrors of the repository, the sandbox and the model server.
     """
     if run.started is None:
         raise InvalidRequest(f"{run.agent_id} has not begun", field="agent")
+    if any(PlanCallId.read(call.call_id) is not None for step in run.steps for call in step.reply.tool_calls):
+        raise InvalidRequest(
+            f"{run.agent_id} worked by a plan", field="agent", hint="only runs that go step by step can be replayed"
+        )
     if fork_at is not None and not 0 <= fork_at <= len(run.steps):
         raise InvalidRequest(f"the run has {len(run.steps)} steps", field="fork_at", hint=f"0 to {len(run.steps)}")
     task = state.task
@@ -84,13 +90,6 @@ async def replay(
     environment = await workspaces.environment(repository, task.environment)
     environment = replace(environment, network=access.hosts(task.constraints))
     replay_id = f"replay-{uuid.uuid4().hex[:12]}"
-    policy = Policy(
-        role=task.role,
-        read_only=not task.enable_tools,
-        allowed=frozenset(task.tools) | frozenset(task.constraints.allowed_tools),
-        denied=frozenset(task.constraints.denied_tools),
-        allowed_paths=task.constraints.allowed_paths,
-    )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(workspaces.release, replay_id)
         clone = await stack.enter_async_context(workspaces.open(replay_id, run.agent_id, repository, environment))
@@ -98,7 +97,7 @@ async def replay(
         model = RecordedModel(run, until=fork_at, then=then)
         limits = ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds)
         trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
-        pipeline = Pipeline(trail=trail, policy=policy, mask=secret_mask(settings), limits=limits)
+        pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
         held = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
         trajectory = await AgentRun(
             model=model,

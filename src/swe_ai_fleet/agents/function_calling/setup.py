@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from swe_ai_fleet.agents.agent_run import Rules
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.function_calling.narration import Narration
 from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.profiles import FUNCTION_CALLING

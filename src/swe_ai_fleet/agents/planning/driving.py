@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.approval_gate import ApprovalGate
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.planning.call_ids import PlanCallId

@@ -6,9 +6,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.agent_run import AgentRun, Rules
+from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.approval_gate import ApprovalGate
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning.operations import Operations
 from swe_ai_fleet.agents.planning.planned_model import PlannedModel

@@ -55,12 +55,27 @@ def shell_risks(command: str, *, depth: int = 0) -> tuple[str, ...]:
     if tree.root_node.has_error:
         return ("unknown: it cannot be read as shell",)
     reasons: dict[str, None] = {}
+    if not _wholly_read(tree.root_node, source):
+        return ("unknown: parts of it cannot be read as shell",)
     for count, node in enumerate(_nodes(tree.root_node)):
         if count > _MAX_NODES:
             return ("unknown: it is too long to judge",)
         for reason in _node_risks(node, source, depth):
             reasons[reason] = None
     return tuple(reasons)
+
+
+def _wholly_read(root: tree_sitter.Node, source: bytes) -> bool:
+    """Whether the grammar accounts for all of the text: nothing but space between its leaves, no line end in a word."""
+    end = 0
+    for node in _nodes(root):
+        if node.children:
+            continue
+        gap = source[end : node.start_byte].replace(b"\\\n", b"")
+        if gap.strip() or (node.type == "word" and b"\n" in source[node.start_byte : node.end_byte]):
+            return False
+        end = max(end, node.end_byte)
+    return not source[end:].strip()
 
 
 def _node_risks(node: tree_sitter.Node, source: bytes, depth: int) -> Iterator[str]:

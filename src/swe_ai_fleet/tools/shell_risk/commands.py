@@ -17,15 +17,15 @@ def _names(text: str) -> frozenset[str]:
 
 
 PLAIN = _names(
-    "ls cat head tail wc grep egrep fgrep uniq cut tr echo printf pwd true false test [ : basename dirname realpath "
-    "readlink stat du df date whoami id uname nproc printenv which type diff cmp comm tree nl tac column seq sleep "
-    "touch mkdir cd pushd popd jq md5sum sha1sum sha256sum cksum od hexdump strings expr wait shift break continue "
-    "return exit rev fold fmt paste join expand numfmt getconf arch hostname set"
+    "ls cat head tail wc grep egrep fgrep cut tr echo pwd true false test [ : basename dirname realpath readlink stat "
+    "du df whoami id uname nproc printenv which type diff cmp comm nl tac column seq sleep jq md5sum sha1sum sha256sum "
+    "cksum od hexdump strings expr wait shift break continue return exit rev fold fmt paste join expand numfmt getconf "
+    "arch"
 )
-"""Commands that read, print, or make empty files and directories, whatever their arguments are."""
+"""Commands that only read and print, whatever their arguments are."""
 SHELLS = _names("sh bash dash zsh ksh ash busybox python python2 python3 perl ruby node deno bun php lua xargs")
 _WRAPPERS = _names("command builtin time nice nohup stdbuf env timeout ionice setsid")
-_WRITERS = _names("cp mv ln tee install")
+_WRITERS = _names("cp mv ln tee install touch mkdir")
 _CHECKERS = _names(
     "pytest py.test ruff mypy pyright flake8 pylint black isort eslint tsc prettier shellcheck yamllint gofmt rustfmt "
     "clang-format"
@@ -45,7 +45,8 @@ _GIT_HARMLESS = _names(
     "diff-tree diff-index grep add commit count-objects show-ref for-each-ref whatchanged var"
 )
 _GIT_OUTSIDE = _names("push fetch pull clone remote ls-remote submodule send-email request-pull bundle archive")
-_GIT_RUNS_CODE = re.compile(r"--(ext-diff|textconv|open-files-in-pager|output|exec|upload-pack|receive-pack)|-O")
+_GIT_RUNS_CODE = ("ext-diff", "textconv", "open-files-in-pager", "output", "exec", "upload-pack", "receive-pack")
+_SORT_WRITES = ("compress-program", "output", "pre", "hostname-bin")
 _SED = re.compile(r"(\d+|\$|/[^/\n]*/)?(,(\d+|\$|/[^/\n]*/))?[pd=q]|s(.).*?\4.*?\4[gpiI0-9]*", re.DOTALL)
 _AWK_RUNS_CODE = re.compile(r"system|getline|[|>]|@load")
 _SECRET_PATH = re.compile(
@@ -105,7 +106,7 @@ def command_risks(words: Words, nested: Nested) -> Iterator[str]:
     elif name in _WRITERS:
         yield from _written(rest)
     elif name in _CHECKERS:
-        return
+        yield from _inside(rest)
     elif name in _TEST_RUNNERS:
         yield from _runner(name, rest)
     elif (judge := _JUDGES.get(name)) is not None:
@@ -130,7 +131,7 @@ def path_risk(path: str, *, writes: bool) -> str:
     inside = not normal.startswith(("/", "~", "..")) or any(
         normal == root or normal.startswith(root + "/") for root in _WORKSPACE
     )
-    if writes and normal.split("/")[0] == ".git":
+    if writes and ".git" in normal.split("/"):
         return "privilege: it writes into git's own files"
     return "" if inside else "destructive: it writes outside the workspace"
 
@@ -154,7 +155,17 @@ def _written(words: Words) -> Iterator[str]:
     for word in words:
         if word is None:
             yield "unknown: where it writes to is computed"
+        elif word.startswith(("-t", "--target")):
+            yield "unknown: an option that says where it writes to"
         elif not word.startswith("-") and (risk := path_risk(word, writes=True)):
+            yield risk
+
+
+def _inside(words: Words) -> Iterator[str]:
+    """The arguments of a program that reads and writes what it is told to: all of it must lie in the workspace."""
+    for word in words:
+        path = (word or "").partition("=")[2] if (word or "").startswith("-") else word or ""
+        if path.startswith(("/", "~", "..")) and (risk := path_risk(path.partition("::")[0], writes=True)):
             yield risk
 
 
@@ -174,7 +185,7 @@ def _git(words: Words, _: Nested) -> Iterator[str]:
     if command in _GIT_OUTSIDE:
         yield "exfiltration: git speaks to another repository"
     elif command in _GIT_HARMLESS:
-        if any(word is None or _GIT_RUNS_CODE.match(word) for word in rest):
+        if any(word is None or _is_option(word, _GIT_RUNS_CODE, letter="O") for word in rest):
             yield "unknown: an option of git that writes or runs things, or one that is computed"
     elif not _keeps_everything(command, rest):
         yield f"destructive: git {command[:32]} may change or throw away what is there"
@@ -195,6 +206,7 @@ def _keeps_everything(command: str, rest: Words) -> bool:
 
 def _python(words: Words, _: Nested) -> Iterator[str]:
     if list(words) in (["--version"], ["-V"]) or (words[:1] == ["-m"] and words[1:2] and words[1] in _PYTHON_MODULES):
+        yield from _inside(words[2:])
         return
     yield "unknown: it runs code that cannot be judged"
 
@@ -247,7 +259,11 @@ def _sed(words: Words, _: Nested) -> Iterator[str]:
     elif not all(_SED.fullmatch(part.strip()) for part in (scripts[0] or "").split(";")) or "-e" in words:
         yield "unknown: sed's script may write or run things"
     for word in scripts[1:]:
-        if word is not None and "-i" in words and (risk := path_risk(word, writes=True)):
+        if (
+            word is not None
+            and any((one or "").startswith("-i") for one in words)
+            and (risk := path_risk(word, writes=True))
+        ):
             yield risk
 
 
@@ -260,11 +276,38 @@ def _awk(words: Words, _: Nested) -> Iterator[str]:
 
 
 def _sorted(words: Words, _: Nested) -> Iterator[str]:
-    for word in words:
-        if word is None or word.startswith(
-            ("--compress-program", "--comp", "--output", "-o", "--pre", "--hostname-bin")
-        ):
-            yield "unknown: an option that runs a program or writes, or one that is computed"
+    if any(word is None or _is_option(word, _SORT_WRITES, letter="o") for word in words):
+        yield "unknown: an option that runs a program or writes, or one that is computed"
+
+
+def _changes_directory(words: Words, _: Nested) -> Iterator[str]:
+    """What stands behind a change of directory is judged as if there were none, so it may lead only into the tree."""
+    if len(words) != 1 or words[0] is None or words[0].startswith("-") or path_risk(words[0], writes=True):
+        yield "unknown: it leaves the directory by which the rest is judged"
+
+
+def _simple(allowed: str) -> Callable[[Words, Nested], Iterator[str]]:
+    """A command that is harmless with arguments of this form alone."""
+    form = re.compile(allowed, re.DOTALL)
+
+    def judge(words: Words, _: Nested) -> Iterator[str]:
+        if any(word is None or not form.fullmatch(word) for word in words):
+            yield "unknown: an argument that may change something, or one that is computed"
+
+    return judge
+
+
+def _unique(words: Words, _: Nested) -> Iterator[str]:
+    if any(word is None for word in words) or sum(not (word or "").startswith("-") for word in words) > 1:
+        yield "destructive: a second file would be written"
+
+
+def _is_option(word: str, names: Sequence[str], *, letter: str) -> bool:
+    """Whether a word is one of the options, which may be shortened, or has the letter among its own."""
+    if word.startswith("--"):
+        name = word[2:].partition("=")[0]
+        return bool(name) and any(option.startswith(name) for option in names)
+    return word.startswith("-") and letter in word
 
 
 _JUDGES: Mapping[str, Callable[[Words, Nested], Iterator[str]]] = {
@@ -278,6 +321,14 @@ _JUDGES: Mapping[str, Callable[[Words, Nested], Iterator[str]]] = {
     "awk": _awk,
     "gawk": _awk,
     "mawk": _awk,
+    **dict.fromkeys(("cd", "pushd"), _changes_directory),
+    "popd": _simple(r"(?!)"),
+    "printf": _simple(r"[^-].*|"),
+    "date": _simple(r"\+.*|-u|--utc|-I\w*|-R"),
+    "hostname": _simple(r"(?!)"),
+    "set": _simple(r"[-+][euxo]+|pipefail"),
+    "tree": _simple(r"[^-].*|-[adfLIP]+|--\w+first"),
+    "uniq": _unique,
     "sort": _sorted,
     "rg": _sorted,
 }
