@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.errors import NotAvailable
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (
     DEFAULT_AGENTS,
@@ -228,17 +228,23 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
         timeout_seconds=float(given.timeout_seconds or default.timeout_seconds),
         max_cost=given.max_cost or default.max_cost,
     )
-    if not 0 <= limits.max_cost <= MAX_COST:
-        raise InvalidRequest(
-            f"constraints.max_cost is {limits.max_cost:g}",
-            field="constraints.max_cost",
-            hint="0 for no limit, or a positive amount",
-        )
+    for name, cost in (("max_cost", given.max_cost), ("total_max_cost", given.total_max_cost)):
+        if not 0 <= cost <= MAX_COST:
+            raise InvalidRequest(
+                f"constraints.{name} is {cost:g}",
+                field=f"constraints.{name}",
+                hint="0 for no limit, or a positive amount",
+            )
     return Constraints(
         rubric=given.rubric,
         requirements=tuple(given.requirements),
         metadata=dict(given.metadata),
         limits=limits,
+        totals=Totals(
+            max_tokens=given.total_max_tokens,
+            max_tool_calls=given.total_max_tool_calls,
+            max_cost=given.total_max_cost,
+        ),
         allowed_tools=tuple(given.allowed_tools),
         denied_tools=tuple(given.denied_tools),
         allowed_paths=tuple(given.allowed_paths),

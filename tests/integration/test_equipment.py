@@ -8,7 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.message import Sampling, UserMessage
 from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, PlanningMode, RepoRef, Task, TaskKind
@@ -95,6 +98,47 @@ async def test_a_task_asks_only_for_what_is_there() -> None:
             assert caught.value.field == field
             with pytest.raises(NotFound):
                 await executions.get("default", wrong.execution_id)
+
+
+async def test_a_library_call_with_a_cost_but_no_price_is_refused(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "r", {"a.py": "x = 1\n"})
+    agent = ToolEnabledAgent(
+        "agent-1", "DEV", repository, settings=Settings(home=tmp_path / "home", model_url="http://127.0.0.1:1/v1")
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        await agent.execute_task("Take steps.", constraints={"max_cost": 1.0})
+    assert caught.value.field == "constraints.max_cost"
+
+
+@given(
+    st.integers(1, 300),
+    st.builds(Limits, max_tokens=st.integers(0, 10**6), max_tool_calls=st.integers(1, 500), max_cost=st.floats(0, 100)),
+    st.builds(
+        Totals, max_tokens=st.integers(300, 10**6), max_tool_calls=st.integers(300, 10**5), max_cost=st.floats(0.1, 100)
+    ),
+)
+def test_candidates_together_stay_within_the_task(parts: int, own: Limits, totals: Totals) -> None:
+    share = totals.share(own, parts=parts)
+    assert 1 <= share.max_tokens * parts <= totals.max_tokens
+    assert 1 <= share.max_tool_calls * parts <= totals.max_tool_calls
+    assert 0 < share.max_cost * parts <= totals.max_cost * 1.000001
+    assert share.max_tool_calls <= own.max_tool_calls
+    assert not own.max_tokens or share.max_tokens <= own.max_tokens
+
+
+def test_each_candidate_gets_its_share_and_without_totals_its_own() -> None:
+    limited = replace(TASK, constraints=Constraints(totals=Totals(max_tokens=900, max_tool_calls=30)))
+    for assignment in assignments(limited, PINNED, generation=1):
+        limits = assignment.task.constraints.limits
+        assert (limits.max_tokens, limits.max_tool_calls) == (300, 10)
+        assert assignment.task.execution_id == limited.execution_id
+    assert all(one.task == TASK for one in assignments(TASK, PINNED, generation=1))
+
+
+def test_a_total_that_leaves_an_agent_nothing_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        replace(TASK, constraints=Constraints(totals=Totals(max_tool_calls=2))).validated(max_agents=3)
+    assert caught.value.field == "constraints.total_max_tool_calls"
 
 
 async def test_a_run_ends_when_its_money_is_spent(tmp_path: Path) -> None:

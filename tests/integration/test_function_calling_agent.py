@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 import swe_ai_fleet.agents
 from swe_ai_fleet.agents import FunctionCallingAgent
 from swe_ai_fleet.agents.function_calling.profiles import CHAT
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
@@ -320,14 +322,67 @@ class TestTools:
 
     @pytest.mark.parametrize(
         ("value", "said"),
-        [(None, "give returned nothing (None)."), ("", "give returned an empty text."), ([], "an empty list."),
-         ({}, "an empty object."), (0, "0")],
+        [(None, "nothing (None)"), ("", "an empty text"), (" \n", "an empty text"), (b"", "an empty text"),
+         ([], "an empty list"), ((), "an empty list"), (set(), "an empty list"), ({}, "an empty object")],
     )  # fmt: skip
-    async def test_none_and_empty_results_are_named_as_such(self, value: Any, said: str) -> None:
+    @pytest.mark.parametrize("as_base_tool", [True, False])
+    async def test_none_and_empty_results_are_errors(self, value: Any, said: str, as_base_tool: bool) -> None:
         def give() -> Any:
             return value
 
-        assert observations(await told(call("give"), answer(), tools=[give]))[0].endswith(said)
+        class Give(BaseTool):
+            name = "give"
+            read_only = True
+
+            async def execute(self) -> Any:
+                return value
+
+        responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
+        error = f"Error: give returned {said}. Call another tool, or this one with other arguments."
+        assert observations(responses) == [error, error]
+        ended = [r["metadata"] for r in events(responses, "tool_finished")]
+        assert [(each["success"], each["cached"]) for each in ended] == [(False, False)] * 2
+        assert stop_of(responses) == ("final_answer", True)
+
+    @pytest.mark.parametrize(
+        ("value", "said"), [(0, "0"), (False, "False"), (0.0, "0.0"), ([0], "- 0"), ({"found": None}, "found: None")]
+    )
+    async def test_zero_and_false_are_results(self, value: Any, said: str) -> None:
+        def give() -> Any:
+            return value
+
+        responses = await told(call("give"), call("give"), answer(), tools=[give])
+        assert observations(responses) == [said, said]
+        assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, True]
+
+    async def test_nothing_from_a_tool_with_an_effect_warns_of_calling_it_again(self) -> None:
+        sent: list[str] = []
+
+        def send(text: str) -> None:
+            sent.append(text)
+
+        responses = await told(call("send", {"text": "hi"}), answer(), tools=[FunctionTool(send, read_only=False)])
+        assert observations(responses)[0].startswith("Error: send returned nothing (None). It may have had its effect")
+        assert sent == ["hi"]
+
+    async def test_an_empty_answer_over_http_is_no_error(self) -> None:
+        async def nothing(request: web.Request) -> web.Response:
+            return web.Response(text="")
+
+        application = web.Application()
+        application.router.add_get("/nothing", nothing)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        try:
+            server = web.TCPSite(runner, "127.0.0.1", 0)
+            await server.start()
+            place = f"127.0.0.1:{runner.addresses[0][1]}"
+            http = HttpTool(policy=HttpPolicy(private_hosts=(place,)))
+            responses = await told(call("http_get", {"url": f"http://{place}/nothing"}), answer(), tools=[http])
+        finally:
+            await runner.cleanup()
+        (seen,) = events(responses, "tool_finished")
+        assert (seen["metadata"]["success"], seen["value"].startswith("Error:")) == (True, False)
 
     async def test_an_exception_is_an_error_observation(self) -> None:
         def fail() -> None:
@@ -620,6 +675,14 @@ class TestToolErrors:
         assert stop_of(responses) == ("tool_error", False)
         assert responses[-1]["value"] == "It can't be done."
 
+    async def test_results_that_are_none_count(self) -> None:
+        def find(word: str) -> str | None:
+            return None if word != "c" else "there"
+
+        turns = [call("find", {"word": word}) for word in "abcdef"]
+        responses = await told(*turns, Turn(content="Not found."), tools=[find])
+        assert (stop_of(responses), responses[-1]["metadata"]["iterations"]) == (("tool_error", False), 6)
+
     async def test_a_success_resets(self) -> None:
         turns = [call("fail", {"number": number}) for number in range(4)]
         turns.insert(2, call("weather", {"city": "Rome"}))
@@ -743,9 +806,55 @@ class TestLimits:
         refused = [text for text in observations(responses) if text.startswith("Error: not run")]
         assert (len(observations(responses)), len(refused)) == (25, 5)
 
-    async def test_a_time_out_is_a_limit_too(self) -> None:
-        from dataclasses import replace
+    @pytest.mark.parametrize("name", ["scripted", "*"])
+    async def test_cost_is_a_limit_at_the_price_of_the_model(self, name: str) -> None:
+        prices = {name: {"prompt": 1.0, "completion": 2.0}, "other": {"prompt": 1e9}}
+        used = Usage(prompt_tokens=1_000_000, completion_tokens=500_000)
+        turns = [replace(call("weather", {"city": str(number)}), usage=used) for number in range(5)]
+        options: dict[str, Any] = {"tools": [weather], "settings": Settings(model_prices=prices)}
+        responses = await told(*turns, limits=replace(CHAT, max_cost=3.5), **options)
+        final = responses[-1]["metadata"]
+        assert (final["stop_reason"], final["iterations"]) == ("max_cost", 2)
+        # The last words are paid for as well.
+        assert final["usage"]["cost"] == 6.0
+        unlimited = await told(*turns, answer(), **options)
+        assert (stop_of(unlimited)[0], unlimited[-1]["metadata"]["iterations"]) == ("final_answer", 6)
+        assert unlimited[-1]["metadata"]["usage"]["cost"] >= 10.0
 
+    async def test_a_plan_is_paid_for(self) -> None:
+        plan = Turn(content="A plan.", usage=Usage(prompt_tokens=1_000_000))
+        prices = Settings(model_prices={"scripted": {"prompt": 2.0}})
+        limits = replace(CHAT, max_cost=1.0)
+        responses = await told(plan, answer(), use_planning=True, limits=limits, settings=prices)
+        assert (stop_of(responses), responses[-1]["metadata"]["iterations"]) == (("max_cost", False), 0)
+
+    async def test_a_price_may_stand_under_the_name_that_the_caller_gives(self) -> None:
+        prices = Settings(model_prices={"vllm/scripted": {"prompt": 1e6}})
+        async with serving(answer()) as server:
+            agent = FunctionCallingAgent("vllm/scripted", model_params={"base_url": server.url}, settings=prices)
+            responses = await run(agent)
+        assert responses[-1]["metadata"]["usage"]["cost"] > 1
+
+    async def test_a_limited_cost_needs_a_price(self) -> None:
+        limits = replace(CHAT, max_cost=1.0)
+        with pytest.raises(ValueError, match=r"limits\.max_cost .* no model has a price"):
+            FunctionCallingAgent("scripted", limits=limits, settings=Settings())
+        async with serving(answer()) as server:
+            agent = make(server, limits=limits, settings=Settings(model_prices={"other": {"prompt": 1.0}}))
+            with pytest.raises(ValueError, match=r"limits\.max_cost .* 'scripted' has no price; .* other"):
+                await run(agent)
+            assert asked(server) == []
+
+    async def test_a_refinement_takes_no_longer_than_the_run_might(self) -> None:
+        working = Conversation(match="Rome?", turns=(Turn(content="Sunny."),))
+        refining = Conversation(match="# Record", turns=(Turn(content="Clean.", delay_seconds=60),))
+        async with ScriptedModelServer(Script(conversations=(refining, working))) as server:
+            agent = make(server, limits=replace(CHAT, timeout_seconds=1.0))
+            responses = await asyncio.wait_for(run(agent, "The weather in Rome?"), 20)
+        assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny.", 1)
+        assert stop_of(responses) == ("no_tool_calls", True)
+
+    async def test_a_time_out_is_a_limit_too(self) -> None:
         slow = Turn(content="late", delay_seconds=60)
         responses = await told(slow, limits=replace(CHAT, timeout_seconds=0.2))
         assert stop_of(responses) == ("timeout", False)

@@ -663,6 +663,9 @@ async def test_every_field_reaches_the_task(service: Service):
                 pb.CheckSpec(name="t", command="x", timeout_seconds=5),
             ],
             abort_on_error=True,
+            total_max_tokens=1000,
+            total_max_tool_calls=100,
+            total_max_cost=2.5,
         ),
         options=pb.OrchestratorOptions(enable_peer_review=True, deliberation_rounds=4, num_agents=2),
         environment=pb.EnvironmentSpec(
@@ -701,6 +704,7 @@ async def test_every_field_reaches_the_task(service: Service):
             "rubric": "Short",
             "requirements": ["one", "two"],
             "metadata": {"k": "v"},
+            "totals": {"max_tokens": 1000, "max_tool_calls": 100, "max_cost": 2.5},
             "limits": to_plain(task.constraints.limits)
             | {"max_iterations": 7, "max_tool_calls": 8, "max_tokens": 9_000, "timeout_seconds": 90.0}
             | {"max_cost": 2.5},

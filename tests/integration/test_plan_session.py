@@ -30,7 +30,7 @@ from swe_ai_fleet.agents.plan_session import (
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -414,6 +414,31 @@ class TestTheDecision:
 
 
 class TestLimitsAndFaults:
+    async def test_cost_is_a_limit_at_the_given_price(self, tmp_path: Path) -> None:
+        used = Usage(prompt_tokens=1_000_000)
+        looks = [replace(call("files_read_file", path="README.md"), usage=used) for _ in range(4)]
+        async with world(tmp_path, {SESSION: (*looks, Turn(content="What I would do."))}) as place:
+            limits = Limits(max_iterations=9, max_tool_calls=20, timeout_seconds=30, max_cost=2.0)
+            plans = engine(place, limits=limits, prices=Prices(prompt=1.0))
+            await plans.execute_plan(GOAL, (), "s1")
+            session = await plans.session("s1")
+        assert (session.stop_reason, len(session.steps)) == (StopReason.MAX_COST, 2)
+        assert session.usage.cost >= 2.0
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"limits": Limits(max_cost=1.0)}, "limits.max_cost"),
+            ({"sub_agents": SubAgentLimits(each=Limits(max_cost=1.0))}, "sub_agents.each.max_cost"),
+        ],
+    )
+    async def test_a_limited_cost_needs_a_price(self, tmp_path: Path, options: dict[str, Any], named: str) -> None:
+        async with world(tmp_path, {}) as place:
+            with pytest.raises(InvalidRequest) as caught:
+                engine(place, **options)
+            assert caught.value.field == named
+            assert engine(place, prices=Prices(prompt=1.0), **options)
+
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)
         async with world(tmp_path, {SESSION: (slow,)}) as place:

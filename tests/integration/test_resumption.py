@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -27,6 +28,7 @@ from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     Event,
     ModelReplied,
+    PlanMade,
     RunFinished,
     ToolFinished,
     ToolStarted,
@@ -34,7 +36,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.run import RunState, fold_run
-from swe_ai_fleet.domain.task import ApprovalPolicy, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, PlanningMode, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
@@ -50,6 +52,10 @@ def shell(command: str) -> tuple[str, dict[str, Any]]:
     return ("shell_run_command", {"command": command})
 
 
+WRITE_ONE, WRITE_TWO = (
+    {"tool": "files", "operation": "write_file", "params": {"path": name, "content": f"{name}\n"}}
+    for name in ("one.txt", "two.txt")
+)
 SCRIPT = Script(
     conversations=(
         Conversation(
@@ -67,6 +73,14 @@ SCRIPT = Script(
                 Turn(content="**Proposal:** I would append a line to app.py."),
                 Turn(tool_calls=(shell("echo 'b = 2' >> app.py"),)),
                 Turn(tool_calls=(("final_answer", {"result": "done"}),)),
+            ),
+        ),
+        Conversation(
+            match="[plan]",
+            turns=(
+                Turn(content='{"steps": [{"tool": "files", "operation": "no_such_thing"}]}'),
+                Turn(content=json.dumps({"steps": [WRITE_ONE, WRITE_TWO]})),
+                Turn(content='{"met": true, "missing": "", "answer": "both written"}'),
             ),
         ),
         Conversation(
@@ -241,6 +255,30 @@ async def test_a_pause_keeps_files_commits_and_the_budget(world: World) -> None:
     assert candidate.usage.total_tokens == state.usage.total_tokens
     assert candidate.usage.tool_calls == state.usage.tool_calls == 5
     assert "lost" not in "".join(message.content for message in state.messages)
+
+
+@pytest.mark.parametrize("mode", [PlanningMode.SIMPLE, PlanningMode.HYBRID])
+async def test_a_plan_pauses_at_each_step_and_goes_on_with_the_rest(world: World, mode: PlanningMode) -> None:
+    log, task = MemoryLog(), replace(world.task("[plan]", ApprovalPolicy.EVERY), planning_mode=mode)
+    candidate = await world.run(log, task)
+    generation = 1
+    while candidate.stop_reason is StopReason.AWAITING_APPROVAL:
+        asked = [event.body.request for event in log.events if isinstance(event.body, ApprovalRequested)]
+        await _resolve(log, task, asked[-1])
+        generation += 1
+        candidate = await world.run(log, task, generation=generation, resume=True)
+    assert (candidate.stop_reason, candidate.summary) == (StopReason.FINAL_ANSWER, "both written")
+    assert [world.files[name] for name in ("one.txt", "two.txt")] == ["one.txt\n", "two.txt\n"]
+    written = [
+        event.body.entry.arguments["path"]
+        for event in log.events
+        if isinstance(event.body, ToolFinished) and event.body.entry.operation == "write_file"
+    ]
+    assert written == ["one.txt", "two.txt"]  # nothing twice
+    plans = [event for event in log.events if isinstance(event.body, PlanMade)]
+    assert len(plans) == 1 and generation >= 3
+    assert chain_fault(log, candidate.audit_head) is None
+    well_formed(world.messages)
 
 
 async def _resolve(log: MemoryLog, task: Task, request: ApprovalRequest) -> None:

@@ -199,7 +199,7 @@ class AgentRun:
         text = LAST_WORDS.format(limit=str(stop).replace("_", " "))
         self._add(UserMessage(content=text), step=len(self._steps))
         try:
-            async with asyncio.timeout(self._rules.last_words_seconds):
+            async with asyncio.timeout(min(self._rules.last_words_seconds, self._budget.limits.timeout_seconds)):
                 reply = await self._model.reply(self._history.messages, (), self._sampling, on_delta=self._on_delta)
         except (ModelError, TimeoutError):
             return ""

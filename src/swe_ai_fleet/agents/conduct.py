@@ -21,7 +21,7 @@ class Rules:
     """What ends a run beside its budget. Counts are of things in a row; 0 means never.
 
     `abort_on_error` ends it at the first failed call; `answer_at_limit` asks once more, without tools, for an answer
-    where a limit ended it, and allows `last_words_seconds` for that.
+    where a limit ended it, and allows `last_words_seconds` for that, and no more than the whole run had.
     """
 
     max_reminders: int = 2
@@ -29,7 +29,7 @@ class Rules:
     max_tool_errors: int = 0
     abort_on_error: bool = False
     answer_at_limit: bool = False
-    last_words_seconds: float = 60.0
+    last_words_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

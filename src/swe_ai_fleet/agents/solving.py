@@ -168,7 +168,7 @@ async def solve(
             history=history,
             budget=budget,
             task_text=task.description,
-            rules=Rules(abort_on_error=constraints.abort_on_error),
+            rules=Rules(abort_on_error=constraints.abort_on_error, answer_at_limit=True),
             mode_rules=replace(equipment.mode_rules, plans=PlanRules(proposes=proposes)),
             journal=journal,
             guard=LoopGuard(toolbox.specs, earlier=_finished_steps(earlier, history)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,36 @@ class Limits:
     timeout_seconds: float = 1800.0
     command_timeout_seconds: float = 300.0
     max_cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What all candidates of a task may spend together; 0 means no such limit."""
+
+    max_tokens: int = 0
+    max_tool_calls: int = 0
+    max_cost: float = 0.0
+
+    def share(self, limits: Limits, *, parts: int) -> Limits:
+        """One candidate's limits where `parts` of them share these totals evenly; never more than `limits` themselves.
+
+        A share rounds down, so that together they stay within the total, but is never 0, which would be no limit.
+        """
+        return replace(
+            limits,
+            max_tokens=int(_lower(limits.max_tokens, self.max_tokens // parts if self.max_tokens else None, least=1)),
+            max_tool_calls=int(
+                _lower(limits.max_tool_calls, self.max_tool_calls // parts if self.max_tool_calls else None, least=1)
+            ),
+            max_cost=_lower(limits.max_cost, self.max_cost / parts if self.max_cost else None, least=1e-9),
+        )
+
+
+def _lower(limit: float, share: float | None, *, least: float) -> float:
+    """The lower of a limit (0: none) and a share (None: none)."""
+    if share is None:
+        return limit
+    return max(least, min(limit or share, share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

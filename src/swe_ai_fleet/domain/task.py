@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 DEFAULT_TENANT = "default"
@@ -148,13 +148,15 @@ class TaskMcpServer:
 class Constraints:
     """What a candidate must respect. Paths are globs relative to the repository; empty means no restriction.
 
-    `allowed_hosts` are patterns of the hosts that tools and checks may reach; None = what the installation says.
+    `limits` are each candidate's, `totals` those of all candidates together. `allowed_hosts` are patterns of the hosts
+    that tools and checks may reach; None = what the installation says.
     """
 
     rubric: str = ""
     requirements: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     limits: Limits = field(default_factory=Limits)
+    totals: Totals = field(default_factory=Totals)
     allowed_tools: tuple[str, ...] = ()
     denied_tools: tuple[str, ...] = ()
     allowed_paths: tuple[str, ...] = ()
@@ -241,6 +243,16 @@ class Task:
         _check_range(limits.max_iterations, field="constraints.max_iterations", low=1, high=10_000)
         _check_range(limits.max_tool_calls, field="constraints.max_tool_calls", low=1, high=100_000)
         _check_range(limits.max_tokens, field="constraints.max_tokens", low=0, high=10**12)
+        totals = self.constraints.totals
+        for name, value, least in (
+            ("total_max_tokens", totals.max_tokens, self.num_agents),
+            ("total_max_tool_calls", totals.max_tool_calls, self.num_agents),
+        ):
+            if value and value < least:
+                raise InvalidRequest(
+                    f"{name} is {value}", field=f"constraints.{name}", hint=f"at least 1 for each of {least} agents"
+                )
+        _check_range(totals.max_cost, field="constraints.total_max_cost", low=0, high=10**9)
         _check_range(limits.timeout_seconds, field="constraints.timeout_seconds", low=1, high=7 * 86_400)
         for number, check in enumerate(self.constraints.checks):
             if not check.command.strip():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from swe_ai_fleet.domain.candidate import Assignment, Perspective
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
@@ -36,8 +37,10 @@ def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
 
 
 def assignments(task: Task, repository: PinnedRepository, *, generation: int) -> tuple[Assignment, ...]:
-    """One assignment for each agent of the task's council."""
+    """One assignment for each agent of the task's council; each gets its share of what they may spend together."""
     profiles = task.profiles or ("",)
+    limits = task.constraints.totals.share(task.constraints.limits, parts=task.num_agents)
+    task = replace(task, constraints=replace(task.constraints, limits=limits))
     return tuple(
         Assignment(
             execution_id=task.execution_id,

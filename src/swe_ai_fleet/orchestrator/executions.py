@@ -117,10 +117,12 @@ class Executions:
             if profile not in self._profiles:
                 known = ", ".join(sorted(self._profiles)) or "none is configured"
                 raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile", hint=known)
-        if task.constraints.limits.max_cost and not self._priced:
-            raise InvalidRequest(
-                "no model has a price here", field="constraints.max_cost", hint="leave it out, or use max_tokens"
-            )
+        costs = {"max_cost": task.constraints.limits.max_cost, "total_max_cost": task.constraints.totals.max_cost}
+        for name, cost in costs.items():
+            if cost and not self._priced:
+                raise InvalidRequest(
+                    "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit tokens"
+                )
 
     async def _accept(self, task: Task, repository: PinnedRepository) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event."""

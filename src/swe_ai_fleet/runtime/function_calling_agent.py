@@ -39,7 +39,7 @@ class FunctionCallingAgent:
         one_line_doc: Whether the model reads the first line of a function's docstring only, or the whole.
         tool_timeout: Seconds a call may take, where its tool has no limit of its own.
         litellm_params: Another name of `model_params`.
-        limits: What one run may spend, as far as `run` does not say.
+        limits: What one run may spend, as far as `run` does not say; `max_cost` at the prices that settings give.
         loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
         max_tool_errors: So many failed calls in a row end a run.
         max_reminders: How often in a row a reply without a call is reminded of calling one.
@@ -53,7 +53,7 @@ class FunctionCallingAgent:
         settings: Everything else; from the environment when not given.
 
     Raises:
-        ValueError: An unknown model parameter, or two tools of one name.
+        ValueError: An unknown model parameter, two tools of one name, or a `max_cost` where no model has a price.
         InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
     """
 
@@ -86,6 +86,8 @@ class FunctionCallingAgent:
             tools=found,
             toolkits=kits,
             limits=limits,
+            prices=self._access.prices,
+            model_name=self._access.name,
             loop_threshold=loop_detection_threshold,
             loop_by_name=loop_by_name,
             max_tool_result_chars=max_tool_result_chars,
@@ -159,7 +161,8 @@ class FunctionCallingAgent:
             chat_history: A conversation to go on with, as OpenAI's messages; neither kept nor changed.
 
         Raises:
-            ValueError: An empty task, `files` that is no list, a malformed history, or one beside `recurrent_mode`.
+            ValueError: An empty task, `files` that is no list, a malformed history, or one beside `recurrent_mode`;
+                a `max_cost` where this model has no price.
         """
         async with self._access.open() as model:
             responses = self._caller.run(
@@ -184,6 +187,9 @@ class FunctionCallingClient:
     Args:
         model_name, model_params, litellm_params, settings: As on `FunctionCallingAgent`.
         max_tool_result_chars, tool_timeout, one_line_doc, parallel, retry_waits, limits: As there.
+
+    Raises:
+        ValueError: An unknown model parameter, or a `max_cost` where no model has a price.
     """
 
     def __init__(
@@ -204,6 +210,8 @@ class FunctionCallingClient:
         self._one_line_doc = one_line_doc
         self._setup = Setup(
             limits=limits,
+            prices=self._access.prices,
+            model_name=self._access.name,
             max_tool_result_chars=max_tool_result_chars,
             tool_timeout=tool_timeout,
             parallel=self._access.parallel_calls if parallel is None else parallel,
@@ -237,7 +245,8 @@ class FunctionCallingClient:
             max_turns: How many replies with calls are carried out; then one more reply, without tools, is the text.
 
         Raises:
-            ValueError: The messages are no conversation, or `max_turns` is below 1.
+            ValueError: The messages are no conversation, `max_turns` is below 1, or a `max_cost` is set and this model
+                has no price.
         """
         found, kits = gathered(tools or (), one_line_doc=self._one_line_doc, tool_timeout=self._setup.tool_timeout)
         async with self._access.open() as model:

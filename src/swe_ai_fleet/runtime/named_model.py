@@ -11,6 +11,7 @@ from swe_ai_fleet.adapters.model_providers import provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
@@ -29,6 +30,7 @@ class NamedModel:
 
     Raises:
         ValueError: An unknown parameter, one of a wrong type, or both names for them.
+        InvalidRequest: Settings give a malformed price.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class NamedModel:
                 "temperature, seed, max_tokens"
             )
         self.mask = secret_mask(self._settings)
+        self.name = self._settings.model
+        self.prices = model_prices(self._settings)
         self._held = AsyncExitStack()
         self._model: ChatModel | None = None
 

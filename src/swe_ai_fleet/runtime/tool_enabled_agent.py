@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import AgentResult, StopReason
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.constraints import read_constraints
-from swe_ai_fleet.runtime.equipment import open_equipment
+from swe_ai_fleet.runtime.equipment import model_prices, open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
@@ -131,6 +131,10 @@ class ToolEnabledAgent:
                 num_agents=1,
             ).validated(max_agents=1)
             access.check(request.constraints)
+            if request.constraints.limits.max_cost and not model_prices(settings):
+                raise InvalidRequest(
+                    "no model has a price", field="constraints.max_cost", hint="set FLEET_MODEL_PRICES"
+                )
             pinned = await workspaces.pin(DEFAULT_TENANT, repo)
             environment = await workspaces.environment(pinned, request.environment)
             environment = replace(environment, network=access.hosts(request.constraints))

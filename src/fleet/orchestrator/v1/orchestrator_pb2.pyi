@@ -509,7 +509,7 @@ class Delivery(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., push: _Optional[bool] = ..., author_name: _Optional[str] = ..., author_email: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class TaskConstraints(_message.Message):
-    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers", "max_cost")
+    __slots__ = ("rubric", "requirements", "metadata", "max_iterations", "timeout_seconds", "max_tool_calls", "max_tokens", "allowed_tools", "denied_tools", "allowed_paths", "checks", "network", "abort_on_error", "mcp_servers", "max_cost", "total_max_tokens", "total_max_tool_calls", "total_max_cost")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -532,6 +532,9 @@ class TaskConstraints(_message.Message):
     ABORT_ON_ERROR_FIELD_NUMBER: _ClassVar[int]
     MCP_SERVERS_FIELD_NUMBER: _ClassVar[int]
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_MAX_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_MAX_COST_FIELD_NUMBER: _ClassVar[int]
     rubric: str
     requirements: _containers.RepeatedScalarFieldContainer[str]
     metadata: _containers.ScalarMap[str, str]
@@ -547,7 +550,10 @@ class TaskConstraints(_message.Message):
     abort_on_error: bool
     mcp_servers: _containers.RepeatedCompositeFieldContainer[McpServer]
     max_cost: float
-    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ..., max_cost: _Optional[float] = ...) -> None: ...
+    total_max_tokens: int
+    total_max_tool_calls: int
+    total_max_cost: float
+    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., max_iterations: _Optional[int] = ..., timeout_seconds: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_tokens: _Optional[int] = ..., allowed_tools: _Optional[_Iterable[str]] = ..., denied_tools: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[CheckSpec, _Mapping]]] = ..., network: _Optional[_Union[NetworkPolicy, _Mapping]] = ..., abort_on_error: _Optional[bool] = ..., mcp_servers: _Optional[_Iterable[_Union[McpServer, _Mapping]]] = ..., max_cost: _Optional[float] = ..., total_max_tokens: _Optional[int] = ..., total_max_tool_calls: _Optional[int] = ..., total_max_cost: _Optional[float] = ...) -> None: ...
 
 class McpServer(_message.Message):
     __slots__ = ("name", "command", "url", "variables", "tools", "allowed_hosts")

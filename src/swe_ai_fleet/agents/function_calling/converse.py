@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,9 +19,8 @@ from swe_ai_fleet.agents.function_calling.shown_tools import ShownTools
 from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
-from swe_ai_fleet.domain.message import (
-    SystemMessage,
-)
+from swe_ai_fleet.domain.errors import ModelError
+from swe_ai_fleet.domain.message import SystemMessage
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
 
@@ -74,7 +74,8 @@ async def converse(
         max_turns: How many replies with calls are carried out.
 
     Raises:
-        ValueError: The messages are no conversation, or `max_turns` is below 1.
+        ValueError: The messages are no conversation, `max_turns` is below 1, or the cost is limited and the model has
+            no price.
     """
     if max_turns < 1:
         raise ValueError("max_turns is at least 1")
@@ -88,13 +89,24 @@ async def converse(
     narration = Narration(task, _unheard)
     toolbox = setup.toolbox(narration, task)
     history = History(given)
+    patient = PatientModel(
+        WholeResults(ShownTools(model, {FINAL_ANSWER.name: None}), narration.results), waits=setup.retry_waits
+    )
+    budget = Budget(replace(setup.limits, max_iterations=max_turns))
+    if setup.prices:
+        try:
+            async with asyncio.timeout(budget.seconds_left):
+                budget = setup.priced(budget, await patient.probe())
+        except (ModelError, TimeoutError) as fault:
+            stop = StopReason.TIMEOUT if isinstance(fault, TimeoutError) else StopReason.MODEL_ERROR
+            error = str(fault) or f"the limit of {budget.limits.timeout_seconds:g} seconds was reached"
+            nothing = Trajectory(steps=(), stop_reason=stop, answer="", usage=budget.total(), error=error)
+            return _outcome(nothing, narration, write_conversation(history.messages))
     run = AgentRun(
-        model=PatientModel(
-            WholeResults(ShownTools(model, {FINAL_ANSWER.name: None}), narration.results), waits=setup.retry_waits
-        ),
+        model=patient,
         toolbox=toolbox,
         history=history,
-        budget=Budget(replace(setup.limits, max_iterations=max_turns)),
+        budget=budget,
         rules=replace(setup.rules, max_reminders=0),
         journal=narration,
         guard=setup.guard(toolbox, threshold=setup.loop_threshold),

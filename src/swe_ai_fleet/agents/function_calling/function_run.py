@@ -75,7 +75,10 @@ class FunctionRun:
         self.history = History(request.before)
 
     async def carry_out(self) -> AgentResponse:
-        """Run to the end; the final response. Spent limits and model faults are in it; bugs are raised."""
+        """Run to the end; the final response. Spent limits and model faults are in it; bugs are raised.
+
+        Raises ValueError where the cost is limited and the model has no price.
+        """
         trajectory = await self._trajectory()
         answer, refined = trajectory.answer, ""
         if trajectory.stop_reason is StopReason.NO_TOOL_CALLS and self._request.refine:
@@ -130,8 +133,12 @@ class FunctionRun:
         return Trajectory(steps=(), stop_reason=stop, answer="", usage=self._budget.total(), error=error)
 
     async def _opened(self) -> History:
-        """The conversation up to the first turn; with planning, the plan is part of it. Raises ModelError."""
+        """The conversation up to the first turn, the plan included where there is one.
+
+        Raises ModelError, and ValueError where the cost is limited and the model has no price.
+        """
         capabilities = await self._model.probe()
+        self._budget = self._setup.priced(self._budget, capabilities)
         request = self._request
         attached = Attachments()
         viewable = capabilities.images if self._setup.images is None else self._setup.images
@@ -166,7 +173,7 @@ class FunctionRun:
     async def _refined(self) -> str:
         """A clean answer out of everything that was said and found; empty where it can't be had."""
         try:
-            async with asyncio.timeout(_REFINE_SECONDS):
+            async with asyncio.timeout(min(_REFINE_SECONDS, self._budget.limits.timeout_seconds)):
                 capabilities = await self._model.probe()
                 whole = with_whole_results(self.history.messages, self._narration.results, max_chars=room(capabilities))
                 record = transcript(whole)

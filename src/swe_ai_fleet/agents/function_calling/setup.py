@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
+from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.function_calling.narration import Narration
 from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.profiles import FUNCTION_CALLING
 from swe_ai_fleet.agents.function_calling.responses import AgentTask
 from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy, Thresholds
 from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -42,6 +44,8 @@ class Setup:
         tools: By name, as `gathered` makes them.
         toolkits: Whose operations are there beside them.
         limits: What one run may spend.
+        prices: What models cost, by name; `*` is every other.
+        model_name: What the caller calls the model; its price may stand under this name too.
         loop_threshold: So many calls in a row that are judged the same are a loop.
         loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
@@ -61,6 +65,8 @@ class Setup:
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
     toolkits: tuple[Toolkit, ...] = ()
     limits: Limits = FUNCTION_CALLING
+    prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
+    model_name: str = ""
     loop_threshold: int = 3
     loop_by_name: bool = False
     max_tool_result_chars: int = 3000
@@ -75,6 +81,21 @@ class Setup:
     mask: SecretMask | None = None
     pages: HttpPolicy = field(default_factory=HttpPolicy)
     network: Network = field(default_factory=Network)
+
+    def __post_init__(self) -> None:
+        if self.limits.max_cost and not self.prices:
+            raise ValueError("limits.max_cost is set, but no model has a price; set FLEET_MODEL_PRICES or leave it out")
+
+    def priced(self, budget: Budget, capabilities: ModelCapabilities) -> Budget:
+        """The same budget at the price of this model. Raises ValueError where it has none and the cost is limited."""
+        names = (capabilities.model, self.model_name, ANY_MODEL)
+        price = next((self.prices[name] for name in names if name in self.prices), None)
+        if price is None and budget.limits.max_cost:
+            raise ValueError(
+                f"limits.max_cost is set, but the model {capabilities.model!r} has no price; prices are known of: "
+                f"{', '.join(self.prices)}"
+            )
+        return Budget(budget.limits, prices=price, spent=budget.total())
 
     @cached_property
     def rules(self) -> Rules:
@@ -97,7 +118,8 @@ class Setup:
         )
         kit = RegisteredTools((), pipeline=pipeline)
         kit.definitions = {
-            name: RegisteredOperation(tool, time_limit_seconds=self._seconds(tool)) for name, tool in self.tools.items()
+            name: RegisteredOperation(tool, time_limit_seconds=self._seconds(tool), needs_value=True)
+            for name, tool in self.tools.items()
         }
         kits = {str(number): each for number, each in enumerate((kit, *self.toolkits))}
         return Toolbox(kits, pipeline, parallel=self.parallel)

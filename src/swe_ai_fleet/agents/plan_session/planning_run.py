@@ -24,7 +24,7 @@ from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.codec import from_plain
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.message import AssistantMessage, Message, UserMessage
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
@@ -68,15 +68,24 @@ class PlanningRun:
         tools: What it works with.
         limits: Of this request.
         sub_agents: Limits of the session's sub-agents, those of earlier requests included.
+        prices: What the model costs.
     """
 
     def __init__(
-        self, session: PlanSession, *, model: ChatModel, tools: PlanTools, limits: Limits, sub_agents: SubAgentLimits
+        self,
+        session: PlanSession,
+        *,
+        model: ChatModel,
+        tools: PlanTools,
+        limits: Limits,
+        sub_agents: SubAgentLimits,
+        prices: Prices | None = None,
     ) -> None:
         self._model = model
         self._tools = tools
         self._steps = session.steps
-        self.budget = Budget(replace(limits, max_iterations=len(session.steps) + limits.max_iterations))
+        limits = replace(limits, max_iterations=len(session.steps) + limits.max_iterations)
+        self.budget = Budget(limits, prices=prices)
         self._kit = SubAgentTools(
             tools.workspace,
             tools.pipeline,
@@ -164,6 +173,17 @@ class PlanningRun:
         gate = ProposalGate(approved=True, understand=toolbox.understand, waiting=waiting)
         trajectory = await self._run(toolbox, history, self._steps, gate, Rules(max_reminders=1, answer_at_limit=True))
         return trajectory, _whole(history, trajectory)
+
+    def after(self, session: PlanSession, trajectory: Trajectory, conversation: tuple[Message, ...]) -> PlanSession:
+        """The session with what this request brought."""
+        return replace(
+            session,
+            messages=conversation,
+            steps=trajectory.steps,
+            usage=session.usage + trajectory.usage,
+            sub_agents=self.sub_agents,
+            stop_reason=trajectory.stop_reason,
+        )
 
     async def _run(
         self, toolbox: Toolbox, history: History, steps: Sequence[Step], gate: ProposalGate, rules: Rules

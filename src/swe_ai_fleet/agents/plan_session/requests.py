@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.tools.secrets import well_formed
 
@@ -20,6 +22,14 @@ def checked_id(session_id: str) -> str:
     if not _ID.fullmatch(session_id):
         raise InvalidRequest("a session id has letters, digits, . _ - and at most 100 characters", field="session_id")
     return session_id
+
+
+def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | None) -> Limits:
+    """The limits of a request. Raises InvalidRequest where they or its sub-agents' bound a cost that nobody knows."""
+    for name, each in (("limits", limits), ("sub_agents.each", sub_agents.each)):
+        if each.max_cost and prices is None:
+            raise InvalidRequest("the model has no price", field=f"{name}.max_cost", hint="give prices, or leave it 0")
+    return limits
 
 
 def checked_goal(text: str) -> str:

@@ -27,16 +27,17 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_entities,
     checked_goal,
     checked_id,
+    checked_limits,
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
 from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.domain.approval import ApprovalDecision
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.message import Message, UserMessage
-from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
@@ -57,9 +58,13 @@ class PlanSessions:
         store: Keeps the sessions between requests; without one, they end with the process.
         limits: Of one request.
         sub_agents: Of the sub-agents of one session.
+        prices: What the model costs; a `max_cost` needs them.
         listener: Hears of each session that ended.
         mask: Replaces secrets in what the model proposed and answered, before it is kept or shown.
         new_id: Makes ids for sessions that come without one.
+
+    Raises:
+        InvalidRequest: A `max_cost` without prices, naming it.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class PlanSessions:
         store: SessionStore | None = None,
         limits: Limits = PLANNER_LIMITS,
         sub_agents: SubAgentLimits | None = None,
+        prices: Prices | None = None,
         listener: OutcomeListener | None = None,
         mask: SecretMask | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
@@ -77,8 +83,8 @@ class PlanSessions:
         self._model = model
         self._tools = tools
         self._store = store or SessionsInMemory()
-        self._limits = limits
         self._sub_agents = sub_agents or SubAgentLimits()
+        self._limits, self._prices = checked_limits(limits, self._sub_agents, prices), prices
         self._listener = listener
         self._secrets = mask or Secrets()
         self._new_id = new_id
@@ -196,7 +202,7 @@ class PlanSessions:
         self, session: PlanSession, run: PlanningRun, messages: Sequence[Message], *, adjustment: str = ""
     ) -> AwaitingApproval | PlanFailed:
         trajectory, conversation, proposed = await run.propose(messages, adjustment=adjustment)
-        session = _after(session, run, trajectory, conversation)
+        session = run.after(session, trajectory, conversation)
         if proposed is None:
             return await self._failed(session, trajectory.error or "the model proposed nothing")
         session = replace(
@@ -215,7 +221,7 @@ class PlanSessions:
             messages = (*messages, UserMessage(content=APPROVED))
         run = self._run(session, tools)
         trajectory, conversation = await run.carry_out(messages)
-        session = replace(_after(session, run, trajectory, conversation), answer=self._clean(trajectory.answer))
+        session = replace(run.after(session, trajectory, conversation), answer=self._clean(trajectory.answer))
         if trajectory.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
             session = await self._keep(replace(session, status=SessionStatus.APPROVED, error=trajectory.error))
@@ -245,7 +251,14 @@ class PlanSessions:
         return self._secrets(well_formed(text))
 
     def _run(self, session: PlanSession, tools: PlanTools) -> PlanningRun:
-        return PlanningRun(session, model=self._model, tools=tools, limits=self._limits, sub_agents=self._sub_agents)
+        return PlanningRun(
+            session,
+            model=self._model,
+            tools=tools,
+            limits=self._limits,
+            sub_agents=self._sub_agents,
+            prices=self._prices,
+        )
 
     async def _known(self, session_id: str) -> PlanSession:
         session = await self._store.get(session_id)
@@ -276,19 +289,6 @@ class PlanSessions:
             yield
         finally:
             self._busy.discard(session_id)
-
-
-def _after(
-    session: PlanSession, run: PlanningRun, trajectory: Trajectory, conversation: tuple[Message, ...]
-) -> PlanSession:
-    return replace(
-        session,
-        messages=conversation,
-        steps=trajectory.steps,
-        usage=session.usage + trajectory.usage,
-        sub_agents=run.sub_agents,
-        stop_reason=trajectory.stop_reason,
-    )
 
 
 def _status(stop: StopReason | None) -> Ending:

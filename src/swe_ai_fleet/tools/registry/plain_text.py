@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
 from typing import cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -47,6 +47,17 @@ def jsonable(value: object) -> object:
         return repr(value)
 
 
+def lacking(value: object) -> str:
+    """What a tool returned instead of something, in words; empty where it did return something, as 0 and False are."""
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, str | bytes) and not value.strip():
+        return "an empty text"
+    if isinstance(value, list | tuple | Set | Mapping) and not cast("Collection[object]", value):
+        return f"an empty {'object' if isinstance(value, Mapping) else 'list'}"
+    return ""
+
+
 def as_text(value: object) -> str:
     """A JSON value as lines of `key: value` and `- item`; strings stand as they are, nothing is escaped."""
     return "\n".join(_lines(value, 0))
@@ -64,13 +75,8 @@ def _finite(value: object) -> object:
 
 
 def _named(operation: str, value: object) -> str:
-    if value is None:
-        return f"{operation} returned nothing (None)."
-    if isinstance(value, str) and not value.strip():
-        return f"{operation} returned an empty text."
-    if value == [] or value == {}:
-        return f"{operation} returned an empty {'list' if isinstance(value, list) else 'object'}."
-    return as_text(value)
+    lack = lacking(value)
+    return f"{operation} returned {lack}." if lack else as_text(value)
 
 
 def _lines(value: object, depth: int) -> list[str]:

@@ -16,13 +16,15 @@ from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.plain_text import jsonable
+from swe_ai_fleet.tools.registry.plain_text import jsonable, lacking
 
 MAX_METADATA_CHARS = 64 * 1024
 """What the events of an agent carry of a value, as JSON; the model reads the text of the rest anyway."""
 FINAL_ANSWER = "final_answer"
 _MAX_MESSAGE_CHARS = 1_000
 _MAX_NAMED = 20
+_OTHERWISE = "Call another tool, or this one with other arguments."
+_PERHAPS_DONE = "It may have had its effect: look with another tool before you call it again, or use other arguments."
 # The tool's own limit is kept here, where it can be explained; the pipeline's stands behind it.
 _SPARE_SECONDS = 5.0
 
@@ -34,6 +36,7 @@ class RegisteredOperation:
         tool: What is called.
         keep: Is given each value as the tool returned it. The metadata then hold the whole of it, under `value`.
         time_limit_seconds: When a call is given up; None: the tool's own limit.
+        needs_value: Whether a call that gives None or something empty has failed.
     """
 
     def __init__(
@@ -42,9 +45,11 @@ class RegisteredOperation:
         *,
         keep: Callable[[object], None] | None = None,
         time_limit_seconds: float | None = None,
+        needs_value: bool = False,
     ) -> None:
         self.tool = tool
         self._keep = keep
+        self._needs_value = needs_value
         self._seconds = tool.time_limit_seconds if time_limit_seconds is None else time_limit_seconds
         self._spec = OperationSpec(
             name=tool.name,
@@ -88,6 +93,8 @@ class RegisteredOperation:
             if isinstance(error, TimeoutError) and scope.expired():
                 return self._late()
             raise ToolFailure(f"{tool.name} failed: {_told(error)}") from error
+        if self._needs_value and (lack := lacking(value)):
+            raise ToolFailure(f"{tool.name} returned {lack}. {_OTHERWISE if tool.read_only else _PERHAPS_DONE}")
         result = replace(tool.present(value), operation=tool.name)
         if self._keep is None:
             return _bounded(result)
