@@ -55,6 +55,7 @@ def test_each_tool_of_the_catalogue_that_can_be_attacked_has_rows() -> None:
         "Databases",
         "Python and the calculator",
         "MCP servers",
+        "Approvals",
     ]
     assert headings == tools
     assert len(ROWS) > 60
