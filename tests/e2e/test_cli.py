@@ -211,10 +211,10 @@ async def test_bad_usage_is_2(shell: Shell, repository: Path, solved: tuple[Ran,
         (("list", "--status", "great"), "unknown status"),
     )
     for arguments, says in attempts:
-        plain = await shell.fleet(*arguments)
+        plain, as_json = await asyncio.gather(shell.fleet(*arguments), shell.fleet(*arguments, "--json"))
         assert (plain.code, plain.out) == (2, ""), plain.err
         assert says in plain.err and "Traceback" not in plain.err
-        document = (await shell.fleet(*arguments, "--json")).document
+        document = as_json.document
         assert document["exit_code"] == 2 and says in document["error"]["message"] + document["error"]["field"]
     assert (await shell.fleet("run")).code == 2
     assert (await shell.fleet("run", "--repo", str(repository), "--nonsense", "x")).code == 2
@@ -348,6 +348,7 @@ async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewher
     assert table.code == 0 and "native tool calls" in table.out
 
 
+@pytest.mark.slow  # the demo, which CI runs, starts a fleet of its own as well
 async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: Shell, repository: Path) -> None:
     ran = await elsewhere.fleet(
         *("run", "--local", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, HELLO)

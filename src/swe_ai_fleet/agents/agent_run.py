@@ -29,12 +29,12 @@ _LIMITS = frozenset(
         StopReason.MAX_ITERATIONS,
         StopReason.MAX_TOOL_CALLS,
         StopReason.MAX_TOKENS,
-        StopReason.MAX_COST,
         StopReason.TIMEOUT,
         StopReason.LOOP,
         StopReason.TOOL_ERROR,
     }
 )
+"""Limits behind which one more reply is asked for; where the money is spent, none is."""
 
 
 class AgentRun:
