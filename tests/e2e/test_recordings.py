@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.agents.exports import markdown, whole_run
+from swe_ai_fleet.agents.recording import NEVER
 from swe_ai_fleet.cli import recordings
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.events import stored_event
@@ -155,6 +156,16 @@ async def test_a_fork_asks_the_model_from_there_on(
     assert len(done.trajectory.steps) == len(recorded.run.steps)
     assert model_server.requests - before >= len(recorded.run.steps) - 3
     assert model_server.bodies[-1]["messages"][0]["content"] == "You are another one."
+
+
+async def test_what_was_never_carried_out_is_not_carried_out_now(recorded: Recorded, fleet: FleetUnderTest) -> None:
+    """A run that was cancelled while a call waited for a person."""
+    written = recorded.run.steps[1]
+    waiting = replace(recorded.run, steps=(recorded.run.steps[0], replace(written, observations=())), finished=None)
+    done = await replay(fleet.settings, recorded.state, waiting)
+    assert done.same and not done.diff.files
+    (seen,) = done.trajectory.steps[1].observations
+    assert not seen.result.success and NEVER in seen.result.error
 
 
 async def test_a_fork_behind_the_end_is_refused(recorded: Recorded, fleet: FleetUnderTest) -> None:

@@ -274,7 +274,7 @@ def _in_words(reading: Reading) -> str:
     if reading.spec.name == PROPOSE:
         parts = (str(reading.arguments.get("approach", "")), str(reading.arguments.get("reasoning", "")))
         return "\n\n".join(part.strip() for part in parts if part.strip())
-    told = "\n".join(f"{name}: {value}" for name, value in reading.arguments.items())
+    told = "\n".join(f"{name}: {value}" for name, value in reading.arguments.items() if value is not None)
     return f"{reading.spec.name}\n{told}" if told else reading.spec.name
 
 

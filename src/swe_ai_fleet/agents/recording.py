@@ -14,6 +14,8 @@ from swe_ai_fleet.domain.tool import Decision, OperationSpec
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
 
+NEVER = "not carried out: it was not when this was recorded"
+
 
 class RecordedModel:
     """A `ChatModel` that gives a run's replies again, in their order, whatever it is asked.
@@ -65,11 +67,16 @@ class RecordedModel:
 
 
 class RecordedGate:
-    """An `ApprovalGate` that decides as was decided: a call that a person refused is refused in the same words."""
+    """An `ApprovalGate` that decides as was decided: a call that a person refused is refused in the same words, and one
+    that was never carried out is not carried out now."""
 
     def __init__(self, run: RunState) -> None:
         refused = {entry.call_id for entry in run.entries if entry.decision is Decision.REFUSED}
+        seen = {observation.call_id for step in run.steps for observation in step.observations}
         self._refusals = {
+            call.call_id: NEVER for step in run.steps for call in step.reply.tool_calls if call.call_id not in seen
+        }
+        self._refusals |= {
             seen.call_id: seen.result.error
             for step in run.steps
             for seen in step.observations

@@ -142,13 +142,12 @@ class Installation:
         return tuple(mounts)
 
     def notes(self) -> tuple[str, ...]:
-        """A line each for an agent."""
+        """A line each for an agent; of the commands it is told apart."""
         found = self.found
         notes = ["Python is `python3`."] if found.python else []
         notes.append(f"Environment: {self._installed()}.")
-        notes.append(f"Tests: `{' '.join(found.test_command)}`." if found.test_command else "Tests: none were found.")
-        if found.lint_command:
-            notes.append(f"Linter: `{' '.join(found.lint_command)}`.")
+        if not found.test_command:
+            notes.append("Tests: none were found.")
         return (*notes, *found.notes)
 
     @property
