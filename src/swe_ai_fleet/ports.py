@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import (
     Assignment,
-    BlobRef,
     Candidate,
     CheckAssignment,
     CheckReport,
     Delivered,
+    DeriveAssignment,
     Diff,
+    JudgeAssignment,
+    ReviewAssignment,
 )
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.run import Checkpoint
+from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.domain.tool import OperationSpec
 
@@ -172,18 +178,29 @@ class EventLog(Protocol):
         """The journal of a writer's subject; leaving the context flushes it.
 
         With `fresh` the subject must be empty: the first append raises AlreadyExists where it is not. Otherwise the
-        journal continues behind the subject's last event and thereby fences whoever wrote it before.
+        journal continues behind the subject's last event and thereby fences whoever wrote it before; entering raises
+        Fenced where that is of the writer's own generation or a higher one.
+        """
+        ...
+
+    async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
+        """Append one event to a subject that many may write, behind whatever stands there; fences nobody.
+
+        Raises Unavailable, ResourceExhausted.
         """
         ...
 
     def read(
-        self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
+        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
     ) -> AsyncGenerator[StoredEvent, None]:
-        """An execution's events from a sequence number on; with `follow`, new ones as they come, without an end."""
+        """An execution's events from a sequence number on; with `follow`, new ones as they come, without an end.
+
+        With an `agent_id` only that writer's.
+        """
         ...
 
     def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
-        """What executions themselves say (not their agents), of all tenants, oldest first.
+        """What executions themselves say and what callers say to them (not their agents), of all tenants, oldest first.
 
         With `follow` a None marks the moment when everything stored before the call has been yielded.
         """
@@ -234,8 +251,52 @@ class Fleet(Protocol):
         """Gather the evidence about a candidate on a node with a free slot. Raises AgentLost, FleetError."""
         ...
 
+    async def review(self, assignment: ReviewAssignment) -> Critique:
+        """Let one peer review one candidate; a review that came to nothing has an error. Raises AgentLost."""
+        ...
+
+    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+        """Let one judge vote; votes that cannot be read have an error. Raises AgentLost."""
+        ...
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        """Let a planner split a task. Raises AgentLost, InvalidRequest (no sound split was found), FleetError."""
+        ...
+
 
 class SecretMask(Protocol):
     """Replaces secrets in text that leaves the process."""
 
     def __call__(self, text: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValueEntry:
+    """A stored value. `revision` grows with every change in the store."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+class KeyValue(Protocol):
+    """Small values by key, the same for every process. Keys are of letters, digits, `-`, `_`, `=` and `.`."""
+
+    async def get(self, key: str) -> KeyValueEntry | None:
+        """The value, None where there is none (any more). Raises Unavailable."""
+        ...
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        """Store a value; its revision. With a `revision` only on that one (0: only where there is none).
+
+        Raises Fenced where somebody else changed it, Unavailable.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Remove a value; nothing happens where there is none. Raises Unavailable."""
+        ...
+
+    async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
+        """Everything under keys that begin so, by key. Raises Unavailable."""
+        ...

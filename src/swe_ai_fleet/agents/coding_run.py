@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.recorded_run import recorded_run
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
-from swe_ai_fleet.agents.run_journal import RunJournal
 from swe_ai_fleet.agents.solving import Consent, solve
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate
-from swe_ai_fleet.domain.event import RunClaimed, RunFinished, Writer
+from swe_ai_fleet.domain.event import RunFinished, Writer
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal, ResultBus
 from swe_ai_fleet.tools.audit import AuditTrail, now
 
 PATCH_MEDIA_TYPE = "text/x-diff"
-_LAST_WORDS_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +52,9 @@ class CodingRun:
             agent_id=assignment.agent_id,
             generation=assignment.generation,
         )
-        async with self.log.journal(writer) as opened:
-            journal = RunJournal(opened)
-            journal.post(RunClaimed(generation=assignment.generation, host=self.host, resumes=assignment.resume))
-            trail = AuditTrail(
-                execution_id=assignment.execution_id,
-                agent_id=assignment.agent_id,
-                journal=journal,
-                key=self.audit_key,
-            )
-            try:
-                return await self._hand_in(assignment, clone, journal, trail)
-            except asyncio.CancelledError:
-                async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                    await journal.append(_cancelled(trail, assignment))
-                raise
+        recorded = recorded_run(self.log, writer, host=self.host, audit_key=self.audit_key, resumes=assignment.resume)
+        async with recorded as run:
+            return await self._hand_in(assignment, clone, run.journal, run.trail)
 
     async def _hand_in(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
         task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
@@ -137,16 +122,7 @@ def _candidate(assignment: Assignment, finished: RunFinished, *, model: str, at:
         submitted_at=at,
         model=model,
         error=finished.error,
-    )
-
-
-def _cancelled(trail: AuditTrail, assignment: Assignment) -> RunFinished:
-    # A chain that was not taken up yet has a head that is not known here.
-    known = bool(trail.entries) or not assignment.resume
-    return RunFinished(
-        stop_reason=StopReason.CANCELLED,
-        artifacts=Artifacts(),
-        usage=Usage(),
-        audit_head=trail.head if known else "",
-        error="the run was cancelled",
+        author_id=assignment.author_id,
+        round=assignment.revision.round if assignment.revision else 0,
+        revises=assignment.revision.candidate.candidate_id if assignment.revision else "",
     )

@@ -6,19 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlobRef:
-    """Something too large for an event, by reference. `name` is `<tenant>/<execution>/<sha256>`; `size` in bytes."""
-
-    name: str
-    digest: str
-    size: int
-    media_type: str = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +60,15 @@ class Perspective:
     seed: int | None = None
     instructions: str = ""
     model_profile: str = ""
+    endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """One agent run to carry out. `generation` grows with every take-over of the run.
 
-    With `resume` it goes on where its events in the log leave off.
+    With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
+    (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
     """
 
     execution_id: str
@@ -84,11 +78,16 @@ class Assignment:
     perspective: Perspective = field(default_factory=Perspective)
     generation: int = 1
     resume: bool = False
+    author_id: str = ""
+    revision: Revision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What one agent run hands in. `summary` is the agent's own final answer: untrusted text."""
+    """What one agent run hands in. `summary` is the agent's own final answer: untrusted text.
+
+    A revision names its `round`, the `author_id` whose candidate it is, and the candidate that it `revises`.
+    """
 
     candidate_id: str
     agent_id: str
@@ -101,6 +100,14 @@ class Candidate:
     submitted_at: str
     model: str = ""
     error: str = ""
+    author_id: str = ""
+    round: int = 0
+    revises: str = ""
+
+    @property
+    def author(self) -> str:
+        """The council's agent that wrote it, under whichever name its run went."""
+        return self.author_id or self.agent_id
 
 
 class CheckKind(StrEnum):
@@ -109,6 +116,7 @@ class CheckKind(StrEnum):
     LINT = "lint"
     DRY_RUN = "dry_run"
     COMMAND = "command"
+    RUBRIC = "rubric"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +168,76 @@ class CheckAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """An author's second go: the candidate it starts from, the evidence about it, and what peers said of it."""
+
+    round: int
+    candidate: Candidate
+    report: CheckReport
+    critiques: tuple[Critique, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewAssignment:
+    """One peer's review of one candidate. `agent_id` names the review's own run in the log."""
+
+    execution_id: str
+    agent_id: str
+    reviewer_id: str
+    round: int
+    task: Task
+    repository: PinnedRepository
+    candidate: Candidate
+    report: CheckReport
+    perspective: Perspective = field(default_factory=Perspective)
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeAssignment:
+    """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
+
+    `agent_id` names the judging's own run in the log; `seed` decides the orders. `critiques` are those of the
+    candidates to be judged.
+    """
+
+    execution_id: str
+    agent_id: str
+    judge_id: str
+    task: Task
+    repository: PinnedRepository
+    candidates: tuple[Candidate, ...]
+    reports: tuple[CheckReport, ...]
+    critiques: tuple[Critique, ...] = ()
+    samples: int = 1
+    seed: int = 0
+    perspective: Perspective = field(default_factory=Perspective)
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveAssignment:
+    """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
+
+    `agent_id` names the planner's own run in the log. Without a `repository` the planner sees the words only.
+    """
+
+    execution_id: str
+    agent_id: str
+    task: Task
+    repository: PinnedRepository | None = None
+    roles: tuple[Role, ...] = ()
+    strategy: str = "auto"
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankedCandidate:
-    """A candidate's place. `duplicates` are the candidates with the same diff that it stands for."""
+    """A candidate's place. `duplicates` are the candidates of equal behaviour that it stands for.
+
+    `score` is made of `evidence`, `review` (None: nobody reviewed it) and `votes` (the share of valid votes it got;
+    None: nobody voted), each between 0 and 1; `reason` says in words why it stands where it does.
+    """
 
     candidate_id: str
     rank: int
@@ -169,6 +245,9 @@ class RankedCandidate:
     accepted: bool
     duplicates: tuple[str, ...] = ()
     reason: str = ""
+    evidence: float = 0.0
+    review: float | None = None
+    votes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

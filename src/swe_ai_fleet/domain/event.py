@@ -11,16 +11,22 @@ from typing import Literal
 
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, BlobRef, Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.message import Message, ModelReply
 from swe_ai_fleet.domain.plan import Plan
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 
 EXECUTION_SUBJECT = "_"
 """Stands in an event's `agent_id` where the execution itself speaks, not one of its agents."""
+CONTROL_SUBJECT = "~"
+"""Stands there where callers speak to the execution, through whichever replica heard them."""
 
 
 class ExecutionStatus(StrEnum):
@@ -47,11 +53,15 @@ class ExecutionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionStarted:
-    """Acceptance. `fingerprint` tells a repeated request from another one under the same id."""
+    """Acceptance. `fingerprint` tells a repeated request from another one under the same id.
+
+    `council` is the task's as it was stored then; None: one is made for the task.
+    """
 
     task: Task
     repository: PinnedRepository
     fingerprint: str
+    council: Council | None = None
     type: Literal["execution_started"] = "execution_started"
 
 
@@ -219,6 +229,78 @@ class RunLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunReassigned:
+    """An agent's process died; its run goes on from its log in another one. `attempt` counts from 2."""
+
+    lost_agent_id: str
+    reason: str
+    attempt: int
+    type: Literal["run_reassigned"] = "run_reassigned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAwaited:
+    """The execution has heard that an agent waits for a person."""
+
+    request: ApprovalRequest
+    type: Literal["approval_awaited"] = "approval_awaited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateReviewed:
+    """A peer's review of a candidate has come in."""
+
+    critique: Critique
+    type: Literal["candidate_reviewed"] = "candidate_reviewed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionJudged:
+    """Whether a revision takes the place of what it revises, and why."""
+
+    candidate_id: str
+    revises: str
+    kept: bool
+    reason: str
+    type: Literal["revision_judged"] = "revision_judged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotesCast:
+    """One judge has voted; votes that could not be read are among them."""
+
+    votes: tuple[Vote, ...]
+    type: Literal["votes_cast"] = "votes_cast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtasksDerived:
+    """The task is split."""
+
+    derivation: Derivation
+    type: Literal["subtasks_derived"] = "subtasks_derived"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskStarted:
+    """A subtask is handed in as an execution of its own; `base_commit` has what it depends on merged in."""
+
+    subtask_id: str
+    execution_id: str
+    base_commit: str = ""
+    type: Literal["subtask_started"] = "subtask_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskEnded:
+    """A subtask is merged, has failed, or is skipped. `repository` is the integration branch from here on."""
+
+    outcome: SubtaskOutcome
+    repository: PinnedRepository | None = None
+    type: Literal["subtask_ended"] = "subtask_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSubmitted:
     candidate: Candidate
     type: Literal["candidate_submitted"] = "candidate_submitted"
@@ -287,8 +369,16 @@ EventBody = (
     | ToolFinished
     | RunFinished
     | RunLost
+    | RunReassigned
+    | ApprovalAwaited
     | CandidateSubmitted
     | ChecksFinished
+    | CandidateReviewed
+    | RevisionJudged
+    | VotesCast
+    | SubtasksDerived
+    | SubtaskStarted
+    | SubtaskEnded
     | CandidatesRanked
     | WinnerDelivered
     | CancelRequested

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.event import (
+    ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
+    CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
@@ -21,16 +24,23 @@ from swe_ai_fleet.domain.event import (
     ExecutionStatus,
     ModelReplied,
     ResultPublished,
+    RevisionJudged,
     RunClaimed,
     RunFinished,
     RunLost,
+    RunReassigned,
     RunStarted,
     StoredEvent,
+    SubtaskEnded,
+    SubtasksDerived,
+    SubtaskStarted,
     ToolFinished,
     ToolStarted,
+    VotesCast,
     WinnerDelivered,
-    WorkspaceCheckpointed,
 )
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
 
@@ -42,7 +52,8 @@ APPROVAL_TOOL = "approval"
 class AgentProgress:
     """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
 
-    `generation` is that of its last claim; `resumable` says that its workspace was kept at some point.
+    `generation` is that of its last claim; `resumable` says that it has begun, so that it can go on from its log;
+    `attempt` counts the processes that were lost under it, from 1.
     """
 
     agent_id: str
@@ -56,13 +67,16 @@ class AgentProgress:
     model: str = ""
     generation: int = 0
     resumable: bool = False
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
     """An execution as its events tell it. Times are ISO 8601, UTC; `last_sequence` is that of the last event folded.
 
-    `requests` and `resolutions` are, by approval id, what people were asked and what they said.
+    `requests` and `resolutions` are, by approval id, what people were asked and what they said. `owner` is the
+    orchestrator that drives it, empty before the first claim. `dropped` are revisions that did not take the place of
+    what they revise. `integration` is what the subtasks merged so far add up to.
     """
 
     execution_id: str
@@ -74,10 +88,21 @@ class ExecutionState:
     finished_at: str = ""
     status: ExecutionStatus = ExecutionStatus.PENDING
     generation: int = 0
+    owner: str = ""
+    council: Council | None = None
     cancel_requested: bool = False
+    cancel_reason: str = ""
     agents: Mapping[str, AgentProgress] = field(default_factory=dict[str, AgentProgress])
     candidates: Mapping[str, Candidate] = field(default_factory=dict[str, Candidate])
     reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
+    critiques: tuple[Critique, ...] = ()
+    dropped: Mapping[str, str] = field(default_factory=dict[str, str])
+    judged: frozenset[str] = frozenset()
+    votes: tuple[Vote, ...] = ()
+    derivation: Derivation | None = None
+    subtask_executions: Mapping[str, str] = field(default_factory=dict[str, str])
+    subtask_outcomes: Mapping[str, SubtaskOutcome] = field(default_factory=dict[str, SubtaskOutcome])
+    integration: PinnedRepository | None = None
     ranking: tuple[RankedCandidate, ...] = ()
     winner_id: str = ""
     delivered: Delivered | None = None
@@ -117,6 +142,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             task=body.task,
             repository=body.repository,
             fingerprint=body.fingerprint,
+            council=body.council,
             started_at=event.at,
             updated_at=event.at,
             last_sequence=stored.sequence,
@@ -125,19 +151,39 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         return state
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
-        case ExecutionClaimed(generation=generation):
-            return _standing(replace(state, generation=generation, status=ExecutionStatus.IN_PROGRESS))
-        case ApprovalRequested(request=request):
+        case _ if state.status.terminal and not isinstance(body, ExecutionClaimed | ResultPublished):
+            # What was on its way when it ended changes nothing any more.
+            return state
+        case ExecutionClaimed(generation=generation, owner=owner):
+            state = replace(state, generation=generation, owner=owner)
+            return state if state.status.terminal else _standing(replace(state, status=ExecutionStatus.IN_PROGRESS))
+        case ApprovalRequested(request=request) | ApprovalAwaited(request=request):
             return asked(state, request)
         case ApprovalResolved(resolution=resolution):
             known = {resolution.approval_id: resolution, **state.resolutions}
             return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
-        case CancelRequested():
-            return replace(state, cancel_requested=True)
+        case CancelRequested(reason=reason):
+            return replace(state, cancel_requested=True, cancel_reason=state.cancel_reason or reason)
         case CandidateSubmitted(candidate=candidate):
             return replace(state, candidates={**state.candidates, candidate.candidate_id: candidate})
         case ChecksFinished(report=report):
             return replace(state, reports={**state.reports, report.candidate_id: report})
+        case CandidateReviewed(critique=critique):
+            return replace(state, critiques=_with_critique(state.critiques, critique))
+        case RevisionJudged(candidate_id=candidate_id, kept=kept, reason=reason):
+            dropped = state.dropped if kept else {**state.dropped, candidate_id: reason}
+            return replace(state, judged=state.judged | {candidate_id}, dropped=dropped)
+        case VotesCast(votes=votes):
+            voters = {vote.judge_id for vote in votes}
+            kept_votes = tuple(vote for vote in state.votes if vote.judge_id not in voters)
+            return replace(state, votes=(*kept_votes, *votes))
+        case SubtasksDerived(derivation=derivation):
+            return replace(state, derivation=derivation)
+        case SubtaskStarted(subtask_id=subtask_id, execution_id=execution_id):
+            return replace(state, subtask_executions={**state.subtask_executions, subtask_id: execution_id})
+        case SubtaskEnded(outcome=outcome, repository=repository):
+            outcomes = {**state.subtask_outcomes, outcome.subtask_id: outcome}
+            return replace(state, subtask_outcomes=outcomes, integration=repository or state.integration)
         case CandidatesRanked(ranking=ranking, winner_id=winner_id):
             return replace(state, ranking=ranking, winner_id=winner_id)
         case WinnerDelivered(delivered=delivered, report=report):
@@ -145,6 +191,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case RunLost(lost_agent_id=agent_id):
             lost = replace(_progress(state, agent_id), status="lost", stop_reason="lost")
             return _withdrawn(_with_agent(state, lost), agent_id)
+        case RunReassigned(lost_agent_id=agent_id, attempt=attempt):
+            return _with_agent(state, replace(_progress(state, agent_id), status="running", attempt=attempt))
         case ExecutionFinished():
             return replace(
                 state,
@@ -164,6 +212,12 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             return _withdrawn(_with_agent(state, agent), event.agent_id)
         case _:
             return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
+
+
+def _with_critique(known: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
+    """The critiques with one more; said again, a critique takes the place of the first."""
+    key = (new.round, new.reviewer_id, new.candidate_id)
+    return (*(one for one in known if (one.round, one.reviewer_id, one.candidate_id) != key), new)
 
 
 def asked(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
@@ -224,12 +278,17 @@ def _ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
 def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
     match stored.event.body:
         case RunClaimed(generation=generation, resumes=resumes):
-            agent = agent if resumes else AgentProgress(agent_id=agent.agent_id, model=agent.model)
+            if not resumes:
+                agent = AgentProgress(agent_id=agent.agent_id, model=agent.model, attempt=agent.attempt)
             return replace(agent, generation=generation, status="running", stop_reason="")
         case RunStarted(model=model):
-            return AgentProgress(agent_id=agent.agent_id, model=model, generation=agent.generation)
-        case WorkspaceCheckpointed():
-            return replace(agent, resumable=True)
+            return AgentProgress(
+                agent_id=agent.agent_id,
+                model=model,
+                generation=agent.generation,
+                resumable=True,
+                attempt=agent.attempt,
+            )
         case ModelReplied(step=step, reply=reply):
             return replace(agent, step=step, usage=agent.usage + reply.usage)
         case ToolStarted(entry=entry):

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 DEFAULT_TENANT = "default"
 DEFAULT_AGENTS = 3
 MAX_DESCRIPTION_BYTES = 64 * 1024
+MAX_PRIORITY = 9
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _EXECUTION_NAMESPACE = uuid.UUID("8d5d1b5e-6a0f-5f0e-9c39-7d6f9a0f3b11")
@@ -92,6 +94,7 @@ class PinnedRepository:
     """A repository at one commit: what every candidate of an execution starts from.
 
     `commit` is the full object id; `snapshot_of` is set when it is a snapshot of uncommitted changes on that commit.
+    A `bundle` (a git bundle) has the commits up to `commit` that the location itself lacks.
     """
 
     tenant: str
@@ -101,6 +104,7 @@ class PinnedRepository:
     subdirectory: str = ""
     credential: str = ""
     snapshot_of: str = ""
+    bundle: BlobRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +186,8 @@ class Task:
     """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content.
 
     `model_profile` names one of the installation's, or several separated by commas, which the candidates take in turn;
-    without a `planning_mode` the installation's holds.
+    without a `planning_mode` the installation's holds. Of tasks that wait, those of a higher `priority` go first, and
+    the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
     """
 
     task_id: str
@@ -206,6 +211,11 @@ class Task:
     case_id: str = ""
     story_id: str = ""
     plan_id: str = ""
+    priority: int = 0
+    caller: str = ""
+    architect_top_k: int = 0
+    derive_subtasks: bool = False
+    parent_execution_id: str = ""
 
     @property
     def execution_id(self) -> str:
@@ -217,8 +227,12 @@ class Task:
         return tuple(name.strip() for name in self.model_profile.split(",") if name.strip())
 
     def fingerprint(self) -> str:
-        """SHA-256 of the whole content: equal for a repeated request, different for another one with the same id."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the whole content: equal for a repeated request, different for another one with the same id.
+
+        Who asks, and how urgent it is, is no content.
+        """
+        content = {**asdict(self), "priority": 0, "caller": ""}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def validated(self, *, max_agents: int) -> Task:
         """This task, if it can be accepted. Raises InvalidRequest naming the field and the way out."""
@@ -239,6 +253,8 @@ class Task:
         _check_range(self.num_agents, field="num_agents", low=1, high=max_agents)
         _check_range(self.rounds, field="rounds", low=0, high=16)
         _check_range(self.attempt, field="attempt", low=1, high=10_000)
+        _check_range(self.priority, field="priority", low=0, high=MAX_PRIORITY)
+        _check_range(self.architect_top_k, field="architect_top_k", low=0, high=16)
         limits = self.constraints.limits
         _check_range(limits.max_iterations, field="constraints.max_iterations", low=1, high=10_000)
         _check_range(limits.max_tool_calls, field="constraints.max_tool_calls", low=1, high=100_000)

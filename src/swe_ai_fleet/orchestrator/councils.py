@@ -36,7 +36,7 @@ def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
     )
 
 
-def assignments(task: Task, repository: PinnedRepository, *, generation: int) -> tuple[Assignment, ...]:
+def assignments(task: Task, repository: PinnedRepository) -> tuple[Assignment, ...]:
     """One assignment for each agent of the task's council; each gets its share of what they may spend together."""
     profiles = task.profiles or ("",)
     limits = task.constraints.totals.share(task.constraints.limits, parts=task.num_agents)
@@ -48,7 +48,6 @@ def assignments(task: Task, repository: PinnedRepository, *, generation: int) ->
             task=task,
             repository=repository,
             perspective=perspective(number, profiles),
-            generation=generation,
         )
         for number in range(1, task.num_agents + 1)
     )

@@ -20,10 +20,10 @@ from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, Chec
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.approvals import Approvals
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.selection import diff_key, rank
-from swe_ai_fleet.ports import Fleet, Journal
+from swe_ai_fleet.ports import Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +59,15 @@ class Deliberation:
     Args:
         task: What is to be solved.
         repository: Where every candidate starts.
-        fleet: Where agents and checks run.
+        runs: Where agents and checks run.
         journal: The execution's own journal.
-        generation: The generation of the execution's driver; those of its runs are no lower.
-        approvals: What its agents wait for.
         known: What an earlier driver left; candidates and evidence in it stand.
     """
 
     task: Task
     repository: PinnedRepository
-    fleet: Fleet
+    runs: AgentRuns
     journal: Journal
-    generation: int
-    approvals: Approvals
     known: ExecutionState | None = None
     _candidates: list[Candidate] = field(default_factory=list[Candidate])
     _losses: list[str] = field(default_factory=list[str])
@@ -85,7 +81,7 @@ class Deliberation:
         """
         reports: dict[str, CheckReport] = {}
         async with asyncio.TaskGroup() as group:
-            for assignment in assignments(self.task, self.repository, generation=self.generation):
+            for assignment in assignments(self.task, self.repository):
                 group.create_task(self._candidate(assignment, group, reports))
         ranking = rank(self._candidates, reports)
         verdict = Verdict(
@@ -105,7 +101,7 @@ class Deliberation:
         candidate = self.known.candidates.get(assignment.agent_id) if self.known else None
         if candidate is None:
             try:
-                candidate = await self._run(assignment)
+                candidate = await self.runs.solve(assignment)
             except Fenced:
                 raise
             except FleetError as error:
@@ -127,19 +123,6 @@ class Deliberation:
         reports[candidate.candidate_id] = report
         await self.journal.append(ChecksFinished(report=report))
 
-    async def _run(self, assignment: Assignment) -> Candidate:
-        """One run to its end, through every pause; a run whose workspace was kept goes on from there."""
-        agent = self.known.agents.get(assignment.agent_id) if self.known else None
-        if agent is not None:
-            generation = max(assignment.generation, agent.generation + 1)
-            assignment = replace(assignment, generation=generation, resume=agent.resumable and agent.status != "lost")
-        while True:
-            await self.approvals.settled(assignment.agent_id)
-            candidate = await self.fleet.run(assignment)
-            if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
-                return candidate
-            assignment = replace(assignment, generation=assignment.generation + 1, resume=True)
-
     async def _check(self, candidate: Candidate) -> CheckReport:
         """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""
         assignment = CheckAssignment(
@@ -150,7 +133,7 @@ class Deliberation:
             patch=candidate.artifacts.patch,
         )
         try:
-            return await self.fleet.check(assignment)
+            return await self.runs.fleet.check(assignment)
         except FleetError as error:
             missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
             return CheckReport(candidate_id=candidate.candidate_id, results=(missing,))

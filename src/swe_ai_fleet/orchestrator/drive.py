@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Deliberation, Verdict
 from swe_ai_fleet.orchestrator.orchestrate import Delivering
@@ -168,14 +169,15 @@ class Drive:
         # Everything before this drive's claim is read before anything else is written.
         known = await approvals.refresh() if self._known else None
         self._approvals.set_result(approvals)
-        deliberation = Deliberation(
-            task=self._task,
-            repository=self._repository,
+        runs = AgentRuns(
             fleet=self._with.fleet,
             journal=journal,
-            generation=self._generation,
             approvals=approvals,
+            generation=self._generation,
             known=known,
+        )
+        deliberation = Deliberation(
+            task=self._task, repository=self._repository, runs=runs, journal=journal, known=known
         )
         verdict = await deliberation.run()
         winner = verdict.winner

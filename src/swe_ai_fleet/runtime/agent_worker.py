@@ -7,14 +7,31 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.coding_run import CodingRun
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
+from swe_ai_fleet.agents.deriving import DeriveRun
+from swe_ai_fleet.agents.judging import JudgeRun
+from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.agents.reviewing import ReviewRun
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    Candidate,
+    CheckAssignment,
+    CheckReport,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
+)
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
-from swe_ai_fleet.ports import WorkspaceProvider
+from swe_ai_fleet.ports import Clone, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.access import ToolAccess
+
+_Assigned = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +40,46 @@ class AgentWorker:
 
     workspaces: WorkspaceProvider
     runs: CodingRun
+    reviews: ReviewRun
+    judgings: JudgeRun
+    derivations: DeriveRun
     evidence: EvidenceGatherer
     access: ToolAccess
 
     async def run(self, assignment: Assignment) -> Candidate:
         """One agent run in a clone of its own, which is gone afterwards."""
-        task = assignment.task
-        environment = await self.workspaces.environment(assignment.repository, task.environment)
-        environment = replace(environment, network=self.access.hosts(task.constraints))
-        async with self.workspaces.open(
-            assignment.execution_id, assignment.agent_id, assignment.repository, environment
-        ) as clone:
+        async with self._clone(assignment, assignment.repository) as clone:
             return await self.runs.carry_out(assignment, clone)
+
+    async def review(self, assignment: ReviewAssignment) -> Critique:
+        """One review, in a clone of its own."""
+        async with self._clone(assignment, assignment.repository) as clone:
+            return await self.reviews.carry_out(assignment, clone)
+
+    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+        """One judge's votes, in a clone of the commit that the candidates started from."""
+        async with self._clone(assignment, assignment.repository) as clone:
+            return await self.judgings.carry_out(assignment, clone)
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        """A task split, with a look at the repository where there is one."""
+        if assignment.repository is None:
+            return await self.derivations.carry_out(assignment, None)
+        async with self._clone(assignment, assignment.repository) as clone:
+            return await self.derivations.carry_out(assignment, clone)
 
     async def check(self, assignment: CheckAssignment) -> CheckReport:
         """The evidence about one candidate."""
         return await self.evidence.gather(assignment)
+
+    @asynccontextmanager
+    async def _clone(self, assignment: _Assigned, repository: PinnedRepository) -> AsyncGenerator[Clone]:
+        task = assignment.task
+        environment = await self.workspaces.environment(repository, task.environment)
+        environment = replace(environment, network=self.access.hosts(task.constraints))
+        name = assignment.agent_id
+        async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
+            yield clone
 
 
 @asynccontextmanager
@@ -62,4 +103,15 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             approval_timeout_seconds=settings.approval_timeout_seconds,
         )
         evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, access=equipment.access, mask=equipment.mask)
-        yield AgentWorker(workspaces=workspaces, runs=runs, evidence=evidence, access=equipment.access)
+        services = RunServices(
+            equipment=equipment, log=log, blobs=log, audit_key=settings.audit_key.encode(), host=host
+        )
+        yield AgentWorker(
+            workspaces=workspaces,
+            runs=runs,
+            reviews=ReviewRun(services=services),
+            judgings=JudgeRun(services=services),
+            derivations=DeriveRun(services=services),
+            evidence=evidence,
+            access=equipment.access,
+        )

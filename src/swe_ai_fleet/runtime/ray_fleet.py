@@ -13,8 +13,18 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    Candidate,
+    CheckAssignment,
+    CheckReport,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
+)
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.settings import Settings
@@ -77,6 +87,18 @@ class RayFleet:
             return from_json(CheckReport, await self._call(call))
         except AgentLost:
             return from_json(CheckReport, await self._call(call))
+
+    async def review(self, assignment: ReviewAssignment) -> Critique:
+        """One review on the least busy host. Raises as `run` does."""
+        return from_json(Critique, await self._call(lambda actor: actor.review.remote(to_json(assignment))))
+
+    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+        """One judge's votes, on the least busy host. Raises as `run` does."""
+        return from_json(tuple[Vote, ...], await self._call(lambda actor: actor.judge.remote(to_json(assignment))))
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        """One task split, on the least busy host. Raises as `run` does."""
+        return from_json(Derivation, await self._call(lambda actor: actor.derive.remote(to_json(assignment))))
 
     async def warm(self) -> None:
         """Start the first host, so that the first task finds it ready; without a pool there is none to warm."""

@@ -22,6 +22,9 @@ from swe_ai_fleet.domain.candidate import (
     CheckReport,
     CheckResult,
     Delivered,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
 )
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
@@ -37,7 +40,9 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
+from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy, Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -119,6 +124,9 @@ class ScriptedFleet:
         storage: Receives events and patches.
         runs: What each agent does, by its id; the others follow `default`.
         delivered: What the evidence about a delivered branch says.
+        reviewing: What a peer says of a candidate; without it, everybody accepts everything.
+        judging: How a judge votes; without it, for the first candidate shown.
+        deriving: How a planner splits a task; without it, not at all.
     """
 
     storage: Storage
@@ -128,6 +136,12 @@ class ScriptedFleet:
     begun: list[Assignment] = field(default_factory=list[Assignment])
     cancelled: list[str] = field(default_factory=list[str])
     checked: list[CheckAssignment] = field(default_factory=list[CheckAssignment])
+    reviewing: Callable[[ReviewAssignment], Critique] | None = None
+    judging: Callable[[JudgeAssignment], tuple[Vote, ...]] | None = None
+    deriving: Callable[[DeriveAssignment], Derivation] | None = None
+    reviewed: list[ReviewAssignment] = field(default_factory=list[ReviewAssignment])
+    judged: list[JudgeAssignment] = field(default_factory=list[JudgeAssignment])
+    derived: list[DeriveAssignment] = field(default_factory=list[DeriveAssignment])
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def started(self, count: int) -> None:
@@ -186,6 +200,41 @@ class ScriptedFleet:
             raise script.check_fault
         return CheckReport(candidate_id=assignment.candidate_id, results=script.checks)
 
+    async def review(self, assignment: ReviewAssignment) -> Critique:
+        """What the script's reviewer says."""
+        self.reviewed.append(assignment)
+        if self.reviewing is not None:
+            return self.reviewing(assignment)
+        return Critique(
+            reviewer_id=assignment.reviewer_id,
+            candidate_id=assignment.candidate.candidate_id,
+            round=assignment.round,
+            verdict=ReviewVerdict.ACCEPT,
+            score=1.0,
+            content="fine",
+            usage=Usage(model_calls=1),
+            at=_now(),
+        )
+
+    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+        """How the script's judge votes."""
+        self.judged.append(assignment)
+        if self.judging is not None:
+            return self.judging(assignment)
+        order = tuple(one.candidate_id for one in assignment.candidates)
+        return tuple(
+            Vote(judge_id=assignment.judge_id, sample=sample, order=order, choice=order[0], reason="the first")
+            for sample in range(1, assignment.samples + 1)
+        )
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        """How the script's planner splits a task."""
+        self.derived.append(assignment)
+        if self.deriving is not None:
+            return self.deriving(assignment)
+        only = Subtask(subtask_id="all", description=assignment.task.description, role=assignment.task.role)
+        return Derivation(derivation_id="scripted", subtasks=(only,))
+
     async def _hand_in(self, assignment: Assignment, script: ScriptedRun, head: str, journal: Journal) -> Candidate:
         patch = f"diff of {assignment.agent_id}\n".encode() if script.patch is None else script.patch
         ref = None
@@ -219,6 +268,9 @@ class ScriptedFleet:
             submitted_at=_now(),
             model="scripted",
             error=script.error,
+            author_id=assignment.author_id,
+            round=assignment.revision.round if assignment.revision else 0,
+            revises=assignment.revision.candidate.candidate_id if assignment.revision else "",
         )
 
 

@@ -181,7 +181,7 @@ COMPONENT_STATE_DEGRADED: ComponentState
 COMPONENT_STATE_DOWN: ComponentState
 
 class DeliberateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,8 @@ class DeliberateRequest(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECT_TOP_K_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -214,7 +216,9 @@ class DeliberateRequest(_message.Message):
     memory: MemoryOptions
     tools: _containers.RepeatedScalarFieldContainer[str]
     attempt: int
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ...) -> None: ...
+    priority: int
+    architect_top_k: int
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
     __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage")
@@ -266,7 +270,7 @@ class DeliberationUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[DeliberationStatus, str]] = ..., progress_percent: _Optional[int] = ..., current_step: _Optional[str] = ..., current_agent: _Optional[str] = ..., partial_result: _Optional[_Union[DeliberationResult, _Mapping]] = ..., sequence: _Optional[int] = ..., event: _Optional[_Union[ExecutionEvent, _Mapping]] = ..., final: _Optional[_Union[DeliberateResponse, _Mapping]] = ...) -> None: ...
 
 class DeliberationResult(_message.Message):
-    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates")
+    __slots__ = ("proposal", "checks", "score", "rank", "candidate_id", "patch", "artifacts", "operations", "critiques", "stop_reason", "usage", "audit_head", "duplicates", "reason", "evidence_score", "review_score", "vote_share", "votes", "revises", "round", "dropped_reason")
     PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
@@ -280,6 +284,14 @@ class DeliberationResult(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     AUDIT_HEAD_FIELD_NUMBER: _ClassVar[int]
     DUPLICATES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_SCORE_FIELD_NUMBER: _ClassVar[int]
+    REVIEW_SCORE_FIELD_NUMBER: _ClassVar[int]
+    VOTE_SHARE_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
+    REVISES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_REASON_FIELD_NUMBER: _ClassVar[int]
     proposal: Proposal
     checks: CheckSuite
     score: float
@@ -293,7 +305,15 @@ class DeliberationResult(_message.Message):
     usage: Usage
     audit_head: str
     duplicates: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ...) -> None: ...
+    reason: str
+    evidence_score: float
+    review_score: float
+    vote_share: float
+    votes: _containers.RepeatedCompositeFieldContainer[Vote]
+    revises: str
+    round: int
+    dropped_reason: str
+    def __init__(self, proposal: _Optional[_Union[Proposal, _Mapping]] = ..., checks: _Optional[_Union[CheckSuite, _Mapping]] = ..., score: _Optional[float] = ..., rank: _Optional[int] = ..., candidate_id: _Optional[str] = ..., patch: _Optional[_Union[Patch, _Mapping]] = ..., artifacts: _Optional[_Union[Artifacts, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[ToolOperation, _Mapping]]] = ..., critiques: _Optional[_Iterable[_Union[Critique, _Mapping]]] = ..., stop_reason: _Optional[_Union[StopReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., audit_head: _Optional[str] = ..., duplicates: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., evidence_score: _Optional[float] = ..., review_score: _Optional[float] = ..., vote_share: _Optional[float] = ..., votes: _Optional[_Iterable[_Union[Vote, _Mapping]]] = ..., revises: _Optional[str] = ..., round: _Optional[int] = ..., dropped_reason: _Optional[str] = ...) -> None: ...
 
 class Proposal(_message.Message):
     __slots__ = ("author_id", "author_role", "content", "created_at_ms", "revisions")
@@ -310,7 +330,7 @@ class Proposal(_message.Message):
     def __init__(self, author_id: _Optional[str] = ..., author_role: _Optional[str] = ..., content: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., revisions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Critique(_message.Message):
-    __slots__ = ("reviewer_id", "round", "verdict", "score", "content", "findings", "created_at_ms")
+    __slots__ = ("reviewer_id", "round", "verdict", "score", "content", "findings", "created_at_ms", "details", "usage", "error_message")
     REVIEWER_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +338,9 @@ class Critique(_message.Message):
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     reviewer_id: str
     round: int
     verdict: Verdict
@@ -325,7 +348,40 @@ class Critique(_message.Message):
     content: str
     findings: _containers.RepeatedScalarFieldContainer[str]
     created_at_ms: int
-    def __init__(self, reviewer_id: _Optional[str] = ..., round: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., score: _Optional[float] = ..., content: _Optional[str] = ..., findings: _Optional[_Iterable[str]] = ..., created_at_ms: _Optional[int] = ...) -> None: ...
+    details: _containers.RepeatedCompositeFieldContainer[Finding]
+    usage: Usage
+    error_message: str
+    def __init__(self, reviewer_id: _Optional[str] = ..., round: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., score: _Optional[float] = ..., content: _Optional[str] = ..., findings: _Optional[_Iterable[str]] = ..., created_at_ms: _Optional[int] = ..., details: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("text", "file", "line", "must_fix")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    MUST_FIX_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    file: str
+    line: int
+    must_fix: bool
+    def __init__(self, text: _Optional[str] = ..., file: _Optional[str] = ..., line: _Optional[int] = ..., must_fix: _Optional[bool] = ...) -> None: ...
+
+class Vote(_message.Message):
+    __slots__ = ("judge_id", "sample", "order", "choice", "reason", "error_message", "usage")
+    JUDGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    judge_id: str
+    sample: int
+    order: _containers.RepeatedScalarFieldContainer[str]
+    choice: str
+    reason: str
+    error_message: str
+    usage: Usage
+    def __init__(self, judge_id: _Optional[str] = ..., sample: _Optional[int] = ..., order: _Optional[_Iterable[str]] = ..., choice: _Optional[str] = ..., reason: _Optional[str] = ..., error_message: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
 
 class GetDeliberationResultRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -359,7 +415,7 @@ class GetDeliberationResultResponse(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., duration_ms: _Optional[int] = ..., error_message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class OrchestrateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "options", "case_id", "story_id", "plan_id", "context_options", "repo", "context", "model_profile", "approval", "delivery", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "options", "case_id", "story_id", "plan_id", "context_options", "repo", "context", "model_profile", "approval", "delivery", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +436,7 @@ class OrchestrateRequest(_message.Message):
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -400,7 +457,8 @@ class OrchestrateRequest(_message.Message):
     memory: MemoryOptions
     tools: _containers.RepeatedScalarFieldContainer[str]
     attempt: int
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ...) -> None: ...
+    priority: int
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., options: _Optional[_Union[OrchestratorOptions, _Mapping]] = ..., case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., plan_id: _Optional[str] = ..., context_options: _Optional[_Union[ContextOptions, _Mapping]] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class OrchestrateResponse(_message.Message):
     __slots__ = ("winner", "candidates", "execution_id", "duration_ms", "metadata", "status", "commit_sha", "branch", "subtasks", "audit_head", "usage")
@@ -883,7 +941,7 @@ class SubmitTaskResponse(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt")
+    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -906,6 +964,10 @@ class Execution(_message.Message):
     SUBTASKS_FIELD_NUMBER: _ClassVar[int]
     PARENT_EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     kind: ExecutionKind
@@ -928,7 +990,11 @@ class Execution(_message.Message):
     subtasks: _containers.RepeatedCompositeFieldContainer[SubtaskResult]
     parent_execution_id: str
     attempt: int
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    priority: int
+    caller: str
+    owner: str
+    superseded: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ...) -> None: ...
 
 class AgentProgress(_message.Message):
     __slots__ = ("agent_id", "status", "step", "last_tool", "usage", "stop_reason")

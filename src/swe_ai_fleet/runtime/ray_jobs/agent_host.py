@@ -7,7 +7,13 @@ import os
 from contextlib import AsyncExitStack
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    CheckAssignment,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
+)
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
@@ -45,6 +51,21 @@ class AgentHost:
         """Carry out a `CheckAssignment`; the `CheckReport`."""
         worker = await self._open()
         return to_json(await worker.check(from_json(CheckAssignment, assignment)))
+
+    async def review(self, assignment: bytes) -> bytes:
+        """Carry out a `ReviewAssignment`; the `Critique`."""
+        worker = await self._open()
+        return to_json(await worker.review(from_json(ReviewAssignment, assignment)))
+
+    async def judge(self, assignment: bytes) -> bytes:
+        """Carry out a `JudgeAssignment`; the `Vote`s."""
+        worker = await self._open()
+        return to_json(await worker.judge(from_json(JudgeAssignment, assignment)))
+
+    async def derive(self, assignment: bytes) -> bytes:
+        """Carry out a `DeriveAssignment`; the `Derivation`."""
+        worker = await self._open()
+        return to_json(await worker.derive(from_json(DeriveAssignment, assignment)))
 
     async def close(self) -> None:
         """Close connections and whatever still runs."""

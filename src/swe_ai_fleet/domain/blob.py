@@ -1,0 +1,15 @@
+"""Large content by reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobRef:
+    """Something too large for an event, by reference. `name` is `<tenant>/<execution>/<sha256>`; `size` in bytes."""
+
+    name: str
+    digest: str
+    size: int
+    media_type: str = "application/octet-stream"

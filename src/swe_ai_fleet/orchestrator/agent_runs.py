@@ -1,0 +1,89 @@
+"""Runs carried through whatever befalls them: pauses for people, hosts that die, orchestrators that took over."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from swe_ai_fleet.domain.candidate import Assignment, Candidate
+from swe_ai_fleet.domain.errors import AgentLost
+from swe_ai_fleet.domain.event import RunReassigned
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.approvals import Approvals
+from swe_ai_fleet.ports import Fleet, Journal
+
+MAX_ATTEMPTS = 5
+"""Processes that may be lost under one run before the run itself counts as lost."""
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class AgentRuns:
+    """The runs of one driven execution.
+
+    Args:
+        fleet: Where they run.
+        journal: The execution's own.
+        approvals: What they wait for.
+        generation: The driver's; that of each run is no lower.
+        known: What an earlier driver left.
+    """
+
+    fleet: Fleet
+    journal: Journal
+    approvals: Approvals
+    generation: int
+    known: ExecutionState | None = None
+    _generations: dict[str, int] = field(default_factory=dict[str, int])
+
+    async def solve(self, assignment: Assignment) -> Candidate:
+        """One run to its end. It goes on from its log wherever an earlier process left it.
+
+        Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
+        """
+        agent_id = assignment.agent_id
+        resume = bool((agent := self._agent(agent_id)) and agent.resumable and agent.status != "lost")
+
+        async def once(generation: int) -> Candidate:
+            nonlocal resume
+            while True:
+                await self.approvals.settled(agent_id)
+                attempt = replace(assignment, generation=generation, resume=resume)
+                # Whatever becomes of this process, the next one finds what it wrote.
+                resume = True
+                candidate = await self.fleet.run(attempt)
+                if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
+                    return candidate
+                generation = self._next(agent_id)
+
+        return await self.attempt(agent_id, once)
+
+    async def attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
+        """The value of a call that takes the generation of its run, tried again where its process is lost.
+
+        Raises AgentLost after `MAX_ATTEMPTS` processes, and what the call raises.
+        """
+        agent = self._agent(agent_id)
+        attempt = agent.attempt if agent else 1
+        while True:
+            try:
+                return await call(self._next(agent_id))
+            except AgentLost as error:
+                attempt += 1
+                if attempt > MAX_ATTEMPTS:
+                    raise
+                lost = RunReassigned(lost_agent_id=agent_id, reason=str(error), attempt=attempt)
+                await self.journal.append(lost)
+
+    def _next(self, agent_id: str) -> int:
+        """A generation that no process of this run has had."""
+        agent = self._agent(agent_id)
+        last = max(self._generations.get(agent_id, 0), agent.generation if agent else 0)
+        self._generations[agent_id] = max(self.generation, last + 1)
+        return self._generations[agent_id]
+
+    def _agent(self, agent_id: str) -> AgentProgress | None:
+        return self.known.agents.get(agent_id) if self.known else None

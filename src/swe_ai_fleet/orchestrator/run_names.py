@@ -1,0 +1,20 @@
+"""What the runs of a deliberation are called in the log: one id, one subject, one audit chain each."""
+
+from __future__ import annotations
+
+PLANNER = "planner"
+
+
+def revision_run(author_id: str, round_number: int) -> str:
+    """The run in which an author revises its candidate; the candidate has the same id."""
+    return f"{author_id}-r{round_number}"
+
+
+def review_run(reviewer_id: str, candidate_id: str, round_number: int) -> str:
+    """The run in which a peer reviews a candidate."""
+    return f"{reviewer_id}-reviews-{candidate_id}-{round_number}"
+
+
+def judge_run(judge_id: str) -> str:
+    """The run in which a judge votes."""
+    return f"{judge_id}-judges"
