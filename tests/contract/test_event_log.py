@@ -147,15 +147,24 @@ async def test_of_two_fresh_journals_one_wins(log: Log) -> None:
     assert notes(await everything(log, who)) == [name for name in outcomes if name != "refused"]
 
 
-async def test_continuing_goes_on_with_ids_of_its_own(log: Log) -> None:
+async def test_every_generation_has_ids_of_its_own(log: Log) -> None:
     who = writer()
-    for _ in range(3):
-        async with log.journal(who) as journal:
+    async with log.journal(who) as journal:
+        for _ in range(3):
             await journal.append(note("x"))
     async with log.journal(writer(execution_id=who.execution_id, generation=2)) as journal:
         await journal.append(RunClaimed(generation=2, host="b"))
     ids = [one.event.id for one in await everything(log, who)]
     assert [one.split("/", 2)[2] for one in ids] == ["1/1", "1/2", "1/3", "2/1"]
+
+
+async def test_a_generation_is_opened_once(log: Log) -> None:
+    who = writer()
+    async with log.journal(who, fresh=True) as journal:
+        await journal.append(note("x"))
+    with pytest.raises(Fenced):
+        async with log.journal(who):
+            pass
 
 
 async def test_a_take_over_fences_the_writer_before_it(log: Log) -> None:
@@ -186,16 +195,36 @@ async def test_a_take_over_lets_the_old_owner_in_until_its_claim_stands(log: Log
     assert notes(await everything(log, old)) == ["one", "two", "three"]
 
 
-async def test_writers_of_one_generation_fence_each_other(log: Log) -> None:
+async def test_of_two_claims_of_one_generation_one_stands(log: Log) -> None:
     who = writer()
     async with log.journal(who, fresh=True) as first:
         await first.append(note("one"))
+    rivals = writer(execution_id=who.execution_id, generation=2)
     with pytest.raises(Fenced):
-        async with log.journal(who) as second:
-            async with log.journal(who) as third:
+        async with log.journal(rivals) as second:
+            async with log.journal(rivals) as third:
                 await third.append(note("third"))
             await second.append(note("second"))
     assert notes(await everything(log, who)) == ["one", "third"]
+
+
+async def test_many_may_tell_an_execution_something(log: Log) -> None:
+    control = writer("~", generation=0)
+    told = await asyncio.gather(*(log.tell(control, note(str(number))) for number in range(8)))
+    stored = await everything(log, control)
+    assert sorted(notes(stored)) == [str(number) for number in range(8)]
+    assert sorted(one.sequence for one in told) == [one.sequence for one in stored]
+    assert len({one.event.id for one in stored}) == 8
+    heads = [one.event.execution_id async for one in log.heads() if one is not None]
+    assert heads.count(control.execution_id) == 8
+
+
+async def test_one_writer_is_read_alone(log: Log) -> None:
+    execution_id = str(uuid.uuid4())
+    for agent_id in ("agent-1", "agent-2"):
+        async with log.journal(writer(agent_id, execution_id=execution_id), fresh=True) as journal:
+            await journal.append(note(agent_id))
+    assert notes([one async for one in log.read("acme", execution_id, agent_id="agent-2")]) == ["agent-2"]
 
 
 async def test_a_lower_generation_cannot_take_over(log: Log) -> None:

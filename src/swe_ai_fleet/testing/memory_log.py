@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, NotFound, Unavailable
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.ports import Journal
 
 
@@ -59,18 +59,26 @@ class MemoryLog:
         """The journal of a writer's subject; leaving the context flushes it. Entering may raise Fenced."""
         return self._journal(writer, fresh)
 
+    async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
+        """Append one event to a subject that many may write."""
+        ordinal = self.last((writer.tenant, writer.execution_id, writer.agent_id))[2] + 1
+        event = writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
+        return StoredEvent(sequence=self.store(writer, ordinal, to_json(event)), event=event)
+
     async def read(
-        self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
+        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
     ) -> AsyncGenerator[StoredEvent]:
-        """An execution's events from a sequence number on; with `follow` without an end."""
-        wanted = (tenant, execution_id)
-        async for stored in self._select(lambda record: record.subject[:2] == wanted, from_sequence, follow):
+        """An execution's events, or one writer's, from a sequence number on; with `follow` without an end."""
+        wanted = (tenant, execution_id, agent_id) if agent_id else (tenant, execution_id)
+        places = len(wanted)
+        async for stored in self._select(lambda record: record.subject[:places] == wanted, from_sequence, follow):
             if stored is not None:
                 yield stored
 
     async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """What all executions themselves say; with `follow` a None after everything stored before the call."""
-        async for stored in self._select(lambda record: record.subject[2] == EXECUTION_SUBJECT, 0, follow):
+        """What all executions say and are told; with `follow` a None after everything stored before the call."""
+        heads = (EXECUTION_SUBJECT, CONTROL_SUBJECT)
+        async for stored in self._select(lambda record: record.subject[2] in heads, 0, follow):
             if stored is not None or follow:
                 yield stored
 
@@ -170,10 +178,10 @@ class MemoryJournal:
         self._writer = writer
         self._fresh = fresh
         self._subject = (writer.tenant, writer.execution_id, writer.agent_id)
-        self._sequence, generation, ordinal = (0, 0, 0) if fresh else log.last(self._subject)
-        if generation > writer.generation:
+        self._sequence, generation, _ = (0, -1, 0) if fresh else log.last(self._subject)
+        if self._sequence and generation >= writer.generation:
             raise Fenced(f"{'.'.join(self._subject)} belongs to generation {generation}")
-        self._ordinal = ordinal if generation == writer.generation else 0
+        self._ordinal = 0
         self._owner = False
         self._queue: deque[tuple[int, bytes]] = deque()
         self._fault: FleetError | None = None

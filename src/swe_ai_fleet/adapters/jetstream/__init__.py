@@ -13,7 +13,8 @@ from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, StoredMessage
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault
-from swe_ai_fleet.adapters.jetstream.journal import journal
+from swe_ai_fleet.adapters.jetstream.journal import journal, tell
+from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
@@ -21,9 +22,9 @@ from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.wire import event_of
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import StoredEvent, Writer
+from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.ports import Journal, KeyValue
 
 __all__ = ["Credentials", "JetStream", "Ping", "StreamSettings", "StreamUsage"]
 
@@ -85,18 +86,32 @@ class JetStream:
         """Create or update every stream. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
         await streams.ensure(self._connection, self._settings, patience=self._patience)
 
+    async def bucket(self, name: str, *, ttl_seconds: float = 0.0) -> KeyValue:
+        """A key-value bucket, made where there is none; values vanish `ttl_seconds` after they were put (0: never).
+
+        Raises PreconditionFailed, ResourceExhausted, Unavailable.
+        """
+        await streams.ensure_bucket(
+            self._connection, self._settings, name, ttl_seconds=ttl_seconds, patience=self._patience
+        )
+        return JetStreamKeyValue(self._connection, name, patience=self._patience)
+
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
         """The journal of a writer's subject; leaving the context flushes it.
 
-        Entering raises Fenced when a higher generation owns the subject already. A take-over appends its claim first
+        Entering raises Fenced when the writer's own generation or a higher one has written already. A take-over appends its claim first
         and reads the log after that, since the old owner may write until the claim stands.
         """
         return journal(self._connection, self._blobs, writer, fresh=fresh, patience=self._patience)
 
+    async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
+        """Append one event to a subject that many may write. Raises ResourceExhausted, Unavailable."""
+        return await tell(self._connection, self._blobs, writer, body, patience=self._patience)
+
     async def read(
-        self, tenant: str, execution_id: str, *, from_sequence: int = 0, follow: bool = False
+        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
     ) -> AsyncGenerator[StoredEvent]:
-        """An execution's events from a sequence number on; with `follow` without an end.
+        """An execution's events, or one writer's, from a sequence number on; with `follow` without an end.
 
         Raises:
             NotFound: There are no streams yet, or a large event's body is gone.
@@ -104,17 +119,19 @@ class JetStream:
             Unavailable: NATS did not answer in time; once following there is no such limit.
         """
         subject = subjects.execution_filter(tenant, execution_id)
+        if agent_id:
+            subject = subjects.event_subject(tenant, execution_id, agent_id)
         async with aclosing(self._messages(subject, from_sequence=from_sequence, follow=follow)) as stored:
             async for message in stored:
                 if message is not None:
                     yield await self._event(message)
 
     async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """What all executions themselves say; with `follow` a None after everything stored before the call.
+        """What all executions say and are told; with `follow` a None after everything stored before the call.
 
         One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
         """
-        async with aclosing(self._messages(subjects.ALL_HEADS, from_sequence=0, follow=follow)) as stored:
+        async with aclosing(self._messages(*subjects.ALL_HEADS, from_sequence=0, follow=follow)) as stored:
             async for message in stored:
                 if message is not None:
                     try:
@@ -165,9 +182,9 @@ class JetStream:
         """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
         return await streams.usage(self._connection, self._settings, patience=self._patience)
 
-    def _messages(self, subject: str, *, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
+    def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
         return messages(
-            self._connection, subjects.EVENTS, subject, start=from_sequence, follow=follow, patience=self._patience
+            self._connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, patience=self._patience
         )
 
     async def _event(self, message: StoredMessage) -> StoredEvent:

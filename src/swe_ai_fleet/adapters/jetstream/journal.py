@@ -30,7 +30,7 @@ from swe_ai_fleet.adapters.jetstream.wire import (
 )
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavailable
-from swe_ai_fleet.domain.event import Event, EventBody, Writer
+from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.ports import BlobStore
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +55,6 @@ class JetStreamJournal:
         fresh: bool,
         patience: float,
         sequence: int = 0,
-        ordinal: int = 0,
     ) -> None:
         self._connection = connection
         self._blobs = blobs
@@ -64,8 +63,8 @@ class JetStreamJournal:
         self._fresh = fresh
         self._patience = patience
         self._sequence = sequence
-        self._ordinal = ordinal
-        self._durable = ordinal
+        self._ordinal = 0
+        self._durable = 0
         self._owner = False
         self._queue: deque[_Entry] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -193,22 +192,19 @@ async def journal(
     """A writer's journal; the end of the context flushes it.
 
     Raises:
-        Fenced: A higher generation owns the subject already.
+        Fenced: A writer of this generation or a higher one owns the subject already.
         Unavailable: NATS did not answer within `patience` seconds.
     """
-    sequence = ordinal = 0
+    sequence = 0
     if not fresh:
         subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
         last = await last_message(connection, subjects.EVENTS, subject, patience=patience)
         if last is not None:
             sequence = last.sequence
-            generation, last_ordinal = place_of(last.headers.get(MESSAGE_ID, ""))
-            if generation > writer.generation:
+            generation, _ = place_of(last.headers.get(MESSAGE_ID, ""))
+            if generation >= writer.generation:
                 raise Fenced(f"{subject} belongs to generation {generation}")
-            ordinal = last_ordinal if generation == writer.generation else 0
-    opened = JetStreamJournal(
-        connection, blobs, writer, fresh=fresh, patience=patience, sequence=sequence, ordinal=ordinal
-    )
+    opened = JetStreamJournal(connection, blobs, writer, fresh=fresh, patience=patience, sequence=sequence)
     try:
         try:
             yield opened
@@ -225,6 +221,40 @@ async def journal(
         await opened.flush()
     finally:
         await opened.close()
+
+
+async def tell(
+    connection: Connection, blobs: BlobStore, writer: Writer, body: EventBody, *, patience: float
+) -> StoredEvent:
+    """Append one event to a subject that many may write, behind whatever stands there.
+
+    Raises:
+        ResourceExhausted: There is no room.
+        Unavailable: NATS did not answer within `patience` seconds.
+    """
+    subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
+    backoff = Backoff.lasting(patience)
+    sent: dict[bytes, Event] = {}
+    at = datetime.now(UTC).isoformat()
+    while True:
+        last = await last_message(connection, subjects.EVENTS, subject, patience=patience)
+        if last is not None and last.data in sent:
+            return StoredEvent(sequence=last.sequence, event=sent[last.data])
+        _, ordinal = place_of(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
+        event = writer.event(body, ordinal=ordinal + 1, at=at)
+        payload = to_json(event)
+        if len(payload) > MAX_EVENT_BYTES:
+            payload = await spilled(event, blobs)
+        headers = {MESSAGE_ID: message_id(event), EXPECTED_SEQUENCE: str(last.sequence if last else 0)}
+        sent[payload] = event
+        try:
+            ack = await connection.publish(subject, payload, headers=headers, patience=None, backoff=backoff)
+        except Refused as refusal:
+            if not refusal.fault.conflict:
+                raise refusal.fault.as_fleet_error() from refusal
+            await backoff.wait(refusal)
+        else:
+            return StoredEvent(sequence=ack.sequence, event=event)
 
 
 def _again(fault: FleetError) -> FleetError:

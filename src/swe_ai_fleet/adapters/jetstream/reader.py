@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -52,9 +52,9 @@ class _Place:
 
 
 async def messages(
-    connection: Connection, stream: str, subject: str, *, start: int = 1, follow: bool, patience: float
+    connection: Connection, stream: str, *wanted: str, start: int = 1, follow: bool, patience: float
 ) -> AsyncGenerator[StoredMessage | None, None]:
-    """Messages of a subject (wildcards allowed) from a sequence number on, oldest first.
+    """Messages of some subjects (wildcards allowed) from a sequence number on, oldest first.
 
     None is yielded once, when everything stored at the time of the call has been; without `follow` that is the end.
     With it, reading goes on until the generator is closed, however long the server is away.
@@ -62,7 +62,7 @@ async def messages(
     Args:
         connection: To read over.
         stream: Its name.
-        subject: What to read of it.
+        wanted: The subjects to read of it.
         start: First sequence number wanted.
         follow: Whether to wait for more.
         patience: Seconds to wait for a server that does not answer; once following, there is no such limit.
@@ -71,8 +71,8 @@ async def messages(
         NotFound: The stream does not exist.
         Unavailable: The server did not answer in time.
     """
-    newest = await last_message(connection, stream, subject, patience=patience)
-    until = newest.sequence if newest is not None else 0
+    newest = [await last_message(connection, stream, subject, patience=patience) for subject in wanted]
+    until = max((last.sequence for last in newest if last is not None), default=0)
     position = max(start, 1)
     caught_up = until < position
     if caught_up:
@@ -81,7 +81,7 @@ async def messages(
             return
     backoff = Backoff.lasting(patience)
     while True:
-        consumer = _Consumer(connection, stream, subject, position)
+        consumer = _Consumer(connection, stream, wanted, position)
         try:
             async for message, pending in consumer.messages():
                 backoff = Backoff.lasting(None if follow else patience)
@@ -95,7 +95,7 @@ async def messages(
                     if not follow:
                         return
         except _Broken as reason:
-            _log.debug("nats.consumer_replaced", stream=stream, subject=subject, reason=str(reason))
+            _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
             await backoff.wait(reason)
         except ApiFault as fault:
             if not fault.passing:
@@ -106,11 +106,11 @@ async def messages(
 
 
 class _Consumer:
-    def __init__(self, connection: Connection, stream: str, subject: str, start: int) -> None:
+    def __init__(self, connection: Connection, stream: str, wanted: Sequence[str], start: int) -> None:
         self._connection = connection
         self._stream = stream
         self._name = f"read-{secrets.token_hex(8)}"
-        self._subject = subject
+        self._wanted = wanted
         self._start = start
         self._inbox = f"_INBOX.{secrets.token_hex(12)}"
         self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -159,7 +159,7 @@ class _Consumer:
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": self._start,
             "ack_policy": "none",
-            "filter_subject": self._subject,
+            "filter_subjects": list(self._wanted),
             "inactive_threshold": _INACTIVE_SECONDS * _NANOSECONDS,
             "mem_storage": True,
             "num_replicas": 1,

@@ -49,16 +49,35 @@ async def ensure(connection: Connection, settings: StreamSettings, *, patience: 
         Unavailable: It does not answer within `patience` seconds.
     """
     for config in _configurations(settings):
-        name = config["name"]
+        await _ensure_one(connection, config, patience=patience)
+
+
+async def _ensure_one(connection: Connection, config: Mapping[str, object], *, patience: float) -> None:
+    name = config["name"]
+    try:
+        await connection.api(f"STREAM.CREATE.{name}", config, patience=patience)
+    except ApiFault as fault:
+        if fault.error_code != _NAME_IN_USE:
+            raise fault.as_fleet_error() from fault
         try:
-            await connection.api(f"STREAM.CREATE.{name}", config, patience=patience)
-        except ApiFault as fault:
-            if fault.error_code != _NAME_IN_USE:
-                raise fault.as_fleet_error() from fault
-            try:
-                await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
-            except ApiFault as refusal:
-                raise refusal.as_fleet_error() from refusal
+            await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
+        except ApiFault as refusal:
+            raise refusal.as_fleet_error() from refusal
+
+
+async def ensure_bucket(
+    connection: Connection, settings: StreamSettings, bucket: str, *, ttl_seconds: float, patience: float
+) -> None:
+    """Create a key-value bucket or bring it up to the settings. Raises as `ensure` does."""
+    name = f"KV_{bucket}"
+    config = _stream(settings, name, [f"$KV.{bucket}.>"])
+    config |= {
+        "max_age": int(ttl_seconds * _NANOSECONDS),
+        "max_msgs_per_subject": 1,
+        "allow_rollup_hdrs": True,
+        "duplicate_window": int(min(ttl_seconds or 120.0, 120.0) * _NANOSECONDS),
+    }
+    await _ensure_one(connection, config, patience=patience)
 
 
 async def usage(connection: Connection, settings: StreamSettings, *, patience: float) -> Mapping[str, StreamUsage]:

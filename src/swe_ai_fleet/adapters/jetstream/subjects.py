@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
 EVENTS = "AGENT_EVENTS"
@@ -25,7 +25,7 @@ STREAM_SUBJECTS = {
     DEAD_LETTERS: "agent.dlq.>",
 }
 
-ALL_HEADS = f"agent.events.*.*.{EXECUTION_SUBJECT}"
+ALL_HEADS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
 
 
 def token(text: str) -> str:

@@ -1,0 +1,99 @@
+"""Small values by key, in the layout of a JetStream key-value bucket that every NATS client reads."""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+
+from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.streams import last_message
+from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
+from swe_ai_fleet.ports import KeyValueEntry
+
+_OPERATION = "KV-Operation"
+_KEY = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream behind a bucket, as every NATS client names it."""
+    return f"KV_{bucket}"
+
+
+class JetStreamKeyValue:
+    """A `KeyValue` in one bucket."""
+
+    def __init__(self, connection: Connection, bucket: str, *, patience: float) -> None:
+        self._connection = connection
+        self._bucket = bucket
+        self._stream = bucket_stream(bucket)
+        self._patience = patience
+
+    async def get(self, key: str) -> KeyValueEntry | None:
+        """The value, None where there is none (any more). Raises InvalidRequest, Unavailable."""
+        found = await last_message(self._connection, self._stream, self._subject(key), patience=self._patience)
+        return None if found is None else self._entry(found)
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        """Store a value; its revision. With a `revision` only on that one (0: only where there is none).
+
+        Raises Fenced where somebody else changed it, InvalidRequest, ResourceExhausted, Unavailable.
+        """
+        subject = self._subject(key)
+        headers: dict[str, str] = {}
+        if revision is not None:
+            headers[EXPECTED_SEQUENCE] = str(await self._expected(key, revision))
+        try:
+            ack = await self._connection.publish(subject, value, headers=headers, patience=self._patience)
+        except Refused as refusal:
+            if not refusal.fault.conflict:
+                raise refusal.fault.as_fleet_error() from refusal
+            now = await self.get(key)
+            if refusal.unanswered and now is not None and now.value == value:
+                return now.revision
+            raise Fenced(f"{key} was changed by somebody else") from refusal
+        return ack.sequence
+
+    async def delete(self, key: str) -> None:
+        """Remove a value; nothing happens where there is none. Raises InvalidRequest, Unavailable."""
+        if await self.get(key) is None:
+            return
+        try:
+            await self._connection.publish(
+                self._subject(key), b"", headers={_OPERATION: "DEL"}, patience=self._patience
+            )
+        except Refused as refusal:
+            raise refusal.fault.as_fleet_error() from refusal
+
+    async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
+        """Everything under keys that begin so, by key. Raises Unavailable."""
+        found: dict[str, KeyValueEntry] = {}
+        stored = messages(
+            self._connection, self._stream, f"$KV.{self._bucket}.>", follow=False, patience=self._patience
+        )
+        async with aclosing(stored):
+            async for message in stored:
+                entry = self._entry(message) if message is not None else None
+                if entry is not None and entry.key.startswith(prefix):
+                    found[entry.key] = entry
+        return tuple(found[key] for key in sorted(found))
+
+    async def _expected(self, key: str, revision: int) -> int:
+        """The sequence to expect; a removed value's marker stands where there is none."""
+        if revision:
+            return revision
+        last = await last_message(self._connection, self._stream, self._subject(key), patience=self._patience)
+        return last.sequence if last is not None and _OPERATION in last.headers else 0
+
+    def _entry(self, message: StoredMessage) -> KeyValueEntry | None:
+        if _OPERATION in message.headers:
+            return None
+        key = message.subject.removeprefix(f"$KV.{self._bucket}.")
+        return KeyValueEntry(key=key, value=message.data, revision=message.sequence)
+
+    def _subject(self, key: str) -> str:
+        if not _KEY.fullmatch(key):
+            raise InvalidRequest(f"{key[:64]!r} cannot be a key")
+        return f"$KV.{self._bucket}.{key}"

@@ -1,0 +1,98 @@
+"""What every key-value store does: in memory and on a real JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+
+
+@pytest.fixture
+async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=5.0) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+async def store(request: pytest.FixtureRequest, jetstream: JetStream) -> KeyValue:
+    if request.param == "memory":
+        return MemoryKeyValue()
+    name = f"test-{uuid.uuid4().hex}"
+    await jetstream.bucket(name)
+    return await jetstream.bucket(name)
+
+
+async def test_what_was_put_is_there_until_it_is_removed(store: KeyValue) -> None:
+    assert await store.get("a.b") is None
+    first = await store.put("a.b", b"one")
+    second = await store.put("a.b", b"two")
+    assert second > first
+    found = await store.get("a.b")
+    assert found is not None
+    assert (found.key, found.value, found.revision) == ("a.b", b"two", second)
+    await store.delete("a.b")
+    await store.delete("a.b")
+    assert await store.get("a.b") is None
+
+
+async def test_a_change_names_the_revision_it_knows(store: KeyValue) -> None:
+    first = await store.put("key", b"one", revision=0)
+    with pytest.raises(Fenced):
+        await store.put("key", b"rival", revision=0)
+    await store.put("key", b"two", revision=first)
+    with pytest.raises(Fenced):
+        await store.put("key", b"late", revision=first)
+    await store.delete("key")
+    await store.put("key", b"again", revision=0)
+    found = await store.get("key")
+    assert found is not None
+    assert found.value == b"again"
+
+
+async def test_of_many_at_once_one_wins(store: KeyValue) -> None:
+    async def claim(name: str) -> str:
+        try:
+            await store.put("only", name.encode(), revision=0)
+        except Fenced:
+            return ""
+        return name
+
+    winners = [name for name in await asyncio.gather(*(claim(f"n{number}") for number in range(6))) if name]
+    found = await store.get("only")
+    assert found is not None
+    assert winners == [found.value.decode()]
+
+
+async def test_entries_are_listed_by_key(store: KeyValue) -> None:
+    for key in ("council.qa", "council.dev", "other.x"):
+        await store.put(key, key.encode())
+    await store.delete("council.qa")
+    await store.put("council.arch", b"a")
+    assert [one.key for one in await store.entries("council.")] == ["council.arch", "council.dev"]
+    assert len(await store.entries()) == 3
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a..b", ".a", "a.", "*", ">", "ä"])
+async def test_not_every_text_is_a_key(jetstream: JetStream, key: str) -> None:
+    store = await jetstream.bucket("test-keys")
+    with pytest.raises(InvalidRequest):
+        await store.put(key, b"x")
+
+
+async def test_values_with_a_time_to_live_vanish_unless_renewed(jetstream: JetStream) -> None:
+    store = await jetstream.bucket(f"test-{uuid.uuid4().hex}", ttl_seconds=1.0)
+    await store.put("gone", b"x")
+    async with asyncio.timeout(10):
+        while await store.get("gone") is not None:
+            await store.put("kept", b"x")
+            await asyncio.sleep(0.1)
+    assert await store.get("kept") is not None
