@@ -173,7 +173,7 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
         "task_id": request.task_id,
         "description": request.task_description,
         "role": Role.parse(request.role),
-        "repo": _repo(request.repo),
+        "repo": repo_ref(request.repo),
         "context": request.context,
         "constraints": _constraints(request.constraints),
         "environment": _environment(request.environment),
@@ -202,7 +202,8 @@ def _later(field: str) -> NotAvailable:
     return NotAvailable(f"{field} is not available yet", field=field, hint="leave it out")
 
 
-def _repo(repo: pb.RepoRef) -> RepoRef:
+def repo_ref(repo: pb.RepoRef) -> RepoRef:
+    """A repository as a request names it. Raises InvalidRequest and NotAvailable, naming the field."""
     if repo.WhichOneof("location") == "upload_id":
         raise InvalidRequest("uploaded repositories are not available yet", field="repo.upload_id")
     # A URL that is none would otherwise be looked up as a path on this machine.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
 from swe_ai_fleet.domain.review import Critique, Vote
@@ -155,6 +156,31 @@ class WorkspaceProvider(Protocol):
         ...
 
 
+class Branches(Protocol):
+    """Commits of the fleet's own making: merged, named, taken away. No work tree of anybody's is touched."""
+
+    async def merge(self, request: MergeRequest) -> Merge:
+        """A three-way merge. Doing it again makes the same commit. Raises PatchRejected, PreconditionFailed."""
+        ...
+
+    async def publish(
+        self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
+    ) -> Delivered:
+        """Put `delivery.branch` of the target repository at a pinned commit of ours. Doing it again changes nothing.
+
+        `since` is a commit that the target has. Raises as `WorkspaceProvider.deliver` does.
+        """
+        ...
+
+    async def export(self, repository: PinnedRepository, since: str, branch: str) -> Exported:
+        """What a pinned commit adds to an earlier one. Raises ResourceExhausted where that is too large."""
+        ...
+
+
+class Repositories(WorkspaceProvider, Branches, Protocol):
+    """Everything that an orchestration wants of its repositories."""
+
+
 class Journal(Protocol):
     """The one writer of one subject: appends in order, one publish in flight."""
 
@@ -268,6 +294,19 @@ class SecretMask(Protocol):
     """Replaces secrets in text that leaves the process."""
 
     def __call__(self, text: str) -> str: ...
+
+
+class Replicas(Protocol):
+    """The orchestrators that share a log."""
+
+    @property
+    def me(self) -> str:
+        """This one's name."""
+        ...
+
+    def alive(self) -> Collection[str]:
+        """Those that hold a lease, as far as is known here; empty while that cannot be known."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,21 @@ class Settings(BaseSettings):
         ge=0,
         description="How long people have to approve something; then it counts as rejected. 0 = for ever.",
     )
-    max_executions: int = Field(default=200, ge=1, description="Most executions driven at once.")
+    max_executions: int = Field(
+        default=200, ge=1, description="Most executions that one orchestrator drives at once; others wait."
+    )
+    max_queued: int = Field(default=10_000, ge=1, description="Most executions that may wait; more are refused.")
+    max_queued_per_caller: int = Field(default=2_000, ge=1, description="Most of them that one caller may have.")
+    lease_seconds: float = Field(
+        default=15.0,
+        ge=1,
+        description="After so long without a sign of life an orchestrator's executions are taken over.",
+    )
+    checkpoint_seconds: float = Field(
+        default=20.0,
+        ge=0,
+        description="Least time between two checkpoints of a workspace; 0 = after every step that changed something.",
+    )
     cpu_slots: int = Field(default=0, ge=0, description="Heavy commands at once on a node; 0 = twice its CPUs.")
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
         default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."

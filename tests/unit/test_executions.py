@@ -29,12 +29,14 @@ from swe_ai_fleet.domain.event import (
     ExecutionStatus,
     ResultPublished,
     RunLost,
+    RunReassigned,
     Writer,
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import Surroundings
-from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.testing.fleet import (
     DELIVERED_COMMIT,
     FAILED,
@@ -70,7 +72,7 @@ class World:
         self.fleet = ScriptedFleet(storage=self.log)
 
     @asynccontextmanager
-    async def running(self, **options: object) -> AsyncIterator[Executions]:
+    async def running(self, *, owner: str = "test", **options: object) -> AsyncIterator[Executions]:
         surroundings = Surroundings(
             log=self.log,
             blobs=self.log,
@@ -78,7 +80,8 @@ class World:
             fleet=self.fleet,
             workspaces=self.workspaces,
             model=self.model,
-            owner="test",
+            owner=owner,
+            pauses=(0.0, 0.0),
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, **options) as executions:
             yield executions
@@ -94,7 +97,13 @@ class World:
 
 
 async def published(executions: Executions, execution_id: str) -> None:
-    """Wait until the drive of an execution is over, its result included."""
+    """Wait until nothing is left to be done for an execution, its result included."""
+    while (state := executions.projection.get(DEFAULT_TENANT, execution_id)) is None or not over(state):
+        await asyncio.sleep(0)
+
+
+async def undriven(execution_id: str) -> None:
+    """Wait until the drive of an execution has ended, whatever it came to."""
     drives = [work for work in asyncio.all_tasks() if work.get_name() == f"execution {execution_id}"]
     if drives:
         await asyncio.wait(drives)
@@ -123,6 +132,50 @@ async def test_a_lost_agent_costs_its_own_candidate_only(world: World):
     assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
     assert [(lost.lost_agent_id, lost.reason) for lost in world.bodies(RunLost)] == [("agent-dev-1", "its host died")]
     assert state.agents["agent-dev-1"].status == "lost"
+
+
+async def test_a_run_whose_process_dies_goes_on_in_another_one(world: World):
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(lost=2)}
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.COMPLETED
+    assert sorted(state.candidates) == ["agent-dev-1", "agent-dev-2", "agent-dev-3"]
+    assert [one.attempt for one in world.bodies(RunReassigned)] == [2, 3]
+    mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-1"]
+    assert [(one.generation, one.resume) for one in mine] == [(1, False), (2, True), (3, True)]
+    assert state.agents["agent-dev-1"].attempt == 3
+
+
+async def test_two_replicas_share_a_log(world: World):
+    """What one accepts, the other shows, cancels and, when the first is gone, drives to its end."""
+    gate = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=gate)
+    alive = {"first", "second"}
+    async with world.running(replicas=Fellows("second", alive), owner="second") as second:
+        async with world.running(replicas=Fellows("first", alive), owner="first") as first:
+            kept, cancelled = await first.submit(a_task()), await first.submit(a_task("task-2"))
+            await world.fleet.started(6)
+            states = [await second.latest(DEFAULT_TENANT, name) for name in ("task-1", "task-2")]
+            assert [state.owner for state in states] == ["first", "first"]
+            assert (await second.submit(a_task())).existed
+            state = await second.cancel(DEFAULT_TENANT, cancelled.execution_id, "not needed")
+            assert (state.status, state.owner, state.error) == (ExecutionStatus.CANCELLED, "first", "not needed")
+        alive.remove("first")
+        gate.set()
+        ended = await second.wait(DEFAULT_TENANT, kept.execution_id)
+        await published(second, kept.execution_id)
+    assert (ended.status, ended.owner, ended.generation) == (ExecutionStatus.COMPLETED, "second", 2)
+    assert len([one for one in world.log.results if not one.agent_id]) == 2
+
+
+@dataclass(frozen=True)
+class Fellows:
+    """Replicas that share a set of those alive."""
+
+    me: str
+    names: set[str]
+
+    def alive(self) -> set[str]:
+        return self.names
 
 
 async def test_with_every_agent_lost_the_execution_fails_and_says_why(world: World):
@@ -233,9 +286,9 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
         assert state.status is ExecutionStatus.CANCELLED
         assert state.error == "changed my mind"
         assert sorted(world.fleet.cancelled) == ["agent-dev-1", "agent-dev-2"]
-        assert state.result_published
+        await published(executions, submission.execution_id)
         again = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "again")
-        assert again == state
+        assert (again.status, again.error) == (state.status, state.error)
     assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"]
 
 
@@ -267,13 +320,13 @@ async def test_shutting_down_leaves_an_execution_for_the_next_start(world: World
     assert world.bodies(ExecutionFinished) == []
     assert world.log.results == []
     gate.set()
-    async with world.running(recover=True) as executions:
+    async with world.running() as executions:
         state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
         await published(executions, submission.execution_id)
     assert state.status is ExecutionStatus.COMPLETED
     assert state.generation == 2
     assert {one.generation for one in world.fleet.begun[3:]} == {2}
-    async with world.running(recover=True):
+    async with world.running():
         pass
     assert len(world.bodies(ExecutionFinished)) == len(world.bodies(ResultPublished)) == 1
     assert len([one for one in world.log.results if not one.agent_id]) == 1
@@ -281,12 +334,12 @@ async def test_shutting_down_leaves_an_execution_for_the_next_start(world: World
 
 async def test_a_result_that_was_not_told_is_told_at_the_next_start(world: World):
     task = a_task()
-    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
     repository = await world.workspaces.pin(task.tenant, task.repo)
     async with world.log.journal(writer, fresh=True) as journal:
         await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))
         await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, error="power cut"))
-    async with world.running(recover=True) as executions:
+    async with world.running() as executions:
         await published(executions, task.execution_id)
     assert [json.loads(one.payload)["error"] for one in world.log.results] == ["power cut"]
     assert world.fleet.begun == []
@@ -302,7 +355,7 @@ async def test_a_driver_that_was_fenced_says_nothing_more(world: World):
         async with world.log.journal(other) as journal:
             await journal.append(ExecutionClaimed(generation=2, owner="another"))
         gate.set()
-        await published(executions, submission.execution_id)
+        await undriven(submission.execution_id)
     own = [event.body for event in world.log.events if event.agent_id == "_"]
     assert own[-1] == ExecutionClaimed(generation=2, owner="another")
     assert world.log.results == []
@@ -343,18 +396,41 @@ async def test_a_task_is_known_as_soon_as_it_is_accepted(world: World):
         assert (await executions.latest(DEFAULT_TENANT, "task-1")).execution_id == submission.execution_id
 
 
-async def test_more_than_may_run_at_once_is_refused(world: World):
-    world.fleet.default = ScriptedRun(after=asyncio.Event())
-    async with world.running(max_executions=1) as executions:
-        await executions.submit(a_task())
+async def test_more_than_may_run_at_once_waits_and_more_than_may_wait_is_refused(world: World):
+    gate = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=gate)
+    async with world.running(room=Room(executions=1, queued=2, queued_per_caller=1)) as executions:
+        first = await executions.submit(a_task())
+        await world.fleet.started(3)
+        second = await executions.submit(a_task("task-2", caller="ada"))
+        with pytest.raises(ResourceExhausted, match="this caller"):
+            await executions.submit(a_task("task-3", caller="ada"))
+        third = await executions.submit(a_task("task-3", caller="bob", priority=5))
         with pytest.raises(ResourceExhausted):
-            await executions.submit(a_task("task-2"))
-        assert (await executions.submit(a_task())).existed
+            await executions.submit(a_task("task-4"))
+        assert (await executions.submit(a_task("task-2"))).existed
+        assert len(world.fleet.begun) == 3
+        gate.set()
+        for submission in (first, second, third):
+            assert (await executions.wait(DEFAULT_TENANT, submission.execution_id)).status is ExecutionStatus.COMPLETED
+    order = [one.execution_id for one in world.fleet.begun[::3]]
+    assert order == [first.execution_id, third.execution_id, second.execution_id]
+
+
+async def test_what_waits_can_be_cancelled_at_once(world: World):
+    world.fleet.default = ScriptedRun(after=asyncio.Event())
+    async with world.running(room=Room(executions=1)) as executions:
+        await executions.submit(a_task())
+        await world.fleet.started(3)
+        second = await executions.submit(a_task("task-2"))
+        state = await executions.cancel(DEFAULT_TENANT, second.execution_id, "never mind")
+    assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "never mind")
+    assert len(world.fleet.begun) == 3
 
 
 async def test_a_bad_task_leaves_no_trace(world: World):
     world.workspaces.faults = {"gone": PreconditionFailed("no such ref", field="repo.ref")}
-    async with world.running(max_agents=5) as executions:
+    async with world.running(room=Room(agents=5)) as executions:
         with pytest.raises(PreconditionFailed):
             await executions.submit(a_task(repo=RepoRef(location="/srv/app", ref="gone")))
         with pytest.raises(InvalidRequest) as refused:
@@ -379,10 +455,10 @@ async def test_a_caller_that_goes_away_during_acceptance_leaves_nothing_half_don
     assert len(world.fleet.begun) == 3
 
 
-async def test_an_acceptance_that_was_stored_but_never_answered_starts_when_it_is_repeated(world: World):
+async def test_an_acceptance_that_was_stored_but_never_answered_is_driven_all_the_same(world: World):
     task = a_task()
-    async with world.running(recover=True) as executions:
-        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+    async with world.running() as executions:
+        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
         repository = await world.workspaces.pin(task.tenant, task.repo)
         async with world.log.journal(writer, fresh=True) as journal:
             await journal.append(ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()))

@@ -252,8 +252,13 @@ class RankedCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """Where a winner stands in the target repository."""
+    """Where a winner stands in the target repository.
+
+    `patch` is the whole change, `bundle` a git bundle with the branch; both are for those who can't reach it there.
+    """
 
     commit_sha: str
     branch: str
     pushed: bool = False
+    patch: BlobRef | None = None
+    bundle: BlobRef | None = None

@@ -157,8 +157,10 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case ExecutionClaimed(generation=generation, owner=owner):
             state = replace(state, generation=generation, owner=owner)
             return state if state.status.terminal else _standing(replace(state, status=ExecutionStatus.IN_PROGRESS))
-        case ApprovalRequested(request=request) | ApprovalAwaited(request=request):
-            return asked(state, request)
+        case ApprovalRequested(request=request):
+            return _asked(state, request)
+        case ApprovalAwaited(request=request):
+            return _asked(state, state.requests.get(request.approval_id, request))
         case ApprovalResolved(resolution=resolution):
             known = {resolution.approval_id: resolution, **state.resolutions}
             return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
@@ -220,7 +222,7 @@ def _with_critique(known: tuple[Critique, ...], new: Critique) -> tuple[Critique
     return (*(one for one in known if (one.round, one.reviewer_id, one.candidate_id) != key), new)
 
 
-def asked(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
+def _asked(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
     """The state once an agent waits for a person."""
     agent = replace(_progress(state, request.agent_id), status="awaiting_approval")
     if request.approval_id in state.resolutions:

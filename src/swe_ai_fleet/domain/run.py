@@ -141,7 +141,7 @@ class _Folding:
             case ApprovalRequested(request=request) if request.agent_id == self.agent_id:
                 self.requests[request.approval_id] = request
             case ApprovalResolved(resolution=resolution):
-                self.resolutions[resolution.approval_id] = resolution
+                self.resolutions.setdefault(resolution.approval_id, resolution)
             case _:
                 pass
         if event.agent_id != self.agent_id:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
+
+MAX_SUBTASKS = 32
+MAX_SUBTASK_CHARS = 8_000
+SKIPPED = "skipped"
+_SUBTASK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +55,134 @@ class SubtaskOutcome:
     commit_sha: str = ""
     error: str = ""
     usage: Usage = field(default_factory=Usage)
+
+    @property
+    def merged(self) -> bool:
+        """Whether what depends on it can begin."""
+        return bool(self.commit_sha)
+
+
+def check_graph(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tuple[Subtask, ...]:
+    """The subtasks in topological order, if they can be carried out. `roles` are those allowed, empty: all.
+
+    Raises InvalidRequest with everything that is wrong, the first few of each kind.
+    """
+    problems = graph_problems(subtasks, roles)
+    if problems:
+        raise InvalidRequest("; ".join(problems), field="subtasks")
+    return in_order(subtasks)
+
+
+def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tuple[str, ...]:
+    """What keeps subtasks from being carried out, a sentence each; nothing where they are sound."""
+    if not subtasks:
+        return ("there are no subtasks",)
+    if len(subtasks) > MAX_SUBTASKS:
+        return (f"there are {len(subtasks)} subtasks; at most {MAX_SUBTASKS} are accepted",)
+    names = [one.subtask_id for one in subtasks]
+    known = set(names)
+    problems = [f"two subtasks are called {_shown(name)}" for name in sorted(known) if names.count(name) > 1]
+    for one in subtasks:
+        name = _shown(one.subtask_id)
+        if not _SUBTASK_ID.fullmatch(one.subtask_id):
+            problems.append(f"{name} is no id of a subtask: a-z 0-9 and -, at most 40")
+        if not one.description.strip():
+            problems.append(f"{name} has no description")
+        if len(one.description) > MAX_SUBTASK_CHARS:
+            problems.append(f"the description of {name} has more than {MAX_SUBTASK_CHARS} characters")
+        if roles and one.role not in roles:
+            problems.append(f"{name} has the role {one.role}; allowed: {', '.join(sorted(roles))}")
+        if len(one.dependencies) > MAX_SUBTASKS:
+            problems.append(f"{name} has {len(one.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
+            continue
+        for other in dict.fromkeys(one.dependencies):
+            if other not in known:
+                problems.append(f"{name} depends on {_shown(other)}, which is no subtask")
+    if len(known) == len(names) and (cycle := _cycle(subtasks)):
+        problems.append(f"there is a cycle: {' -> '.join(map(_shown, cycle))}")
+    return tuple(problems)
+
+
+def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
+    """The subtasks with dependencies first; among those that could come next the higher priority, then as given.
+
+    Kahn's algorithm. What lies on a cycle, or depends on what does or is not there, is left out.
+    """
+    missing = [set(one.dependencies) for one in subtasks]
+    followers: dict[str, list[int]] = {}
+    for number, one in enumerate(subtasks):
+        for other in set(one.dependencies):
+            followers.setdefault(other, []).append(number)
+    heap = [(-one.priority, number) for number, one in enumerate(subtasks) if not one.dependencies]
+    heapq.heapify(heap)
+    ordered: list[Subtask] = []
+    while heap:
+        one = subtasks[heapq.heappop(heap)[1]]
+        ordered.append(one)
+        for number in followers.pop(one.subtask_id, ()):
+            missing[number].discard(one.subtask_id)
+            if not missing[number]:
+                heapq.heappush(heap, (-subtasks[number].priority, number))
+    return tuple(ordered)
+
+
+def ready(
+    subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome], begun: Collection[str] = ()
+) -> tuple[Subtask, ...]:
+    """Those that can begin now, the higher priority first: neither begun nor ended, all they depend on merged."""
+    free = [
+        one
+        for one in subtasks
+        if one.subtask_id not in outcomes
+        and one.subtask_id not in begun
+        and all(name in outcomes and outcomes[name].merged for name in one.dependencies)
+    ]
+    return tuple(sorted(free, key=lambda one: -one.priority))
+
+
+def doomed(
+    subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome]
+) -> tuple[tuple[Subtask, tuple[str, ...]], ...]:
+    """Those not ended that never can begin, each with the failed ones it depends on, directly or through others."""
+    failed = {name: (name,) for name, outcome in outcomes.items() if not outcome.merged}
+    found: list[tuple[Subtask, tuple[str, ...]]] = []
+    for one in in_order(subtasks):
+        causes = dict.fromkeys(cause for name in one.dependencies for cause in failed.get(name, ()))
+        if causes and one.subtask_id not in outcomes:
+            failed[one.subtask_id] = tuple(causes)
+            found.append((one, tuple(causes)))
+    return tuple(found)
+
+
+def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
+    """Whether a subtask comes after all the others, so that its result is the whole."""
+    by_id = {one.subtask_id: one for one in subtasks}
+    reached: set[str] = set()
+    pending = [subtask.subtask_id]
+    while pending:
+        name = pending.pop()
+        if name not in reached and name in by_id:
+            reached.add(name)
+            pending.extend(by_id[name].dependencies)
+    return len(reached) == len(by_id)
+
+
+def _cycle(subtasks: Sequence[Subtask]) -> tuple[str, ...]:
+    """The first cycle, its first id again at its end; empty where there is none."""
+    by_id = {one.subtask_id: one for one in subtasks}
+    sound = {one.subtask_id for one in in_order([*subtasks])}
+    for start in by_id:
+        path: list[str] = []
+        name = start
+        while name in by_id and name not in sound and name not in path:
+            path.append(name)
+            # What is not sound waits for something that is not either; one that is missing is told elsewhere.
+            stuck = (other for other in by_id[name].dependencies if other not in sound)
+            name = min(stuck, key=lambda other: other not in by_id, default="")
+        if name in path:
+            return (*path[path.index(name) :], name)
+    return ()
+
+
+def _shown(name: str) -> str:
+    return repr(name[:_SHOWN])

@@ -16,6 +16,9 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 
 DEFAULT_TENANT = "default"
 DEFAULT_AGENTS = 3
+DEFAULT_ROUNDS = 1
+COUNCIL_ROUNDS = -1
+"""Rounds of peer review of a task that leaves them to its council."""
 MAX_DESCRIPTION_BYTES = 64 * 1024
 MAX_PRIORITY = 9
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -188,6 +191,7 @@ class Task:
     `model_profile` names one of the installation's, or several separated by commas, which the candidates take in turn;
     without a `planning_mode` the installation's holds. Of tasks that wait, those of a higher `priority` go first, and
     the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
+    Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
     """
 
     task_id: str
@@ -201,7 +205,7 @@ class Task:
     environment: EnvironmentSpec = field(default_factory=EnvironmentSpec)
     delivery: Delivery = field(default_factory=Delivery)
     num_agents: int = DEFAULT_AGENTS
-    rounds: int = 1
+    rounds: int = DEFAULT_ROUNDS
     enable_tools: bool = True
     tools: tuple[str, ...] = ()
     model_profile: str = ""
@@ -250,8 +254,8 @@ class Task:
             raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
         if self.delivery.branch:
             check_branch(self.delivery.branch, field="delivery.branch")
-        _check_range(self.num_agents, field="num_agents", low=1, high=max_agents)
-        _check_range(self.rounds, field="rounds", low=0, high=16)
+        _check_range(self.num_agents, field="num_agents", low=0, high=max_agents)
+        _check_range(self.rounds, field="rounds", low=COUNCIL_ROUNDS, high=16)
         _check_range(self.attempt, field="attempt", low=1, high=10_000)
         _check_range(self.priority, field="priority", low=0, high=MAX_PRIORITY)
         _check_range(self.architect_top_k, field="architect_top_k", low=0, high=16)

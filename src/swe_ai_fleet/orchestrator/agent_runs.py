@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -14,8 +15,11 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.ports import Fleet, Journal
 
-MAX_ATTEMPTS = 5
-"""Processes that may be lost under one run before the run itself counts as lost."""
+PAUSES = (0.0, 1.0, 4.0, 15.0)
+"""Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
+
+A node that is gone is found out after some twenty seconds, and until then other processes may be put on it.
+"""
 
 T = TypeVar("T")
 
@@ -30,6 +34,7 @@ class AgentRuns:
         approvals: What they wait for.
         generation: The driver's; that of each run is no lower.
         known: What an earlier driver left.
+        pauses: Seconds before each further attempt.
     """
 
     fleet: Fleet
@@ -37,6 +42,7 @@ class AgentRuns:
     approvals: Approvals
     generation: int
     known: ExecutionState | None = None
+    pauses: Sequence[float] = PAUSES
     _generations: dict[str, int] = field(default_factory=dict[str, int])
 
     async def solve(self, assignment: Assignment) -> Candidate:
@@ -64,7 +70,7 @@ class AgentRuns:
     async def attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
         """The value of a call that takes the generation of its run, tried again where its process is lost.
 
-        Raises AgentLost after `MAX_ATTEMPTS` processes, and what the call raises.
+        Raises AgentLost when there are no more attempts, and what the call raises.
         """
         agent = self._agent(agent_id)
         attempt = agent.attempt if agent else 1
@@ -72,11 +78,12 @@ class AgentRuns:
             try:
                 return await call(self._next(agent_id))
             except AgentLost as error:
-                attempt += 1
-                if attempt > MAX_ATTEMPTS:
+                if attempt > len(self.pauses):
                     raise
+                pause, attempt = self.pauses[attempt - 1], attempt + 1
                 lost = RunReassigned(lost_agent_id=agent_id, reason=str(error), attempt=attempt)
                 await self.journal.append(lost)
+                await asyncio.sleep(pause)
 
     def _next(self, agent_id: str) -> int:
         """A generation that no process of this run has had."""

@@ -1,18 +1,18 @@
-"""What one execution waits for: requests found in its log, decisions written to it, and the time that runs out."""
+"""What one execution waits for: requests and decisions found in its log, and the time that runs out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.errors import AlreadyExists, FleetError, InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import ApprovalResolved
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, ApprovalAwaited, ApprovalResolved, Writer
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.ports import EventLog, Journal
+from swe_ai_fleet.ports import EventLog
 
 MAX_TEXT_CHARS = 16_000
 MAX_APPROVER_CHARS = 200
@@ -23,25 +23,19 @@ TIME_OUT = "time-out"
 class Approvals:
     """The approvals of one driven execution.
 
+    Decisions stand in the log, whichever replica wrote them; `decided` passes them on to whoever waits here.
+
     Args:
-        log: Where agents ask.
-        journal: The execution's own, where decisions are written.
+        log: Where agents ask and people decide.
         task: Whose execution it is.
-        told: Hears of each request that is waited for.
     """
 
-    def __init__(
-        self, log: EventLog, journal: Journal, task: Task, *, told: Callable[[Task, ApprovalRequest], None]
-    ) -> None:
+    def __init__(self, log: EventLog, task: Task) -> None:
         self._log = log
-        self._journal = journal
         self._task = task
-        self._told = told
         self._state: ExecutionState | None = None
         self._reading = asyncio.Lock()
-        self._decisions: dict[str, ApprovalResolution] = {}
-        self._writing: dict[str, asyncio.Task[None]] = {}
-        self._written: dict[str, asyncio.Event] = {}
+        self._known: dict[str, asyncio.Event] = {}
 
     async def refresh(self) -> ExecutionState:
         """The execution as its log tells it now; only what is new is read."""
@@ -55,41 +49,22 @@ class Approvals:
             raise RuntimeError("an execution without events is driven")
         return self._state
 
+    def decided(self, resolution: ApprovalResolution) -> None:
+        """Hear of a decision that stands in the log."""
+        self._event(resolution.approval_id).set()
+
     async def settled(self, agent_id: str) -> None:
         """Wait until everything that an agent asked for is decided, by a person or by the clock."""
         state = await self.refresh()
         waiting = [request for request in state.pending if request.agent_id == agent_id]
         async with asyncio.TaskGroup() as group:
             for request in waiting:
-                self._told(self._task, request)
                 group.create_task(self._decided(request))
 
-    async def resolve(self, resolution: ApprovalResolution) -> None:
-        """Write a decision; durable when this returns. The same one again changes nothing.
-
-        Raises AlreadyExists where it was decided otherwise, Fenced, Unavailable.
-        """
-        name = resolution.approval_id
-        known = self._decisions.get(name) or (self._state.resolutions.get(name) if self._state else None)
-        if known is None:
-            self._decisions[name] = resolution
-            self._writing[name] = asyncio.create_task(self._write(resolution), name=f"decision {name}")
-        else:
-            check_same(known, resolution)
-        if name in self._writing:
-            # Whoever decided may go away: what is on its way into the log is written, and then holds.
-            await asyncio.shield(self._writing[name])
-
-    async def _write(self, resolution: ApprovalResolution) -> None:
-        name = resolution.approval_id
-        try:
-            await self._journal.append(ApprovalResolved(resolution=resolution))
-        except FleetError:
-            del self._decisions[name], self._writing[name]
-            raise
-        self._event(name).set()
-
     async def _decided(self, request: ApprovalRequest) -> None:
+        # What it is about stands in the agent's own event; this one tells those who only follow executions.
+        told = replace(request, memory="", diff="")
+        await self._log.tell(control(self._task), ApprovalAwaited(request=told))
         try:
             async with asyncio.timeout(_seconds_left(request)):
                 await self._event(request.approval_id).wait()
@@ -103,14 +78,22 @@ class Approvals:
             approver=TIME_OUT,
             at=datetime.now(UTC).isoformat(),
         )
-        try:
-            await self.resolve(late)
-        except AlreadyExists:
-            # Somebody decided in the last moment, and is being written.
-            await self._event(request.approval_id).wait()
+        # Where somebody decided in the last moment, theirs stands before this one, and holds.
+        await self._log.tell(control(self._task), ApprovalResolved(resolution=late))
 
     def _event(self, approval_id: str) -> asyncio.Event:
-        return self._written.setdefault(approval_id, asyncio.Event())
+        return self._known.setdefault(approval_id, asyncio.Event())
+
+
+def control(task: Task) -> Writer:
+    """Who writes what an execution is told; every replica may."""
+    return Writer(
+        tenant=task.tenant,
+        execution_id=task.execution_id,
+        task_id=task.task_id,
+        agent_id=CONTROL_SUBJECT,
+        generation=0,
+    )
 
 
 def chosen(state: ExecutionState, approval_id: str) -> ApprovalRequest:

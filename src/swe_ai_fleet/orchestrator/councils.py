@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.candidate import Assignment, Perspective
-from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, DEFAULT_AGENTS, DEFAULT_ROUNDS, PinnedRepository, Role, Task
+
+TEMPERATURE = "temperature"
+INSTRUCTIONS = "instructions"
+PARAMETERS = (TEMPERATURE, INSTRUCTIONS)
+"""What `Council.custom_params` may hold: every own agent's temperature, and words for every agent."""
 
 _VIEWS = (
     "Prefer the smallest change that is complete.",
@@ -18,9 +24,68 @@ _VIEWS = (
 _TEMPERATURES = (0.0, 0.4, 0.7, 0.9)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One agent run of a deliberation. `number` counts from 1; a member's further seats have names of their own."""
+
+    number: int
+    agent_id: str
+    member: CouncilMember
+
+
 def agent_name(role: Role, number: int) -> str:
     """The name of a council's `number`-th agent, from 1: `agent-dev-1`."""
     return f"agent-{role.lower()}-{number}"
+
+
+def council_name(role: Role) -> str:
+    """The id of a role's council: `council-dev`."""
+    return f"council-{role.lower()}"
+
+
+def adopted(task: Task, council: Council) -> Council:
+    """A council as one task uses it: a profile that the task names takes the place of the council's own."""
+    if not task.model_profile:
+        return council
+    members = tuple(replace(member, model_profile="") for member in council.members)
+    return replace(council, model_profile=task.model_profile, members=members)
+
+
+def seated(task: Task, council: Council | None = None) -> Task:
+    """The task as it is carried out: what it leaves open is the council's, or else the fleet's own default.
+
+    Doing it again changes nothing. Without a council (or with an empty one) as many agents are made as are asked for.
+    """
+    agents = task.num_agents or (len(council.members) if council else 0) or DEFAULT_AGENTS
+    rounds = task.rounds
+    if rounds == COUNCIL_ROUNDS:
+        reviewed = council is None or council.peer_review
+        rounds = ((council.rounds if council else 0) or DEFAULT_ROUNDS) if reviewed else 0
+    profile = task.model_profile or (council.model_profile if council else "")
+    task = replace(task, num_agents=agents, rounds=rounds, model_profile=profile)
+    return replace(task, num_agents=len(seats(task, council)))
+
+
+def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
+    """Who works on a seated task, `num_agents` of them as far as there is room.
+
+    The members sit in their order. Where there are fewer of them than seats, those that the fleet runs sit again as
+    often as it takes, the others as often as they take tasks at the same time.
+    """
+    if council is None or not council.members:
+        members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.num_agents + 1))
+        return tuple(Seat(number=at, agent_id=one.agent_id, member=one) for at, one in enumerate(members, start=1))
+    found: list[Seat] = []
+    turn = 0
+    while len(found) < task.num_agents:
+        turn += 1
+        free = [one for one in council.members if not one.endpoint or one.max_concurrent_tasks >= turn]
+        if not free:
+            break
+        for member in free[: task.num_agents - len(found)]:
+            name = member.agent_id if turn == 1 else f"{member.agent_id}-seat{turn}"
+            found.append(Seat(number=len(found) + 1, agent_id=name, member=member))
+    return tuple(found)
 
 
 def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
@@ -36,18 +101,30 @@ def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
     )
 
 
-def assignments(task: Task, repository: PinnedRepository) -> tuple[Assignment, ...]:
-    """One assignment for each agent of the task's council; each gets its share of what they may spend together."""
-    profiles = task.profiles or ("",)
-    limits = task.constraints.totals.share(task.constraints.limits, parts=task.num_agents)
+def assignments(task: Task, repository: PinnedRepository, council: Council | None = None) -> tuple[Assignment, ...]:
+    """One assignment for each agent that works on the task; each gets its share of what they may spend together."""
+    task = seated(task, council)
+    sitting = seats(task, council)
+    limits = task.constraints.totals.share(task.constraints.limits, parts=len(sitting))
     task = replace(task, constraints=replace(task.constraints, limits=limits))
     return tuple(
         Assignment(
             execution_id=task.execution_id,
-            agent_id=agent_name(task.role, number),
+            agent_id=seat.agent_id,
             task=task,
             repository=repository,
-            perspective=perspective(number, profiles),
+            perspective=_perspective(seat, task, council),
         )
-        for number in range(1, task.num_agents + 1)
+        for seat in sitting
+    )
+
+
+def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective:
+    view = perspective(seat.number, task.profiles or ("",))
+    given: Mapping[str, str] = council.custom_params if council else {}
+    words = "\n".join(filter(None, (given.get(INSTRUCTIONS, ""), view.instructions)))
+    temperature = float(given[TEMPERATURE]) if TEMPERATURE in given else view.temperature
+    profile = "" if seat.member.endpoint else seat.member.model_profile or view.model_profile
+    return replace(
+        view, instructions=words, temperature=temperature, model_profile=profile, endpoint=seat.member.endpoint
     )

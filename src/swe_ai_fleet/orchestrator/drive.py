@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
 import structlog
 
-from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
+from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import (
+    ApprovalResolved,
     CancelRequested,
+    EventBody,
     ExecutionClaimed,
     ExecutionFinished,
     ExecutionStatus,
@@ -23,8 +23,8 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Deliberation, Verdict
 from swe_ai_fleet.orchestrator.orchestrate import Delivering
@@ -33,10 +33,15 @@ from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, R
 
 _log = structlog.get_logger()
 
+CANCELLED = "cancelled by a caller"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What every drive of a process works with."""
+    """What every drive of a process works with.
+
+    `owner` is the replica's name; `pauses` are the seconds before each further attempt at a run that was lost.
+    """
 
     log: EventLog
     blobs: BlobStore
@@ -45,6 +50,7 @@ class Surroundings:
     workspaces: WorkspaceProvider
     model: ChatModel
     owner: str
+    pauses: Sequence[float] = PAUSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,41 +68,31 @@ class Drive:
 
     Args:
         surroundings: What it works with.
-        task: What was accepted.
-        repository: Where every candidate starts.
-        known: The state so far, when an earlier process left the execution unfinished.
-        waiting: Hears of each request for approval that is waited for.
+        state: The execution as far as is known here; what its log says once it is claimed decides.
     """
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        task: Task,
-        repository: PinnedRepository,
-        known: ExecutionState | None = None,
-        *,
-        waiting: Callable[[Task, ApprovalRequest], None],
-    ) -> None:
+    def __init__(self, surroundings: Surroundings, state: ExecutionState) -> None:
         self._with = surroundings
-        self._task = task
-        self._repository = repository
-        self._known = known
-        self._generation = known.generation + 1 if known else 1
-        self._waiting = waiting
+        self._task = state.task
+        self._repository = state.repository
+        self._generation = state.generation + 1
+        self._approvals = Approvals(surroundings.log, state.task)
         self._work: asyncio.Task[Ending] | None = None
-        self._approvals: asyncio.Future[Approvals] = asyncio.get_running_loop().create_future()
-        self._cancel_reason = "cancelled by a caller" if known and known.cancel_requested else ""
+        self._cancel_reason = ""
 
-    def cancel(self, reason: str) -> None:
-        """Stop the agents and end the execution as cancelled. The first reason stands."""
-        self._cancel_reason = self._cancel_reason or reason or "cancelled by a caller"
-        if self._work is not None:
-            self._work.cancel()
+    @property
+    def task(self) -> Task:
+        return self._task
 
-    async def resolve(self, resolution: ApprovalResolution) -> None:
-        """Write a decision, as soon as the execution's journal is open. Raises as `Approvals.resolve` does."""
-        approvals = await asyncio.shield(self._approvals)
-        await approvals.resolve(resolution)
+    def told(self, body: EventBody) -> None:
+        """Hear what a caller told the execution, through whichever replica."""
+        match body:
+            case CancelRequested(reason=reason):
+                self._cancel(reason)
+            case ApprovalResolved(resolution=resolution):
+                self._approvals.decided(resolution)
+            case _:
+                pass
 
     async def run(self) -> None:
         """Drive to the end. Cancelling *this* leaves the execution unfinished in the log, for the next process."""
@@ -109,37 +105,44 @@ class Drive:
         )
         try:
             async with self._with.log.journal(writer) as journal:
-                if self._known is None or not self._known.status.terminal:
-                    await self._finish(journal)
-                await self._publish(journal)
+                await journal.append(ExecutionClaimed(generation=self._generation, owner=self._with.owner))
+                # Nobody else can write here any more, so this is all that there is to know.
+                known = await self._approvals.refresh()
+                if not known.status.terminal:
+                    await self._finish(journal, known)
+                if not known.result_published:
+                    await self._publish(journal)
             await self._with.workspaces.release(self._task.execution_id)
         except Fenced:
-            log.warning("another process took the execution over")
+            log.info("another orchestrator drives the execution")
         except FleetError as error:
-            log.error("the execution could not be recorded to its end; the next start goes on", error=str(error))
-        finally:
-            if not self._approvals.done():
-                self._approvals.set_exception(PreconditionFailed("the execution is not driven here any more"))
-                self._approvals.exception()  # looked at, so that nobody complains where nobody asked
+            log.error("the execution could not be recorded to its end; it will be taken up again", error=str(error))
 
-    async def _finish(self, journal: Journal) -> None:
-        started_at = time.monotonic() - _age_seconds(self._known)
-        await journal.append(ExecutionClaimed(generation=self._generation, owner=self._with.owner))
-        ending = await self._ending(journal)
+    def _cancel(self, reason: str) -> None:
+        """Stop the agents and end the execution as cancelled. The first reason stands."""
+        self._cancel_reason = self._cancel_reason or reason or CANCELLED
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _finish(self, journal: Journal, known: ExecutionState) -> None:
+        if known.cancel_requested:
+            self._cancel(known.cancel_reason)
+        ending = await self._ending(journal, known)
+        age = datetime.now(UTC) - datetime.fromisoformat(known.started_at)
         await journal.append(
             ExecutionFinished(
                 status=ending.status,
                 winner_id=ending.winner_id,
                 error=ending.error,
                 usage=ending.usage,
-                duration_ms=round((time.monotonic() - started_at) * 1000),
+                duration_ms=max(0, round(age.total_seconds() * 1000)),
             )
         )
 
-    async def _ending(self, journal: Journal) -> Ending:
+    async def _ending(self, journal: Journal, known: ExecutionState) -> Ending:
         """The work in a task of its own, so that a cancellation of the work is not one of the driver."""
         if not self._cancel_reason:
-            self._work = asyncio.create_task(self._solve(journal))
+            self._work = asyncio.create_task(self._solve(journal, known))
             try:
                 await asyncio.wait([self._work])
             except asyncio.CancelledError:
@@ -148,7 +151,6 @@ class Drive:
                 raise
             if not self._work.cancelled():
                 return self._judged(self._work)
-        await journal.append(CancelRequested(reason=self._cancel_reason))
         return Ending(status=ExecutionStatus.CANCELLED, error=self._cancel_reason)
 
     def _judged(self, work: asyncio.Task[Ending]) -> Ending:
@@ -164,17 +166,14 @@ class Drive:
         _log.error("an execution met a fault of ours", execution_id=self._task.execution_id, exc_info=fault)
         return Ending(status=ExecutionStatus.FAILED, error=f"an internal fault ({type(fault).__name__}); see the log")
 
-    async def _solve(self, journal: Journal) -> Ending:
-        approvals = Approvals(self._with.log, journal, self._task, told=self._waiting)
-        # Everything before this drive's claim is read before anything else is written.
-        known = await approvals.refresh() if self._known else None
-        self._approvals.set_result(approvals)
+    async def _solve(self, journal: Journal, known: ExecutionState) -> Ending:
         runs = AgentRuns(
             fleet=self._with.fleet,
             journal=journal,
-            approvals=approvals,
+            approvals=self._approvals,
             generation=self._generation,
             known=known,
+            pauses=self._with.pauses,
         )
         deliberation = Deliberation(
             task=self._task, repository=self._repository, runs=runs, journal=journal, known=known
@@ -224,9 +223,3 @@ def _without_winner(verdict: Verdict) -> Ending:
     best = verdict.ranking[0]
     error = f"no candidate passed; the best, {best.candidate_id}: {best.reason}"
     return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)
-
-
-def _age_seconds(known: ExecutionState | None) -> float:
-    if known is None:
-        return 0.0
-    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(known.started_at)).total_seconds())

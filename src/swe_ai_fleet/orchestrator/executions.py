@@ -9,20 +9,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.approval import ApprovalResolution
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import (
+    ApprovalResolved,
+    CancelRequested,
     ExecutionFinished,
     ExecutionStarted,
-    ExecutionStatus,
     ResultPublished,
     StoredEvent,
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.approvals import check_resolution, check_same, chosen
+from swe_ai_fleet.orchestrator.approvals import check_resolution, check_same, chosen, control
+from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
+from swe_ai_fleet.orchestrator.queue import check_room
+from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.tools.access import ToolAccess
 
 
@@ -34,56 +38,68 @@ class Submission:
     existed: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much may be going on. `executions` are driven at once by this replica, others wait.
+
+    `queued` may wait in all, `queued_per_caller` of one caller; what is more is refused. `agents` is the most that one
+    task may ask for.
+    """
+
+    agents: int = 300
+    executions: int = 200
+    queued: int = 10_000
+    queued_per_caller: int = 2_000
+
+
 class Executions:
-    """Accepts tasks and drives their executions. An async context: leaving it stops driving, and loses nothing.
+    """Accepts tasks and drives executions. An async context: leaving it stops driving, and loses nothing.
+
+    Several of these may share one log: whatever was accepted by one can be watched, cancelled, approved and fetched
+    through any, and is driven by one of them at a time.
 
     Args:
         surroundings: What executions work with.
-        max_agents: The most agents one task may ask for.
-        max_executions: The most executions driven at once, those that wait for people aside; more are refused with
-            ResourceExhausted.
+        replicas: The others that share the log; None: there are none.
+        room: How much may be going on.
         access: What tools may use; a task that asks for more is refused.
         profiles: The model profiles there are.
         priced: Whether models have prices; without them no task can be limited by cost.
-        recover: Whether to take over unfinished executions at the start. Only safe for the single process of a log.
     """
 
     def __init__(
         self,
         surroundings: Surroundings,
         *,
-        max_agents: int = 300,
-        max_executions: int = 200,
+        replicas: Replicas | None = None,
+        room: Room | None = None,
         access: ToolAccess | None = None,
         profiles: Collection[str] = (),
         priced: bool = False,
-        recover: bool = False,
     ) -> None:
-        self.projection = Projection(surroundings.log)
+        self.projection = Projection(surroundings.log, self._heard)
         self._with = surroundings
         self._log = surroundings.log
-        self._max_agents = max_agents
-        self._max_executions = max_executions
+        self._room = room or Room()
         self._access = access or ToolAccess()
         self._profiles = frozenset(profiles)
         self._priced = priced
-        self._recover = recover
-        self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._accepting: dict[str, asyncio.Task[Submission]] = {}
+        self._dispatcher = Dispatcher(
+            self.projection,
+            replicas or OnlyReplica(surroundings.owner),
+            lambda state: Drive(surroundings, state),
+            max_executions=self._room.executions,
+        )
 
     async def __aenter__(self) -> Executions:
         await self.projection.start()
-        if self._recover:
-            for state in self.projection.unfinished():
-                self._start(self._drive(state.task, state.repository, state), state.execution_id)
+        self._dispatcher.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.gather(*self._accepting.values(), return_exceptions=True)
-        running = [work for _, work in self._drives.values()]
-        for work in running:
-            work.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await self._dispatcher.stop()
         await self.projection.stop()
 
     async def submit(self, task: Task) -> Submission:
@@ -93,22 +109,31 @@ class Executions:
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted.
         """
-        task.validated(max_agents=self._max_agents)
+        task.validated(max_agents=self._room.agents)
         self._check(task)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return await self._again(known, task)
-        if self._busy() >= self._max_executions:
-            raise ResourceExhausted(f"{self._max_executions} executions are running", hint="try again later")
+            return _same(known, task)
+        self._check_room(task)
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
         await self._with.model.ping()
         while task.execution_id in self._accepting:
             await asyncio.wait([self._accepting[task.execution_id]])
-        # A caller that goes away while the event is being stored must not leave an execution that nobody drives.
+        # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
         accepting = asyncio.create_task(self._accept(task, repository), name=f"accept {task.execution_id}")
         self._accepting[task.execution_id] = accepting
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(accepting)
+
+    def _check_room(self, task: Task) -> None:
+        """Whether one more may wait. Raises ResourceExhausted."""
+        queued = self._dispatcher.queued()
+        check_room(
+            len(queued),
+            sum((state.task.tenant, state.task.caller) == (task.tenant, task.caller) for state in queued),
+            max_queued=self._room.queued,
+            max_queued_per_caller=self._room.queued_per_caller,
+        )
 
     def _check(self, task: Task) -> None:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
@@ -126,27 +151,18 @@ class Executions:
 
     async def _accept(self, task: Task, repository: PinnedRepository) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event."""
-        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
+        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
         started = ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint())
         try:
             async with self._log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
-            self.projection.accepted(event)
-            self._start(self._drive(task, repository), task.execution_id)
         except AlreadyExists:
-            return await self._again(await self.get(task.tenant, task.execution_id), task)
+            return _same(await self.get(task.tenant, task.execution_id), task)
         finally:
             del self._accepting[task.execution_id]
+        self.projection.accepted(event)
+        self._dispatcher.accepted(task.execution_id)
         return Submission(execution_id=task.execution_id, existed=False)
-
-    async def _again(self, known: ExecutionState, task: Task) -> Submission:
-        """The answer to a repeated task. One whose acceptance was stored but never answered starts now."""
-        submission = _same(known, task)
-        if self._recover and known.status is ExecutionStatus.PENDING and known.execution_id not in self._drives:
-            stored = await self.get(task.tenant, task.execution_id)
-            if stored.status is ExecutionStatus.PENDING and stored.execution_id not in self._drives:
-                self._start(self._drive(stored.task, stored.repository, stored), stored.execution_id)
-        return submission
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""
@@ -191,18 +207,15 @@ class Executions:
     async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
         """Stop the agents and their processes and wait until they are. What was done stays in the log.
 
-        An execution that has ended is returned as it is. Raises NotFound; PreconditionFailed when another process
-        drives it.
+        The wish is durable before anything is waited for, so it holds even if nobody drives the execution now. One
+        that has ended is returned as it is. Raises NotFound, Unavailable.
         """
-        driven = self._drives.get(execution_id)
-        if driven is not None:
-            drive, work = driven
-            drive.cancel(reason)
-            await asyncio.wait([work])
         state = await self.get(tenant, execution_id)
-        if driven is None and not state.status.terminal:
-            raise PreconditionFailed("another orchestrator drives this execution", field="execution_id")
-        return state
+        if state.status.terminal:
+            return state
+        if not state.cancel_requested:
+            await self._log.tell(control(state.task), CancelRequested(reason=reason))
+        return await self.wait(tenant, execution_id)
 
     async def resolve(self, tenant: str, execution_id: str, resolution: ApprovalResolution) -> ExecutionState:
         """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
@@ -215,31 +228,29 @@ class Executions:
         request = chosen(state, resolution.approval_id)
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
         known = state.resolutions.get(request.approval_id)
-        if known is not None:
-            check_same(known, resolution)
-            return state
-        if state.status.terminal:
-            raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
-        if self._recover and execution_id not in self._drives:
-            # The drive met a fault; there is no other process that could have taken it over.
-            self._start(self._drive(state.task, state.repository, state), execution_id)
-        if execution_id not in self._drives:
-            raise PreconditionFailed("another orchestrator drives this execution", field="execution_id")
-        await self._drives[execution_id][0].resolve(resolution)
-        return await self.get(tenant, execution_id)
+        if known is None:
+            if state.status.terminal:
+                raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
+            await self._log.tell(control(state.task), ApprovalResolved(resolution=resolution))
+            state = await self.get(tenant, execution_id)
+            # Of several that decide at once, the first in the log is the one that decided.
+            known = state.resolutions.get(request.approval_id, resolution)
+        check_same(known, resolution)
+        return state
 
-    def _busy(self) -> int:
-        """Executions under way. Those that wait for people cost next to nothing, and may do so for days."""
-        waiting = self.projection.awaiting_approval()
-        return sum(execution_id not in waiting for execution_id in self._drives)
+    def _heard(self, stored: StoredEvent) -> None:
+        self._dispatcher.heard(stored)
 
-    def _drive(self, task: Task, repository: PinnedRepository, known: ExecutionState | None = None) -> Drive:
-        return Drive(self._with, task, repository, known, waiting=self.projection.waiting)
 
-    def _start(self, drive: Drive, execution_id: str) -> None:
-        work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
-        self._drives[execution_id] = (drive, work)
-        work.add_done_callback(lambda _: self._drives.pop(execution_id, None))
+@dataclass(frozen=True, slots=True)
+class OnlyReplica:
+    """A `Replicas` of one that shares its log with nobody."""
+
+    me: str
+
+    def alive(self) -> tuple[str, ...]:
+        """This one."""
+        return (self.me,)
 
 
 def _same(known: ExecutionState, task: Task) -> Submission:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 
-from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState, advance, asked
-from swe_ai_fleet.domain.task import Role, Task, TaskKind
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.task import Role, TaskKind
+from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.ports import EventLog
 
 
 class Projection:
-    """Follows what executions say of themselves. Steps of their agents are not in it: read the log for those."""
+    """Follows what executions say and are told. Steps of their agents are not in it: read the log for those.
 
-    def __init__(self, log: EventLog) -> None:
+    Args:
+        log: What to follow.
+        heard: Hears of each event that comes in after the start, once it is in here.
+    """
+
+    def __init__(self, log: EventLog, heard: Callable[[StoredEvent], None] | None = None) -> None:
         self._log = log
+        self._heard = heard
+        self._open: dict[tuple[str, str], None] = {}
         self._states: dict[tuple[str, str], ExecutionState] = {}
         self._ends: dict[tuple[str, str], int] = {}
         self._changed = asyncio.Condition()
@@ -40,14 +48,10 @@ class Projection:
     def accepted(self, event: Event) -> None:
         """Know of an execution at once, before its first event has come round through the log."""
         state = advance(None, StoredEvent(sequence=0, event=event))
-        if state is not None:
-            self._states.setdefault((event.tenant, event.execution_id), state)
-
-    def waiting(self, task: Task, request: ApprovalRequest) -> None:
-        """Know that an agent waits for a person, which its execution does not say of itself."""
-        key = (task.tenant, task.execution_id)
-        if key in self._states:
-            self._states[key] = asked(self._states[key], request)
+        key = (event.tenant, event.execution_id)
+        if state is not None and key not in self._states:
+            self._states[key] = state
+            self._open[key] = None
 
     def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
         return self._states.get((tenant, execution_id))
@@ -58,11 +62,11 @@ class Projection:
 
     def unfinished(self) -> list[ExecutionState]:
         """Executions that have not ended, or whose result subscribers may not have heard of."""
-        return [s for s in self._states.values() if not s.status.terminal or not s.result_published]
+        return [self._states[key] for key in self._open]
 
     def awaiting_approval(self) -> set[str]:
         """The ids of the executions in which somebody waits for a person."""
-        return {s.execution_id for s in self._states.values() if s.status is ExecutionStatus.AWAITING_APPROVAL}
+        return {s.execution_id for s in self.unfinished() if s.status is ExecutionStatus.AWAITING_APPROVAL}
 
     def latest(self, tenant: str, task_id: str, kind: TaskKind | None) -> ExecutionState | None:
         """The execution of the task's highest attempt; of several kinds the one that started last."""
@@ -116,7 +120,13 @@ class Projection:
                 state = advance(self._states.get(key), stored)
                 if state is not None:
                     self._states[key] = state
+                    if over(state):
+                        self._open.pop(key, None)
+                    else:
+                        self._open[key] = None
                 if isinstance(stored.event.body, ExecutionFinished):
                     async with self._changed:
                         self._ends[key] = stored.sequence
                         self._changed.notify_all()
+                if caught_up.is_set() and self._heard is not None:
+                    self._heard(stored)

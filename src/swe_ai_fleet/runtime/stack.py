@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,9 +16,10 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.drive import Surroundings
-from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.lease_keeper import open_leases
 from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
@@ -87,7 +86,7 @@ class Stack:
 
 @asynccontextmanager
 async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
-    """Start what settings leave to us, connect to the rest, take unfinished executions up, until the context ends.
+    """Start what settings leave to us, connect to the rest, drive executions, until the context ends.
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
@@ -106,6 +105,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
         await workspaces.reap()
         stack.enter_context(ray_connection(settings))
         fleet = await stack.enter_async_context(open_ray_fleet(settings))
+        replicas = await stack.enter_async_context(open_leases(settings, anew=embedded))
         surroundings = Surroundings(
             log=log,
             blobs=log,
@@ -113,18 +113,22 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
             fleet=fleet,
             workspaces=workspaces,
             model=model,
-            owner=f"{socket.gethostname()}/{os.getpid()}",
+            owner=replicas.me,
         )
         access = tool_access(settings)
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
-                max_agents=settings.max_agents,
-                max_executions=settings.max_executions,
+                replicas=replicas,
+                room=Room(
+                    agents=settings.max_agents,
+                    executions=settings.max_executions,
+                    queued=settings.max_queued,
+                    queued_per_caller=settings.max_queued_per_caller,
+                ),
                 access=access,
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
-                recover=embedded,
             )
         )
         await fleet.warm()

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.candidate import (
     ReviewAssignment,
 )
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ModelReplied,
@@ -70,6 +70,7 @@ class ScriptedRun:
         fault: Raised instead of a candidate, such as AgentLost.
         after: The run ends only when this is set; one that never is makes it hang until it is cancelled.
         operations: How many tool operations it carries out first.
+        lost: How many processes die under it, each with a step done.
         asks: How often it waits for a person; a rejection ends it.
         patience_seconds: How long it lets them decide; 0: for ever.
     """
@@ -80,6 +81,7 @@ class ScriptedRun:
     fault: FleetError | None = None
     after: asyncio.Event | None = None
     operations: int = 1
+    lost: int = 0
     asks: int = 0
     patience_seconds: float = 0.0
     summary: str = "done"
@@ -183,6 +185,8 @@ class ScriptedFleet:
                 raise
             if script.fault is not None:
                 raise script.fault
+            if sum(one.agent_id == assignment.agent_id for one in self.begun) <= script.lost:
+                raise AgentLost("its host died")
             if any(one.decision is ApprovalDecision.REJECTED for one in earlier.resolutions.values()):
                 script = replace(script, stop_reason=StopReason.REJECTED, patch=b"", summary="", error="rejected")
             elif len(earlier.requests) < script.asks:

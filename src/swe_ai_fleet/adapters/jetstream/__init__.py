@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import structlog
 
@@ -20,13 +21,14 @@ from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.wire import event_of
+from swe_ai_fleet.adapters.jetstream.work_queue import Handler, Hopeless, Work, WorkQueue, consume
 from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.ports import Journal, KeyValue
 
-__all__ = ["Credentials", "JetStream", "Ping", "StreamSettings", "StreamUsage"]
+__all__ = ["Credentials", "Hopeless", "JetStream", "Ping", "StreamSettings", "StreamUsage", "Work", "WorkQueue"]
 
 PATIENCE_SECONDS = 60.0
 _PING_SECONDS = 2.0
@@ -156,6 +158,10 @@ class JetStream:
         return await self._results.publish(
             tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
         )
+
+    async def consume(self, queue: WorkQueue, handler: Handler) -> NoReturn:
+        """Handle the messages of a work queue until cancelled, side by side with the other replicas."""
+        await consume(self._connection, queue, handler)
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
         """What passes on the text of models to those who watch."""

@@ -15,7 +15,7 @@ _NANOSECONDS = 1_000_000_000
 _DAY_SECONDS = 86_400.0
 _NO_MESSAGE = 10037
 _NAME_IN_USE = 10058
-_WORK_QUEUES = (subjects.COMMANDS, subjects.JOBS)
+_WORK_QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +119,11 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
         _stream(
             settings,
             name,
-            [pattern],
+            list(patterns),
             retention="workqueue" if name in _WORK_QUEUES else "limits",
             max_bytes=limits.get(name, 0),
         )
-        for name, pattern in subjects.STREAM_SUBJECTS.items()
+        for name, patterns in subjects.STREAM_SUBJECTS.items()
     ]
     bucket = settings.bucket
     # A blob is stored before the event that names it and must not expire before it.

@@ -14,15 +14,17 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 EVENTS = "AGENT_EVENTS"
 RESULTS = "AGENT_RESULTS"
 COMMANDS = "AGENT_COMMANDS"
+PLANS = "AGENT_PLANS"
 JOBS = "AGENT_JOBS"
 DEAD_LETTERS = "AGENT_DLQ"
 
 STREAM_SUBJECTS = {
-    EVENTS: "agent.events.>",
-    RESULTS: "agent.results.>",
-    COMMANDS: "agent.cmd.execute.>",
-    JOBS: "agent.jobs.>",
-    DEAD_LETTERS: "agent.dlq.>",
+    EVENTS: ("agent.events.>",),
+    RESULTS: ("agent.results.>",),
+    COMMANDS: ("agent.cmd.execute", "agent.cmd.execute.>"),
+    PLANS: ("agent.plans", "agent.plans.>"),
+    JOBS: ("agent.jobs.>",),
+    DEAD_LETTERS: ("agent.dlq.>",),
 }
 
 ALL_HEADS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
@@ -65,3 +67,8 @@ def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
     if agent_id and agent_id != EXECUTION_SUBJECT:
         tokens.append(token(agent_id))
     return ".".join(tokens)
+
+
+def dead_letter_subject(consumer: str) -> str:
+    """Where a consumer puts what it could not handle."""
+    return f"agent.dlq.{token(consumer)}"

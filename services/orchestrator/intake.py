@@ -1,0 +1,121 @@
+"""Tasks and planning events that come in over NATS: which subjects feed which use case."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.errors import NotAvailable
+from services.orchestrator.planning import planning_event
+from services.orchestrator.requests import submitted_task
+from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+
+TASKS = WorkQueue(
+    stream="AGENT_COMMANDS", subjects=("agent.cmd.execute", "agent.cmd.execute.>"), consumer="orchestrator-tasks"
+)
+PLANS = WorkQueue(stream="AGENT_PLANS", subjects=("agent.plans", "agent.plans.>"), consumer="orchestrator-plans")
+PRIORITIES = {"high": 8, "normal": 4, "low": 0} | {str(number): number for number in range(MAX_PRIORITY + 1)}
+"""What may stand as `<priority>` in `agent.cmd.execute.<tenant>.<priority>`."""
+CALLER = "nats"
+"""Who tasks from NATS are accounted to."""
+
+_HOPELESS = (InvalidRequest, AlreadyExists, NotAvailable)
+M = TypeVar("M", bound=Message)
+
+
+@asynccontextmanager
+async def open_intake(
+    log: JetStream,
+    executions: Executions,
+    planning: PlanningEvents,
+    *,
+    tasks: WorkQueue = TASKS,
+    plans: WorkQueue = PLANS,
+) -> AsyncGenerator[None]:
+    """Take work from NATS until the context ends; what is under way then goes to the other replicas.
+
+    Args:
+        log: The connection to NATS, its streams made.
+        executions: Where tasks go.
+        planning: Where planning events go.
+        tasks: The queue of tasks.
+        plans: The queue of planning events.
+    """
+
+    async def execute(work: Work) -> None:
+        await executions.submit(task_of(work))
+
+    async def plan(work: Work) -> None:
+        event = planning_event(_parsed(work, pb.ProcessPlanningEventRequest()))
+        _tenant(work, "agent.plans")
+        # Nobody waits here for the subtasks of a dispatched event.
+        await planning.process(event, patience=0)
+
+    consumers = [
+        asyncio.create_task(log.consume(tasks, _told(execute)), name="intake of tasks"),
+        asyncio.create_task(log.consume(plans, _told(plan)), name="intake of plans"),
+    ]
+    try:
+        yield
+    finally:
+        for consumer in consumers:
+            consumer.cancel()
+        await asyncio.gather(*consumers, return_exceptions=True)
+
+
+def task_of(work: Work) -> Task:
+    """The task in a message: the JSON of a SubmitTaskRequest; its subject may give it a priority.
+
+    Raises InvalidRequest and NotAvailable, naming the field.
+    """
+    request = _parsed(work, pb.SubmitTaskRequest())
+    rest = _tenant(work, "agent.cmd.execute")
+    if len(rest) > 1 or (rest and rest[0] not in PRIORITIES):
+        raise InvalidRequest(
+            f"{work.subject[:200]!r} is no subject for tasks",
+            field="subject",
+            hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
+        )
+    chosen = request.WhichOneof("task")
+    if chosen and rest and not getattr(request, chosen).priority:
+        getattr(request, chosen).priority = PRIORITIES[rest[0]]
+    return submitted_task(request)
+
+
+def _parsed(work: Work, message: M) -> M:
+    try:
+        return json_format.Parse(work.data, message, max_recursion_depth=64)
+    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
+        kind = message.DESCRIPTOR.name
+        raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
+
+
+def _tenant(work: Work, prefix: str) -> list[str]:
+    """What stands behind the tenant in a message's subject. Raises InvalidRequest for a tenant that is not here."""
+    rest = work.subject.removeprefix(prefix).split(".")[1:]
+    if rest and rest[0] != DEFAULT_TENANT:
+        raise InvalidRequest(f"there is no tenant {rest[0][:64]!r} here", field="subject", hint=f"{DEFAULT_TENANT!r}")
+    return rest[1:]
+
+
+def _told(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:
+    """The handler, with faults that no repetition can mend told as such."""
+
+    async def handle(work: Work) -> None:
+        try:
+            await handler(work)
+        except _HOPELESS as fault:
+            where = f"{fault.field}: " if fault.field else ""
+            raise Hopeless(f"{where}{fault}") from fault
+
+    return handle

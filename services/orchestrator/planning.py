@@ -1,0 +1,92 @@
+"""Planning events on the wire, and subtasks as callers get them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from google.protobuf import json_format
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.errors import Context
+from services.orchestrator.requests import check_values, repo_ref
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
+
+MAX_EVENT_BYTES = 256 * 1024
+PATIENCE_SECONDS = 120.0
+"""How long a caller without a deadline of its own waits for the subtasks of a dispatched event."""
+_MARGIN_SECONDS = 0.5
+"""What an answer needs to reach a caller before its deadline."""
+
+
+def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
+    """The event of a request. Raises InvalidRequest naming the field."""
+    check_values(request)
+    if request.ByteSize() > MAX_EVENT_BYTES:
+        raise InvalidRequest(
+            f"the event has {request.ByteSize()} bytes",
+            field="payload",
+            hint=f"at most {MAX_EVENT_BYTES}; put long material into a file of the repository",
+        )
+    try:
+        payload = cast("dict[str, object]", json_format.MessageToDict(request.payload))
+    except (json_format.SerializeToJsonError, RecursionError) as fault:
+        raise InvalidRequest(f"the payload is no JSON: {fault}"[:500], field="payload") from None
+    return PlanningEvent(
+        event_id=request.event_id,
+        event_type=request.event_type,
+        description=request.task_description,
+        case_id=request.case_id,
+        story_id=request.story_id,
+        plan_id=request.plan_id,
+        task_id=request.task_id,
+        repo=repo_ref(request.repo) if request.HasField("repo") else None,
+        roles=tuple(_role(name, f"roles[{number}]") for number, name in enumerate(request.roles)),
+        payload=payload,
+        dispatch=request.dispatch,
+    )
+
+
+def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> pb.ProcessPlanningEventResponse:
+    """What an event led to, as its sender is told."""
+    derivation = outcome.derivation
+    return pb.ProcessPlanningEventResponse(
+        event_id=event.event_id,
+        accepted=outcome.accepted,
+        message=outcome.message,
+        derivation_id=derivation.derivation_id if derivation else "",
+        tasks=[
+            pb.AtomicTask(
+                task_id=subtask.subtask_id,
+                role=subtask.role,
+                description=subtask.description,
+                dependencies=subtask.dependencies,
+                constraints=pb.TaskConstraints(allowed_paths=subtask.allowed_paths) if subtask.allowed_paths else None,
+                case_id=event.case_id,
+                plan_id=event.plan_id,
+                priority=subtask.priority,
+            )
+            for subtask in (derivation.subtasks if derivation else ())
+        ],
+        execution_id=outcome.execution_id,
+    )
+
+
+async def answer_planning_event(
+    events: PlanningEvents, request: pb.ProcessPlanningEventRequest, context: Context
+) -> pb.ProcessPlanningEventResponse:
+    """Take a caller's event. The subtasks of a dispatched one are waited for as long as the caller does."""
+    event = planning_event(request)
+    remaining = cast("float | None", context.time_remaining())
+    patience = PATIENCE_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
+    return planning_response(event, await events.process(event, patience=patience))
+
+
+def _role(name: str, field: str) -> Role:
+    if not name.strip():
+        raise InvalidRequest("an empty role", field=field, hint=f"one of {', '.join(Role)}")
+    try:
+        return Role.parse(name)
+    except InvalidRequest as fault:
+        raise InvalidRequest(fault.message, field=field, hint=fault.hint) from None

@@ -1,0 +1,313 @@
+"""Taking work from a queue that several processes share, so that no message is lost and none is handled for ever.
+
+All replicas pull from one durable consumer. A message is acknowledged once it has been handled, kept from being given
+to somebody else while that takes, given again later where it failed, and put on `agent.dlq.<consumer>` where it never
+can succeed or has failed too often. A message may be handled more than once (an acknowledgement can get lost), so what
+handles it must be idempotent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream.connection import Backoff, Connection, Message, Subscription
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused, Unanswered
+from swe_ai_fleet.adapters.jetstream.subjects import dead_letter_subject
+from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
+
+_NANOSECONDS = 1_000_000_000
+_EXPIRES_SECONDS = 30
+_HEARTBEAT_SECONDS = 5
+_REASON_CHARS = 1_000
+_PULL_ENDED = ("404", "408")
+_ACK = b"+ACK"
+_AT_WORK = b"+WPI"
+_AGAIN = b"-NAK"
+_NEVER = b"+TERM"
+
+_log = structlog.get_logger(__name__)
+
+
+class Hopeless(Exception):
+    """Raised by a handler: this message can never succeed, for the reason given."""
+
+
+class _Broken(Exception):
+    """The subscription or the pull request is of no more use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkQueue:
+    """A durable consumer and how it treats its messages.
+
+    Args:
+        stream: Where the work lies; a work queue, so that what is acknowledged is gone.
+        subjects: What of it this consumer takes. No other consumer of the stream may take the same.
+        consumer: Its durable name, the same in every replica; dead letters go to `agent.dlq.<consumer>`.
+        max_deliveries: A message whose handling failed is a dead letter after so many deliveries. Those that met a
+            full or unreachable fleet are tried for as long as that lasts.
+        ack_wait_seconds: A message of a process that fell silent goes to another one after so long.
+        concurrency: Messages that one process handles at a time.
+        first_delay_seconds: Before a failed message is delivered again; doubled each time.
+        last_delay_seconds: The most of that.
+    """
+
+    stream: str
+    subjects: tuple[str, ...]
+    consumer: str
+    max_deliveries: int = 5
+    ack_wait_seconds: float = 30.0
+    concurrency: int = 8
+    first_delay_seconds: float = 1.0
+    last_delay_seconds: float = 60.0
+
+    def delay(self, deliveries: int) -> float:
+        """Seconds until a message that was delivered so often comes again."""
+        return min(self.last_delay_seconds, self.first_delay_seconds * 2.0 ** min(deliveries - 1, 30))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A message to be handled. `sequence` is its place in the stream, `deliveries` counts from 1."""
+
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    deliveries: int
+
+    @classmethod
+    def of(cls, message: Message) -> Work:
+        tokens = message.reply.split(".")
+        # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
+        first = 4 if len(tokens) == 9 else 6
+        return cls(
+            subject=message.subject,
+            data=message.data,
+            headers=message.headers or {},
+            sequence=int(tokens[first + 1]),
+            deliveries=int(tokens[first]),
+        )
+
+
+Handler = Callable[[Work], Awaitable[None]]
+"""Handles one message. Returning acknowledges it; raising Hopeless makes it a dead letter at once, any other fault has
+it delivered again later."""
+
+
+async def consume(connection: Connection, queue: WorkQueue, handler: Handler) -> NoReturn:
+    """Handle the messages of a queue until cancelled, however often the server goes away.
+
+    What is being handled at a cancellation is cancelled and left to the other replicas at once.
+    """
+    await _Consumer(connection, queue, handler).run()
+    raise AssertionError("a consumer does not end")
+
+
+class _Consumer:
+    def __init__(self, connection: Connection, queue: WorkQueue, handler: Handler) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._handler = handler
+        self._busy = 0
+        self._freed = asyncio.Event()
+        self._resume_at = 0.0
+
+    async def run(self) -> None:
+        backoff = Backoff.lasting(None)
+        async with asyncio.TaskGroup() as handling:
+            while True:
+                try:
+                    async with aclosing(self._messages()) as messages:
+                        async for message in messages:
+                            backoff = Backoff.lasting(None)
+                            self._busy += 1
+                            handling.create_task(self._handle(message), name=f"{self._queue.consumer} {message.reply}")
+                except _Broken as reason:
+                    _log.debug("nats.pull_replaced", consumer=self._queue.consumer, reason=str(reason))
+                    await backoff.wait(reason)
+                except ApiFault as fault:
+                    _log.error("nats.no_consumer", consumer=self._queue.consumer, reason=str(fault))
+                    await backoff.wait(fault)
+
+    async def _messages(self) -> AsyncGenerator[Message]:
+        """Messages of one subscription, never more than there is room for. Ends by _Broken or ApiFault."""
+        arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+        inbox = f"_INBOX.{secrets.token_hex(12)}"
+        subscription: Subscription | None = None
+        try:
+            subscription = await self._connection.subscribe(inbox, arrived.put_nowait)
+            await self._create()
+            wanted = 0
+            while True:
+                if not wanted:
+                    wanted = await self._room()
+                    await self._pull(wanted, inbox)
+                message = await _next(arrived)
+                if not message.status:
+                    wanted -= 1
+                    yield message
+                elif message.status in _PULL_ENDED:
+                    wanted = 0
+                elif message.status != "100":
+                    raise _Broken(f"{message.status} {message.headers.get('Description', '')}")
+        except Unanswered as reason:
+            raise _Broken(str(reason)) from reason
+        finally:
+            if subscription is not None:
+                await self._connection.unsubscribe(subscription)
+
+    async def _create(self) -> None:
+        """Create the consumer, or bring the one that stands there up to the settings."""
+        queue = self._queue
+        config = {
+            "durable_name": queue.consumer,
+            "name": queue.consumer,
+            "deliver_policy": "all",
+            "ack_policy": "explicit",
+            "ack_wait": int(queue.ack_wait_seconds * _NANOSECONDS),
+            # Deliveries are counted here: the server would let go of a message without a word.
+            "max_deliver": -1,
+            "filter_subjects": list(queue.subjects),
+        }
+        body = json.dumps({"stream_name": queue.stream, "config": config}).encode()
+        answer = await self._connection.request(f"$JS.API.CONSUMER.CREATE.{queue.stream}.{queue.consumer}", body)
+        info = json.loads(answer.data)
+        if "error" in info:
+            raise ApiFault.from_json(info["error"])
+
+    async def _room(self) -> int:
+        """Wait until another message may be begun; how many may."""
+        while self._busy >= self._queue.concurrency:
+            self._freed.clear()
+            await self._freed.wait()
+        pause = self._resume_at - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
+        return self._queue.concurrency - self._busy
+
+    async def _pull(self, batch: int, inbox: str) -> None:
+        request = {
+            "batch": batch,
+            "expires": _EXPIRES_SECONDS * _NANOSECONDS,
+            "idle_heartbeat": _HEARTBEAT_SECONDS * _NANOSECONDS,
+        }
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._queue.stream}.{self._queue.consumer}"
+        await self._connection.send(subject, json.dumps(request).encode(), reply=inbox)
+
+    async def _handle(self, message: Message) -> None:
+        # A task is enough to say that the work goes on: no agent runs in this loop, so nothing blocks it.
+        telling = asyncio.create_task(self._keep(message.reply))
+        try:
+            answer = await self._answer(Work.of(message))
+            await self._tell(message.reply, answer)
+        except asyncio.CancelledError:
+            with suppress(Unanswered):
+                await self._connection.send(message.reply, _AGAIN)
+            raise
+        finally:
+            telling.cancel()
+            self._busy -= 1
+            self._freed.set()
+
+    async def _answer(self, work: Work) -> bytes:
+        """Let the handler have a message; what to tell the server about it."""
+        queue = self._queue
+        try:
+            await self._handler(work)
+        except Hopeless as fault:
+            return await self._bury(work, str(fault))
+        except (Unavailable, ResourceExhausted) as fault:
+            # The next message would fare no better.
+            delay = queue.delay(work.deliveries)
+            self._resume_at = asyncio.get_running_loop().time() + min(delay, queue.delay(3))
+            _log.info("work.postponed", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
+            return _later(delay)
+        except FleetError as fault:
+            _log.warning("work.failed", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
+            reason = str(fault)
+        except Exception as fault:  # noqa: BLE001 - the edge of the process
+            _log.exception("work.fault_of_ours", consumer=queue.consumer, sequence=work.sequence)
+            reason = f"an internal fault ({type(fault).__name__}); the log has it"
+        else:
+            return _ACK
+        if work.deliveries >= queue.max_deliveries:
+            return await self._bury(work, f"failed {work.deliveries} times, at last: {reason}")
+        return _later(queue.delay(work.deliveries))
+
+    async def _bury(self, work: Work, reason: str) -> bytes:
+        """Put a message, as it is, with the reason in its headers, where people look for what went wrong."""
+        queue = self._queue
+        headers = {
+            MESSAGE_ID: f"{queue.stream}/{queue.consumer}/{work.sequence}",
+            "Fleet-Reason": _one_line(reason),
+            "Fleet-Subject": work.subject,
+            "Fleet-Stream": queue.stream,
+            "Fleet-Sequence": str(work.sequence),
+            "Fleet-Deliveries": str(work.deliveries),
+        }
+        subject = dead_letter_subject(queue.consumer)
+        patience = queue.ack_wait_seconds
+        try:
+            try:
+                await self._connection.publish(subject, work.data, headers=headers, patience=patience)
+            except InvalidRequest:
+                # With its headers it is larger than a message may be.
+                headers["Fleet-Omitted-Bytes"] = str(len(work.data))
+                await self._connection.publish(subject, b"", headers=headers, patience=patience)
+        except (Refused, Unavailable) as fault:
+            _log.error("work.dead_letter_refused", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
+            return _later(queue.last_delay_seconds)
+        _log.warning("work.dead_letter", consumer=queue.consumer, sequence=work.sequence, reason=reason)
+        return _NEVER
+
+    async def _keep(self, reply: str) -> None:
+        """Say that a message is being worked on, for as long as it is."""
+        while True:
+            await asyncio.sleep(self._queue.ack_wait_seconds / 3)
+            with suppress(Unanswered):
+                await self._connection.send(reply, _AT_WORK)
+
+    async def _tell(self, reply: str, answer: bytes) -> None:
+        """Tell the server what became of a message; where that fails for too long, the message comes again."""
+        backoff = Backoff.lasting(self._queue.ack_wait_seconds)
+        while True:
+            try:
+                await self._connection.request(reply, answer)
+            except Unanswered as reason:
+                try:
+                    await backoff.wait(reason)
+                except Unavailable:
+                    return
+            else:
+                return
+
+
+async def _next(arrived: asyncio.Queue[Message | None]) -> Message:
+    try:
+        async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
+            message = await arrived.get()
+    except TimeoutError:
+        raise _Broken("no message and no heartbeat") from None
+    if message is None:
+        raise _Broken("the connection was lost")
+    return message
+
+
+def _later(seconds: float) -> bytes:
+    return _AGAIN + b" " + json.dumps({"delay": int(seconds * _NANOSECONDS)}).encode()
+
+
+def _one_line(text: str) -> str:
+    """Text that may stand in a header: ASCII without line breaks. It may come from a stranger."""
+    plain = "".join(one if one.isprintable() else " " for one in text[:_REASON_CHARS])
+    return plain.encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,68 @@
+"""What a reviewer is told: the task, and everything about the candidate fenced off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.agents.untrusted import Fence, evidence
+from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
+from swe_ai_fleet.domain.message import Message
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.ports import SecretMask
+
+MAX_DIFF_CHARS = 40_000
+MAX_EVIDENCE_CHARS = 12_000
+MAX_SUMMARY_CHARS = 4_000
+
+
+def review_messages(
+    assignment: ReviewAssignment,
+    patch: bytes,
+    *,
+    applied: bool,
+    iterations: int,
+    context_tokens: int,
+    mask: SecretMask,
+) -> tuple[Message, ...]:
+    """The first messages of a review. All reviewers of a candidate get the same ones, but for their perspective.
+
+    Args:
+        assignment: Who reviews what.
+        patch: The candidate's changes.
+        applied: Whether the clone has them.
+        iterations: How many turns the reviewer has.
+        context_tokens: What the model's context holds, 0 where that is unknown; the texts are cut to fit.
+        mask: Hides secrets.
+    """
+    task, candidate = assignment.task, assignment.candidate
+    left = candidate.artifacts
+    fence = Fence(mask, task.execution_id, candidate.candidate_id, left.patch.digest if left.patch else "")
+    # At about four characters a token: a quarter of the context for the diff, half of that for the evidence.
+    diff_chars = min(MAX_DIFF_CHARS, context_tokens or MAX_DIFF_CHARS)
+    sections = [
+        *((title, mask(text)) for title, text in _task(task)),
+        ("The candidate's changes", f"{size_of(left)}:\n{fence(patch.decode('utf-8', 'replace'), diff_chars)}"),
+        ("What its author says of it", fence(candidate.summary, min(MAX_SUMMARY_CHARS, diff_chars // 4))),
+        ("What the checks said", evidence(assignment.report, fence, min(MAX_EVIDENCE_CHARS, diff_chars // 2))),
+        ("Your perspective", assignment.perspective.instructions),
+    ]
+    return opening("review", sections, applied=applied, iterations=iterations, warning=fence.warning)
+
+
+def size_of(left: Artifacts) -> str:
+    """How large a candidate's changes are, in words."""
+    files = len(left.files_changed)
+    return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
+
+
+def _task(task: Task) -> Sequence[tuple[str, str]]:
+    constraints = task.constraints
+    return (
+        ("Task", task.description),
+        ("Context", task.context),
+        ("Requirements", "\n".join(f"- {requirement}" for requirement in constraints.requirements)),
+        ("What it is judged by", constraints.rubric),
+        ("Checks that must pass", "\n".join(f"- {check.name}: `{check.command}`" for check in constraints.checks)),
+        ("Paths that may be changed", ", ".join(constraints.allowed_paths)),
+    )

@@ -1,0 +1,258 @@
+"""One peer's review of one candidate: the one loop, reading only, with an answer in a fixed shape at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
+from swe_ai_fleet.agents.resumption import read_run
+from swe_ai_fleet.agents.reviewing.conclusion import critique_of, no_critique
+from swe_ai_fleet.agents.reviewing.prompt import review_messages
+from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
+from swe_ai_fleet.agents.solving import policy_of
+from swe_ai_fleet.agents.sub_agents.exploring import offered
+from swe_ai_fleet.agents.sub_agents.shapes import read, schema_of
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
+from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted, Writer
+from swe_ai_fleet.domain.message import Sampling, UserMessage
+from swe_ai_fleet.domain.review import Critique
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import ChatModel, Clone
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.git import GitTool
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+
+MAX_ITERATIONS = 8
+MAX_TOOL_CALLS = 24
+MAX_SECONDS = 600.0
+"""A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
+
+LOOKING = (
+    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
+    "git_log", "git_show",
+)  # fmt: skip
+AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
+_OBSERVATION_CHARS = 8_000
+_LAST_WORDS_SECONDS = 30.0
+_SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
+"""After these there is nothing left for another reply."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewRun:
+    """Carries out `ReviewAssignment`s, each recorded like every run."""
+
+    services: RunServices
+
+    async def carry_out(self, assignment: ReviewAssignment, clone: Clone) -> Critique:
+        """One peer's review, with the candidate's patch applied to a clean clone.
+
+        An answer that cannot be read, faults of the model and spent limits are critiques with an error. A review that
+        an earlier process began goes on where its log leaves off; one that had ended is handed in again.
+
+        Raises Fenced, Unavailable; a cancellation passes after it was recorded.
+        """
+        task, resumes = assignment.task, assignment.generation > 1
+        writer = Writer(
+            tenant=task.tenant,
+            execution_id=assignment.execution_id,
+            task_id=task.task_id,
+            agent_id=assignment.agent_id,
+            generation=assignment.generation,
+        )
+        async with self.services.recorded(writer, resumes=resumes) as run:
+            await run.journal.flush()
+            earlier = RunState(agent_id=assignment.agent_id)
+            if resumes:
+                earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
+                if (known := _known(earlier)) is not None:
+                    return known
+                run.trail.entries.extend(earlier.entries)
+            return await _Review(self.services, assignment, clone, run, earlier).carry_out()
+
+
+class _Review:
+    """One review under way."""
+
+    def __init__(
+        self, services: RunServices, assignment: ReviewAssignment, clone: Clone, run: RecordedRun, earlier: RunState
+    ) -> None:
+        self._services = services
+        self._assignment = assignment
+        self._clone = clone
+        self._journal, self._trail = run.journal, run.trail
+        self._earlier = earlier
+        self._mask = services.equipment.mask
+        self._budget = Budget(limits_of(assignment.task.constraints.limits), spent=earlier.usage)
+        self._sampling = Sampling(temperature=assignment.perspective.temperature, seed=assignment.perspective.seed)
+        self._stop = StopReason.MODEL_ERROR
+
+    async def carry_out(self) -> Critique:
+        """Review, and record the end."""
+        assignment = self._assignment
+        try:
+            answer = await self._answer()
+        except (ModelError, InvalidRequest, NotFound, ValueError) as error:
+            critique = no_critique(assignment, str(error), mask=self._mask, usage=self._budget.total())
+        else:
+            tree = Tree(self._clone.root, self._clone.mount)
+            self._stop = StopReason.FINAL_ANSWER
+            critique = await asyncio.to_thread(
+                critique_of, answer, assignment, tree=tree, mask=self._mask, usage=self._budget.total()
+            )
+        finished = RunFinished(
+            stop_reason=self._stop,
+            artifacts=Artifacts(),
+            usage=critique.usage,
+            audit_head=self._trail.head,
+            answer=to_json(critique).decode(),
+            error=critique.error,
+        )
+        await self._journal.append(finished)
+        return critique
+
+    async def _answer(self) -> CritiqueShape:
+        """What the reviewer says. Raises ValueError saying why it says nothing that can be used, ModelError."""
+        equipment, task = self._services.equipment, self._assignment.task
+        model = equipment.model(task, self._assignment.perspective, self._trail)
+        capabilities = await model.probe()
+        limits = self._budget.limits
+        self._budget = Budget(limits, prices=equipment.price(capabilities.model), spent=self._earlier.usage)
+        pipeline = Pipeline(
+            trail=self._trail,
+            policy=replace(policy_of(task), read_only=True),
+            mask=self._mask,
+            limits=ToolLimits(
+                command_timeout_seconds=limits.command_timeout_seconds, observation_chars=_OBSERVATION_CHARS
+            ),
+            cache=equipment.cache(task),
+        )
+        toolbox = _toolbox(self._clone, pipeline)
+        await self._open(toolbox, capabilities.model, capabilities.max_model_len)
+        history = History(self._earlier.messages, context_tokens=capabilities.max_model_len)
+        loop = AgentRun(
+            model=model,
+            toolbox=toolbox,
+            history=history,
+            budget=self._budget,
+            rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True),
+            journal=self._journal,
+            guard=LoopGuard(toolbox.specs, earlier=self._earlier.steps),
+            sampling=self._sampling,
+            steps=self._earlier.steps,
+        )
+        trajectory = await loop.drive()
+        self._stop = trajectory.stop_reason
+        try:
+            return read(CritiqueShape, *_said(trajectory))
+        except ValueError as error:
+            if trajectory.stop_reason in _SPENT or not trajectory.steps:
+                raise ValueError(trajectory.error or str(error)) from None
+            return await self._once_more(model, history, len(trajectory.steps), str(error))
+
+    async def _open(self, toolbox: Toolbox, model: str, context_tokens: int) -> None:
+        """Apply the patch; where the conversation has not begun, begin it."""
+        assignment = self._assignment
+        ref = assignment.candidate.artifacts.patch
+        patch = await self._services.blobs.get(ref) if ref is not None else b""
+        try:
+            await self._clone.apply(patch)
+            applied = True
+        except PatchRejected:
+            applied = False
+        if self._earlier.started is not None:
+            return
+        opening = review_messages(
+            assignment,
+            patch,
+            applied=applied,
+            iterations=self._budget.limits.max_iterations,
+            context_tokens=context_tokens,
+            mask=self._mask,
+        )
+        started = RunStarted(
+            role=assignment.task.role,
+            model=model,
+            messages=opening,
+            tools=tuple(spec.name for spec in toolbox.specs),
+            temperature=assignment.perspective.temperature,
+            seed=assignment.perspective.seed,
+            environment=self._clone.environment.key,
+        )
+        self._journal.post(started)
+        self._earlier = replace(self._earlier, started=started, messages=opening)
+
+    async def _once_more(self, model: ChatModel, history: History, steps: int, problem: str) -> CritiqueShape:
+        """The answer to a last request for the shape alone. Raises ValueError, ModelError."""
+        ask = UserMessage(content=AGAIN.format(problem=problem))
+        history.add(ask)
+        self._journal.post(MessageAdded(step=steps, message=ask))
+        left, room, began = self._budget.tokens_left, history.room, time.monotonic()
+        bound = left if left is not None and (room is None or left < room * 3 // 4) else None
+        try:
+            async with asyncio.timeout(min(_LAST_WORDS_SECONDS, self._budget.seconds_left)):
+                reply = await model.reply(
+                    history.messages, (), replace(self._sampling, max_tokens=bound), schema=schema_of(CritiqueShape)
+                )
+        except TimeoutError:
+            raise ValueError("the reviewer did not answer in time") from None
+        self._budget.settle(reply.usage)
+        took = round((time.monotonic() - began) * 1000)
+        self._journal.post(ModelReplied(step=steps + 1, reply=reply, duration_ms=took))
+        calls = (call.arguments for call in reply.message.tool_calls)
+        try:
+            return read(CritiqueShape, reply.message.content, *calls)
+        except ValueError as error:
+            raise ValueError(f"the reviewer answered twice in a form that cannot be used: {error}") from None
+
+
+def limits_of(limits: Limits) -> Limits:
+    """What a review may spend, given what an agent of its task may."""
+    return replace(
+        limits,
+        max_iterations=min(MAX_ITERATIONS, limits.max_iterations),
+        max_tool_calls=min(MAX_TOOL_CALLS, limits.max_tool_calls),
+        timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds),
+    )
+
+
+def _toolbox(clone: Clone, pipeline: Pipeline) -> Toolbox:
+    """What only reads, of that which the task allows its agents."""
+    kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
+    names = offered(kits, pipeline, LOOKING)
+    if not names:
+        return Toolbox({}, pipeline)
+    narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))
+    return Toolbox(kits, narrow)
+
+
+def _said(trajectory: Trajectory) -> list[object]:
+    """Where the review may stand: the arguments of the last reply's final answer, and the answer itself."""
+    last = trajectory.steps[-1].reply.tool_calls if trajectory.steps else ()
+    return [*(call.arguments for call in last if call.name == FINAL_ANSWER.name), trajectory.answer]
+
+
+def _known(earlier: RunState) -> Critique | None:
+    """What the review came to in an earlier process; None where it did not come to its end."""
+    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
+        return None
+    try:
+        return from_json(Critique, earlier.finished.answer)
+    except ValidationError:
+        return None

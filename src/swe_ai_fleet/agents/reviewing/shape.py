@@ -1,0 +1,91 @@
+"""What reviewers answer with, and how loosely it is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, cast
+
+from pydantic import BeforeValidator, Field
+
+from swe_ai_fleet.agents.sub_agents.shapes import Said, Shape, Text
+from swe_ai_fleet.domain.review import ReviewVerdict
+
+_VERDICTS: Mapping[str, ReviewVerdict] = {
+    **{str(verdict): verdict for verdict in ReviewVerdict},
+    **dict.fromkeys(("accepted", "approve", "approved", "lgtm", "pass"), ReviewVerdict.ACCEPT),
+    **dict.fromkeys(
+        ("revised", "revision", "request changes", "changes requested", "needs work", "needs changes"),
+        ReviewVerdict.REVISE,
+    ),
+    **dict.fromkeys(("rejected", "decline", "declined", "fail"), ReviewVerdict.REJECT),
+}
+_SCORE = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*(?:(%)|(?:/|out of)\s*(\d{1,6}))?\s*", re.IGNORECASE)
+_MOST_READ = 200
+_NO = frozenset({"", "false", "no", "n", "0", "optional", "none", "null"})
+
+
+def _as_verdict(value: object) -> object:
+    word = " ".join(re.split(r"[\s_-]+", value.strip().strip(".!*`").lower())) if isinstance(value, str) else value
+    return _VERDICTS.get(word, value) if isinstance(word, str) else value
+
+
+def _as_score(value: object) -> object:
+    """A share as a number: `0.8`, `80%`, `8/10`."""
+    if isinstance(value, str) and (found := _SCORE.fullmatch(value[:100])):
+        number = float(found[1])
+        whole = 100.0 if found[2] else float(found[3] or 1)
+        value = number / whole if whole else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        # Not a number is left as it is: it compares with nothing, and is refused behind this.
+        return value if value != value else min(1.0, max(0.0, value))
+    return value
+
+
+def _as_line(value: object) -> int:
+    """A line number; of a range its first line, 0 for anything else."""
+    if isinstance(value, str) and (found := re.match(r"\D{0,20}(\d{1,7})", value)):
+        value = int(found[1])
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 10**7:
+        return 0
+    return value
+
+
+def _as_flag(value: object) -> bool:
+    return value.strip().lower() not in _NO if isinstance(value, str) else bool(value)
+
+
+def _as_findings(value: object) -> object:
+    """Findings as objects; a mere text is one without a place."""
+    if value is None:
+        return []
+    if isinstance(value, str | Mapping):
+        value = [cast("object", value)] if value else []
+    if not isinstance(value, list):
+        return value
+    parts = [part for part in cast("list[object]", value)[:_MOST_READ] if part]
+    return [cast("object", part) if isinstance(part, Mapping) else {"text": part} for part in parts]
+
+
+class FindingShape(Shape):
+    text: Said = Field(description="What is wrong and what would mend it.")
+    file: Text = Field(default="", description="Path in the repository; empty for the candidate as a whole.")
+    line: Annotated[int, BeforeValidator(_as_line)] = Field(
+        default=0, description="Line in the patched file, from 1; 0 for the file as a whole."
+    )
+    must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
+        default=False, description="Whether the candidate must not be applied before this is mended."
+    )
+
+
+class CritiqueShape(Shape):
+    verdict: Annotated[ReviewVerdict, BeforeValidator(_as_verdict)] = Field(
+        description="accept: fit to be applied; revise: needs the changes you name; reject: the wrong approach."
+    )
+    score: Annotated[float, BeforeValidator(_as_score), Field(ge=0.0, le=1.0, allow_inf_nan=False)] = Field(
+        description="How good the candidate is, from 0 to 1."
+    )
+    content: Text = Field(default="", description="The review in a few sentences.")
+    findings: Annotated[list[FindingShape], BeforeValidator(_as_findings)] = Field(
+        default=[], description="One for each thing that has to change; none if nothing has."
+    )

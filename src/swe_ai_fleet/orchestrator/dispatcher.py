@@ -1,0 +1,143 @@
+"""Which executions this replica drives: what waits and nobody drives, fairly, as far as there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from swe_ai_fleet.domain.event import ApprovalAwaited, CancelRequested, ExecutionStarted, StoredEvent
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.orchestrator.drive import Drive
+from swe_ai_fleet.orchestrator.leases import claimable
+from swe_ai_fleet.orchestrator.projection import Projection
+from swe_ai_fleet.orchestrator.queue import Caller, Waiting, in_order
+from swe_ai_fleet.ports import Replicas
+
+POLL_SECONDS = 1.0
+HEAD_START_SECONDS = 1.0
+"""The replica that accepted an execution begins it, unless it has no room; the others leave it so long."""
+AGAIN_SECONDS = 3.0
+"""After a drive has ended, its execution is looked at again: by then the projection knows what the drive wrote."""
+
+_NEWS = (ExecutionStarted, CancelRequested, ApprovalAwaited)
+"""What may give the dispatcher something to do."""
+
+
+class Dispatcher:
+    """Starts drives and hears of their ends. The log is the queue: nothing waits anywhere else.
+
+    Args:
+        projection: What is known of all executions.
+        replicas: Who else might drive them.
+        make: Makes the drive of an execution.
+        max_executions: The most driven at once, those that wait for people or for their own subtasks aside.
+    """
+
+    def __init__(
+        self,
+        projection: Projection,
+        replicas: Replicas,
+        make: Callable[[ExecutionState], Drive],
+        *,
+        max_executions: int,
+    ) -> None:
+        self._projection = projection
+        self._replicas = replicas
+        self._make = make
+        self._max_executions = max_executions
+        self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
+        self._not_before: dict[str, float] = {}
+        self._served: dict[Caller, float] = {}
+        self._news = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for work."""
+        self._loop = asyncio.create_task(self._look(), name="dispatcher")
+
+    async def stop(self) -> None:
+        """Stop driving; what is unfinished stays so in the log."""
+        if self._loop is None:
+            return
+        self._loop.cancel()
+        await asyncio.wait([self._loop])
+        running = [work for _, work in self._drives.values()]
+        for work in running:
+            work.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def accepted(self, execution_id: str) -> None:
+        """Something was accepted here: it is this replica's first."""
+        self._not_before[execution_id] = 0.0
+        self._news.set()
+
+    def heard(self, stored: StoredEvent) -> None:
+        """Something was said of an execution; its drive hears it, if it is here."""
+        driven = self._drives.get(stored.event.execution_id)
+        if driven is not None:
+            driven[0].told(stored.event.body)
+        if isinstance(stored.event.body, _NEWS):
+            self._news.set()
+
+    def queued(self) -> list[ExecutionState]:
+        """What waits for somebody to drive it."""
+        return [state for state in self._projection.unfinished() if not state.owner and not state.status.terminal]
+
+    async def _look(self) -> None:
+        while True:
+            self._news.clear()
+            self._take()
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _take(self) -> None:
+        """Begin what may be begun now."""
+        free = [state for state in self._projection.unfinished() if self._free(state)]
+        waiting: dict[str, ExecutionState] = {}
+        for state in free:
+            # What only has to be ended, or told of, takes nobody's place.
+            if state.cancel_requested or state.status.terminal:
+                self._begin(state)
+            else:
+                waiting[state.execution_id] = state
+        room = self._max_executions - len(self._busy())
+        if room <= 0 or not waiting:
+            return
+        now = time.time()
+        running = Counter((drive.task.tenant, drive.task.caller) for drive in self._busy())
+        entries = [Waiting.of(state) for state in waiting.values()]
+        for one in in_order(entries, running, now=now, served=self._served)[:room]:
+            self._served[one.by] = now
+            self._begin(waiting[one.execution_id])
+
+    def _free(self, state: ExecutionState) -> bool:
+        execution_id, alive, now = state.execution_id, self._replicas.alive(), time.monotonic()
+        if execution_id in self._drives or not claimable(state, alive, self._replicas.me):
+            return False
+        elsewhere = not state.owner and len(alive) > 1
+        return self._not_before.setdefault(execution_id, now + elsewhere * HEAD_START_SECONDS) <= now
+
+    def _busy(self) -> list[Drive]:
+        """The drives that take a place."""
+        waiting = self._projection.awaiting_approval()
+        return [
+            drive
+            for execution_id, (drive, _) in self._drives.items()
+            if execution_id not in waiting and not drive.task.derive_subtasks
+        ]
+
+    def _begin(self, state: ExecutionState) -> None:
+        execution_id, drive = state.execution_id, self._make(state)
+        work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
+        self._drives[execution_id] = (drive, work)
+        work.add_done_callback(lambda _: self._ended(execution_id))
+
+    def _ended(self, execution_id: str) -> None:
+        del self._drives[execution_id]
+        self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS
+        self._news.set()

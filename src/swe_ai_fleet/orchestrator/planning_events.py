@@ -1,0 +1,299 @@
+"""What happens to plans elsewhere, and the work it leads to here: once, however often it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.candidate import DeriveAssignment
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionFinished, SubtasksDerived
+from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.task import (
+    COUNCIL_ROUNDS,
+    DEFAULT_TENANT,
+    MAX_DESCRIPTION_BYTES,
+    Constraints,
+    RepoRef,
+    Role,
+    Task,
+    TaskKind,
+    check_identifier,
+)
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.ports import Fleet, KeyValue, WorkspaceProvider
+
+EVENT_TYPES = ("plan.approved", "story.approved", "task.created")
+"""The types of event that work follows from: each says that something is to be done now."""
+CALLER = "planning"
+"""Who the tasks of planning events are accounted to."""
+MAX_EVENT_ID_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningEvent:
+    """Something that happened to a plan, a story or a task elsewhere.
+
+    Args:
+        event_id: The sender's; what makes the event known when it comes again.
+        event_type: Such as `plan.approved`; see `EVENT_TYPES`.
+        description: What is to be done.
+        case_id: With the three that follow: the sender's own names, kept with the task.
+        repo: The repository it is about; needed where work is dispatched.
+        roles: Roles that subtasks may have; empty: all.
+        payload: Further fields, for the planner to read.
+        dispatch: Whether the subtasks are carried out, or only derived.
+        tenant: Whose event it is.
+    """
+
+    event_id: str
+    event_type: str
+    description: str
+    case_id: str = ""
+    story_id: str = ""
+    plan_id: str = ""
+    task_id: str = ""
+    repo: RepoRef | None = None
+    roles: tuple[Role, ...] = ()
+    payload: Mapping[str, object] = field(default_factory=dict[str, object])
+    dispatch: bool = False
+    tenant: str = DEFAULT_TENANT
+
+    def checked(self) -> PlanningEvent:
+        """This event, if it can be taken. Raises InvalidRequest naming the field and the way out."""
+        check_identifier(self.event_id, field="event_id")
+        if len(self.event_id) > MAX_EVENT_ID_CHARS:
+            raise InvalidRequest("the event id is too long", field="event_id", hint=f"at most {MAX_EVENT_ID_CHARS}")
+        if not self.event_type:
+            raise InvalidRequest("no event type given", field="event_type", hint=f"such as {EVENT_TYPES[0]}")
+        if not self.leads_to_work:
+            return self
+        if not self.description.strip():
+            raise InvalidRequest("the task description is empty", field="task_description")
+        if len(self.description.encode()) > MAX_DESCRIPTION_BYTES:
+            raise InvalidRequest(
+                "the task description is too long", field="task_description", hint=f"at most {MAX_DESCRIPTION_BYTES}"
+            )
+        if self.dispatch and (self.repo is None or not self.repo.location.strip()):
+            raise InvalidRequest(
+                "no repository given", field="repo", hint="set repo.path or repo.url, or do not dispatch"
+            )
+        return self
+
+    @property
+    def leads_to_work(self) -> bool:
+        return self.event_type in EVENT_TYPES
+
+    @property
+    def key(self) -> str:
+        """Under which it is remembered."""
+        return f"event.{self.tenant}.{self.event_id}"
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: equal for an event that is told again."""
+        return hashlib.sha256(json.dumps(json.loads(to_json(self)), sort_keys=True).encode()).hexdigest()
+
+    def task(self) -> Task:
+        """The task it leads to: `event-<event_id>`, split before it is carried out."""
+        return Task(
+            task_id=f"event-{self.event_id}",
+            tenant=self.tenant,
+            kind=TaskKind.ORCHESTRATE,
+            description=self.description,
+            repo=self.repo or RepoRef(location=""),
+            context=self._context(),
+            constraints=Constraints(metadata={"subtask_roles": ",".join(self.roles)} if self.roles else {}),
+            num_agents=0,
+            rounds=COUNCIL_ROUNDS,
+            case_id=self.case_id,
+            story_id=self.story_id,
+            plan_id=self.plan_id,
+            caller=CALLER,
+            derive_subtasks=True,
+        )
+
+    def _context(self) -> str:
+        """What else the planner and the agents are told, the same text each time."""
+        names = {"case": self.case_id, "story": self.story_id, "plan": self.plan_id, "task": self.task_id}
+        lines = [f"This follows from the event {self.event_type}."]
+        lines += [f"{name}: {value}" for name, value in names.items() if value]
+        if self.roles:
+            lines.append(f"Roles that subtasks may have: {', '.join(self.roles)}")
+        if self.payload:
+            lines += ["", "The event's own fields:", json.dumps(self.payload, sort_keys=True, indent=1)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningOutcome:
+    """What an event led to. Not `accepted`: nothing follows from it, and `message` says why.
+
+    `derivation` is None while the planner of a dispatched event is still at work.
+    """
+
+    accepted: bool
+    message: str = ""
+    derivation: Derivation | None = None
+    execution_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """An event that was taken, as it is remembered."""
+
+    fingerprint: str
+    outcome: PlanningOutcome
+
+
+class PlanningEvents:
+    """Takes planning events. An async context: leaving it ends planners that no execution drives.
+
+    A dispatched event becomes one orchestration that derives the subtasks itself, so a lost process, here or there,
+    costs nothing; without dispatch the planner is asked from here, and what it said is remembered. Either way the
+    event's id decides: told again it answers as the first time.
+
+    Args:
+        executions: Where dispatched events go.
+        fleet: Has the planners.
+        workspaces: Pins repositories.
+        store: Remembers events, the same for every replica.
+    """
+
+    def __init__(self, *, executions: Executions, fleet: Fleet, workspaces: WorkspaceProvider, store: KeyValue) -> None:
+        self._executions = executions
+        self._fleet = fleet
+        self._workspaces = workspaces
+        self._store = store
+        self._deriving: dict[str, tuple[str, asyncio.Task[PlanningOutcome]]] = {}
+
+    async def __aenter__(self) -> PlanningEvents:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        deriving = [work for _, work in self._deriving.values()]
+        for work in deriving:
+            work.cancel()
+        await asyncio.gather(*deriving, return_exceptions=True)
+
+    async def process(self, event: PlanningEvent, *, patience: float | None = None) -> PlanningOutcome:
+        """Take an event, or answer about one that was taken before.
+
+        Args:
+            event: What happened.
+            patience: Seconds to wait for the subtasks of a dispatched event; None: as long as it takes. When they are
+                up the answer comes without the subtasks; told again, it has them.
+
+        Raises:
+            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable: As for a task handed in; the event was
+                not taken. Without dispatch also AgentLost, and InvalidRequest where no sound split was found.
+            AlreadyExists: Another event was taken under this id.
+        """
+        event.checked()
+        known = await self._store.get(event.key)
+        if known is not None:
+            taken = from_json(_Taken, known.value)
+            _check_same(event, taken.fingerprint)
+            outcome = taken.outcome
+        elif not event.leads_to_work:
+            return PlanningOutcome(
+                accepted=False, message=f"nothing follows from this type of event; work follows from {_LIST}"
+            )
+        elif event.dispatch:
+            outcome = await self._dispatched(event)
+        else:
+            outcome = await self._derived(event)
+        if outcome.execution_id:
+            return await self._with_subtasks(event, outcome, patience)
+        return outcome
+
+    async def _dispatched(self, event: PlanningEvent) -> PlanningOutcome:
+        try:
+            submission = await self._executions.submit(event.task())
+        except AlreadyExists as fault:
+            raise _taken_otherwise(event) from fault
+        # A process lost before this is written loses nothing: the submission itself is known by the event's id.
+        return await self._remembered(event, PlanningOutcome(accepted=True, execution_id=submission.execution_id))
+
+    async def _derived(self, event: PlanningEvent) -> PlanningOutcome:
+        """The planner's answer. It goes on without the caller, who may come back for it."""
+        fingerprint = event.fingerprint()
+        if event.key not in self._deriving:
+            work = asyncio.create_task(self._derive(event), name=f"derive {event.key}")
+            self._deriving[event.key] = fingerprint, work
+            work.add_done_callback(lambda _: self._deriving.pop(event.key, None))
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        known, work = self._deriving[event.key]
+        _check_same(event, known)
+        return await asyncio.shield(work)
+
+    async def _derive(self, event: PlanningEvent) -> PlanningOutcome:
+        task = replace(event.task(), kind=TaskKind.DELIBERATE)
+        pinned = await self._workspaces.pin(event.tenant, event.repo) if event.repo else None
+        try:
+            derivation = await self._fleet.derive(
+                DeriveAssignment(
+                    execution_id=task.execution_id,
+                    # Each try is a run of its own in the log.
+                    agent_id=f"planner-{secrets.token_hex(4)}",
+                    task=task,
+                    repository=pinned,
+                    roles=event.roles,
+                )
+            )
+        finally:
+            await self._workspaces.release(task.execution_id)
+        return await self._remembered(event, PlanningOutcome(accepted=True, derivation=derivation))
+
+    async def _remembered(self, event: PlanningEvent, outcome: PlanningOutcome) -> PlanningOutcome:
+        """The outcome once it is stored; that of another replica, where it was faster."""
+        taken = _Taken(fingerprint=event.fingerprint(), outcome=outcome)
+        try:
+            await self._store.put(event.key, to_json(taken), revision=0)
+        except Fenced:
+            stored = await self._store.get(event.key)
+            if stored is None:
+                raise
+            taken = from_json(_Taken, stored.value)
+            _check_same(event, taken.fingerprint)
+        return taken.outcome
+
+    async def _with_subtasks(
+        self, event: PlanningEvent, outcome: PlanningOutcome, patience: float | None
+    ) -> PlanningOutcome:
+        try:
+            async with asyncio.timeout(patience):
+                return await self._until_derived(event.tenant, outcome)
+        except TimeoutError:
+            return replace(outcome, message="the planner is still at work; the same event again has the subtasks")
+
+    async def _until_derived(self, tenant: str, outcome: PlanningOutcome) -> PlanningOutcome:
+        async with aclosing(self._executions.watch(tenant, outcome.execution_id)) as events:
+            async for stored in events:
+                match stored.event.body:
+                    case SubtasksDerived(derivation=derivation):
+                        return replace(outcome, derivation=derivation)
+                    case ExecutionFinished(status=status, error=error):
+                        return replace(outcome, message=f"the execution ended without subtasks: {error or status}")
+                    case _:
+                        pass
+        return outcome
+
+
+_LIST = ", ".join(EVENT_TYPES)
+
+
+def _check_same(event: PlanningEvent, fingerprint: str) -> None:
+    if fingerprint != event.fingerprint():
+        raise _taken_otherwise(event)
+
+
+def _taken_otherwise(event: PlanningEvent) -> AlreadyExists:
+    return AlreadyExists(
+        f"another event was taken under the id {event.event_id!r}", field="event_id", hint="give each event its own id"
+    )

@@ -1,0 +1,193 @@
+"""Which execution begins next, how many may wait, and who may drive one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.errors import ResourceExhausted
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import MAX_PRIORITY, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.leases import claimable, over
+from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Waiting, check_room, in_order, next_up
+
+NOW = 100_000.0
+
+
+def one(name: str, caller: str = "ada", *, priority: int = 0, waited: float = 0.0, tenant: str = "default") -> Waiting:
+    return Waiting(execution_id=name, tenant=tenant, caller=caller, priority=priority, accepted_at=NOW - waited)
+
+
+def names(waiting: list[Waiting]) -> str:
+    return "".join(each.execution_id for each in waiting)
+
+
+def test_nothing_waits_so_nothing_begins():
+    assert next_up([], {}, now=NOW) is None
+    assert in_order([], {}, now=NOW) == []
+
+
+def test_urgency_comes_before_turns_and_turns_before_age():
+    waiting = [one("a", waited=9), one("b", "bob", waited=5), one("c", "bob", priority=3), one("d", "eve", waited=2)]
+    assert names(in_order(waiting, {("default", "ada"): 2}, now=NOW)) == "cdba"
+    assert names(in_order(waiting, {}, now=NOW)) == "cadb"
+
+
+def test_a_backlog_waits_behind_the_first_task_of_somebody_else():
+    backlog = [one(f"{number:03}", "greedy", waited=200 - number) for number in range(100)]
+    first = next_up([*backlog, one("x", "bob")], {("default", "greedy"): 1}, now=NOW)
+    assert first is not None
+    assert first.execution_id == "x"
+
+
+def test_the_same_caller_of_two_tenants_is_two_callers():
+    waiting = [one("a", tenant="north", waited=9), one("b", tenant="south")]
+    assert names(in_order(waiting, {("north", "ada"): 1}, now=NOW)) == "ba"
+
+
+def test_with_fewer_places_than_callers_the_last_turn_decides():
+    waiting = [one("g", "greedy", waited=100), one("b", "bob", waited=1), one("e", "eve", waited=2)]
+    served = {("default", "greedy"): NOW - 1, ("default", "bob"): NOW - 9}
+    assert names(in_order(waiting, {}, now=NOW, served=served)) == "ebg"
+
+
+def test_waiting_makes_urgent_and_no_more_than_the_highest():
+    assert one("a", waited=AGING_SECONDS - 1).level(NOW) == 0
+    assert one("a", waited=AGING_SECONDS).level(NOW) == 1
+    assert one("a", priority=8, waited=AGING_SECONDS * 50).level(NOW) == MAX_PRIORITY
+    assert one("a", priority=4, waited=-500).level(NOW) == 4  # accepted by a clock that is ahead
+    assert names(in_order([one("a", waited=3 * AGING_SECONDS), one("b", priority=2)], {}, now=NOW)) == "ab"
+
+
+callers = st.sampled_from(["ada", "bob", "eve"])
+queues = st.lists(
+    st.builds(
+        one, st.text("xyz", min_size=1, max_size=6), callers, priority=st.integers(0, 9), waited=st.floats(0, 5000)
+    ),
+    max_size=25,
+    unique_by=lambda each: each.execution_id,
+)
+counts = st.dictionaries(st.tuples(st.just("default"), callers), st.integers(0, 4))
+turns = st.dictionaries(st.tuples(st.just("default"), callers), st.floats(0, NOW))
+
+
+@given(queues, counts, turns, st.randoms())
+def test_the_whole_order_is_one_choice_after_the_other(waiting, running, served, random):
+    ordered = in_order(waiting, running, now=NOW, served=served)
+    left, running, served = list(waiting), Counter(running), dict(served)
+    random.shuffle(left)
+    for each in ordered:
+        assert next_up(left, running, now=NOW, served=served) == each
+        left.remove(each)
+        running[each.by] += 1
+        served[each.by] = NOW
+    assert left == []
+
+
+@given(queues, st.integers(0, 9), st.floats(0, 10_000))
+def test_nobody_starves(waiting, urgency, pause):
+    """Whoever waits has its turn however much urgent work keeps coming in from everybody, itself included."""
+    last = one("last", "ada", waited=0)
+    waiting = [*waiting, last]
+    begun: dict[tuple[str, str], float] = {}
+    for number in range(4000):
+        now = NOW + number * 10
+        for caller in ("ada", "bob", "eve"):
+            newcomer = Waiting(
+                execution_id=f"{caller}{number}",
+                tenant="default",
+                caller=caller,
+                priority=urgency,
+                accepted_at=now + pause,
+            )
+            waiting = [*waiting[-40:], newcomer] if last in waiting[-40:] else [last, *waiting[-40:], newcomer]
+        chosen = next_up(waiting, {}, now=now, served=begun)
+        assert chosen is not None
+        begun[chosen.by] = now
+        waiting.remove(chosen)
+        if chosen == last:
+            break
+    # At the top of the levels its caller has every third turn, and its oldest goes first.
+    assert chosen == last
+    assert now - NOW <= MAX_PRIORITY * AGING_SECONDS + 10 * 3 * 26
+
+
+@given(st.integers(2, 6), st.integers(1, 8))
+def test_turns_are_even_whatever_the_backlogs(callers_, each):
+    waiting = [
+        one(f"{c}-{n}", f"caller-{c}", waited=c * 100 - n) for c in range(callers_) for n in range(each * (c + 1))
+    ]
+    ordered = in_order(waiting, {}, now=NOW, aging_seconds=1e9)
+    first = Counter(chosen.caller for chosen in ordered[: callers_ * each])
+    assert set(first.values()) == {each}
+
+
+def test_ten_thousand_are_put_in_order_at_once():
+    waiting = [one(f"{n:05}", f"caller-{n % 97}", priority=n % 10, waited=n % 4001) for n in range(10_000)]
+    begun = time.perf_counter()
+    ordered = in_order(waiting, {}, now=NOW)
+    assert time.perf_counter() - begun < 2
+    assert len(ordered) == 10_000
+    levels = [each.level(NOW) for each in ordered]
+    assert levels == sorted(levels, reverse=True)
+
+
+def test_a_full_queue_refuses_and_says_what_to_do():
+    check_room(9, 4, max_queued=10, max_queued_per_caller=5)
+    with pytest.raises(ResourceExhausted, match="10 executions are waiting") as full:
+        check_room(10, 0, max_queued=10, max_queued_per_caller=5)
+    assert "at most 10" in full.value.hint
+    with pytest.raises(ResourceExhausted, match="of this caller") as greedy:
+        check_room(6, 5, max_queued=10, max_queued_per_caller=5)
+    assert "at most 5" in greedy.value.hint
+
+
+def a_state(**changes: object) -> ExecutionState:
+    task = Task(
+        task_id="t",
+        kind=TaskKind.DELIBERATE,
+        description="d",
+        repo=RepoRef(location="/srv/app"),
+        caller="ada",
+        priority=3,
+    )
+    state = ExecutionState(
+        execution_id="e",
+        task=task,
+        repository=PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40),
+        fingerprint="f",
+        started_at="2026-01-01T00:00:00+00:00",
+        updated_at="2026-01-01T00:00:00+00:00",
+    )
+    return replace(state, **changes)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_the_queue_knows_of_an_execution():
+    waiting = Waiting.of(a_state())
+    assert (waiting.by, waiting.priority) == (("default", "ada"), 3)
+    assert waiting.accepted_at == 1767225600.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "alive", "expected"),
+    [
+        ({}, {"me"}, True),
+        ({}, {"other"}, False),
+        ({"owner": "other"}, {"me", "other"}, False),
+        ({"owner": "other"}, {"me"}, True),
+        ({"owner": "me"}, {"me", "other"}, True),
+        ({"status": ExecutionStatus.COMPLETED, "owner": "other"}, {"me"}, True),
+        ({"status": ExecutionStatus.COMPLETED, "owner": "other"}, {"me", "other"}, False),
+        ({"status": ExecutionStatus.COMPLETED, "owner": "other", "result_published": True}, {"me"}, False),
+    ],
+)
+def test_who_may_take_an_execution(changes: dict[str, object], alive: set[str], expected: bool):
+    state = a_state(**changes)
+    assert claimable(state, alive, "me") is expected
+    assert not (over(state) and claimable(state, alive, "me"))
