@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import grpc
 
 from services.orchestrator.errors import Context, Handler, Interceptor, Unauthenticated, abort, status
+from swe_ai_fleet.domain.errors import InvalidRequest
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/",)
 """Probes ask for these without a token; they say no more than whether the server is ready."""
@@ -43,6 +45,26 @@ class TokenInterceptor(Interceptor):
 
 
 _HEADER = "authorization"
+CALLER = "fleet-caller"
+"""The metadata in which callers name themselves."""
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+def caller_of(context: Context) -> str:
+    """How a caller names itself, in the metadata `fleet-caller`; empty where it does not.
+
+    Callers that show the same token are told apart by nothing else: the name decides whose turn it is, never what is
+    allowed. Raises InvalidRequest.
+    """
+    metadata = cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ())
+    names = [value for key, value in metadata if key == CALLER]
+    if not names:
+        return ""
+    if len(names) > 1 or not isinstance(names[0], str) or not _NAME.fullmatch(names[0]):
+        raise InvalidRequest(
+            f"the metadata {CALLER!r} is no name", field=CALLER, hint="once, 1 to 64 of letters, digits and ._@-"
+        )
+    return names[0]
 
 
 async def _refuse(_: Any, context: Context) -> None:

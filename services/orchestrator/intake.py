@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from google.protobuf import json_format
@@ -89,7 +90,7 @@ def task_of(work: Work) -> Task:
     chosen = request.WhichOneof("task")
     if chosen and rest and not getattr(request, chosen).priority:
         getattr(request, chosen).priority = PRIORITIES[rest[0]]
-    return submitted_task(request)
+    return replace(submitted_task(request), caller=CALLER)
 
 
 def _parsed(work: Work, message: M) -> M:

@@ -31,7 +31,7 @@ def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
         )
     try:
         payload = cast("dict[str, object]", json_format.MessageToDict(request.payload))
-    except (json_format.SerializeToJsonError, RecursionError) as fault:
+    except (json_format.SerializeToJsonError, ValueError, RecursionError) as fault:
         raise InvalidRequest(f"the payload is no JSON: {fault}"[:500], field="payload") from None
     return PlanningEvent(
         event_id=request.event_id,

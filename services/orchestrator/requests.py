@@ -183,6 +183,7 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
         "model_profile": request.model_profile,
         "approval": _APPROVAL[request.approval],
         "attempt": request.attempt or 1,
+        "priority": request.priority,
     }
 
 

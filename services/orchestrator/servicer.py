@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn, TypeVar
 
@@ -15,9 +16,11 @@ from google.protobuf.message import Message
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.orchestrator import approvals, requests, responses
+from services.orchestrator.auth import caller_of
 from services.orchestrator.errors import Context, NotAvailable
 from services.orchestrator.listing import page
 from services.orchestrator.live import WatchLive, with_live_text
+from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.progress import Progress
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from swe_ai_fleet.domain.candidate import BlobRef
@@ -28,6 +31,7 @@ from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
 
 CHUNK_BYTES = 256 * 1024
@@ -46,6 +50,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         log: Has the events.
         components: Measures what the fleet stands on.
         watch_live: Where models are heard while they speak; None: nowhere.
+        planning: Takes planning events; None: nobody does.
     """
 
     def __init__(
@@ -56,8 +61,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         log: EventLog,
         components: Callable[[], Awaitable[Sequence[Component]]],
         watch_live: WatchLive | None = None,
+        planning: PlanningEvents | None = None,
     ) -> None:
         self._executions = executions
+        self._planning = planning
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -65,14 +72,14 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self._started_at = time.monotonic()
 
     async def Deliberate(self, request: pb.DeliberateRequest, context: Context) -> pb.DeliberateResponse:
-        submission = await self._submit(request, requests.deliberation_task(request))
+        submission = await self._submit(request, requests.deliberation_task(request), context)
         state = await self._executions.wait(DEFAULT_TENANT, submission.execution_id)
         return await self._replies.deliberation(state, requests.passed_over(request))
 
     async def StreamDeliberation(
         self, request: pb.DeliberateRequest, context: Context
     ) -> AsyncIterator[pb.DeliberationUpdate]:
-        submission = await self._submit(request, requests.deliberation_task(request))
+        submission = await self._submit(request, requests.deliberation_task(request), context)
         async with aclosing(self._updates(submission.execution_id, pb.DeliberationUpdate)) as updates:
             async for update, ended in updates:
                 if ended is not None:
@@ -80,14 +87,14 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 yield update
 
     async def Orchestrate(self, request: pb.OrchestrateRequest, context: Context) -> pb.OrchestrateResponse:
-        submission = await self._submit(request, requests.orchestration_task(request))
+        submission = await self._submit(request, requests.orchestration_task(request), context)
         state = await self._executions.wait(DEFAULT_TENANT, submission.execution_id)
         return await self._replies.orchestration(state, requests.passed_over(request))
 
     async def StreamOrchestration(
         self, request: pb.OrchestrateRequest, context: Context
     ) -> AsyncIterator[pb.OrchestrationUpdate]:
-        submission = await self._submit(request, requests.orchestration_task(request))
+        submission = await self._submit(request, requests.orchestration_task(request), context)
         async with aclosing(self._updates(submission.execution_id, pb.OrchestrationUpdate)) as updates:
             async for update, ended in updates:
                 if ended is not None:
@@ -97,7 +104,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def SubmitTask(self, request: pb.SubmitTaskRequest, context: Context) -> pb.SubmitTaskResponse:
         with requests.fields_of(request):
             task = requests.submitted_task(request)
-        submission = await self._submit(request, task)
+        submission = await self._submit(request, task, context)
         known = self._executions.projection.get(DEFAULT_TENANT, submission.execution_id)
         return pb.SubmitTaskResponse(
             execution_id=submission.execution_id,
@@ -221,8 +228,12 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def DeleteCouncil(self, request: pb.DeleteCouncilRequest, context: Context) -> NoReturn:
         raise NotAvailable(_NO_COUNCILS)
 
-    async def ProcessPlanningEvent(self, request: pb.ProcessPlanningEventRequest, context: Context) -> NoReturn:
-        raise NotAvailable("planning events are not taken yet", hint="submit the task itself")
+    async def ProcessPlanningEvent(
+        self, request: pb.ProcessPlanningEventRequest, context: Context
+    ) -> pb.ProcessPlanningEventResponse:
+        if self._planning is None:
+            raise NotAvailable("planning events are not taken here", hint="submit the task itself")
+        return await answer_planning_event(self._planning, request, context)
 
     async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> NoReturn:
         raise NotAvailable("plans are not split into subtasks yet", hint="submit the tasks one by one")
@@ -233,7 +244,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> NoReturn:
         raise NotAvailable("metrics are not measured yet", hint="GetStatus with include_stats has counters")
 
-    async def _submit(self, request: Message, task: Task) -> Submission:
+    async def _submit(self, request: Message, task: Task, context: Context) -> Submission:
+        task = replace(task, caller=caller_of(context))
         with requests.fields_of(request):
             return await self._executions.submit(task)
 

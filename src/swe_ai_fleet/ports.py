@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import (
     Assignment,
     Candidate,
@@ -121,6 +122,10 @@ class Clone(Workspace, Protocol):
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Bring a clean clone of the same commit to where a checkpoint was taken. Raises PreconditionFailed."""
+        ...
+
+    async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
+        """The base commit as a git bundle, without its history where that is larger. Raises ResourceExhausted."""
         ...
 
 

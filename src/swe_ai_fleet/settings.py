@@ -143,6 +143,17 @@ class Settings(BaseSettings):
         ge=0,
         description="Least time between two checkpoints of a workspace; 0 = after every step that changed something.",
     )
+    councils_file: Path | None = Field(
+        default=None, description="TOML file with the councils that roles have where nobody created one."
+    )
+    agent_endpoints: str = Field(
+        default="",
+        description="Where agents that others run may be registered, comma-separated host:port patterns such as "
+        "agents.example.org:50060 or *.example.org:443; a private address must be named exactly. Empty: nowhere.",
+    )
+    agent_service_token: str = Field(
+        default="", description="Bearer token shown to agents that others run, over TLS only.", repr=False
+    )
     cpu_slots: int = Field(default=0, ge=0, description="Heavy commands at once on a node; 0 = twice its CPUs.")
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
         default="auto", description="auto = the stronger of bubblewrap and landlock that works; none must be named."
@@ -231,7 +242,11 @@ class Settings(BaseSettings):
     def secrets(self) -> tuple[str, ...]:
         """Values to mask wherever text leaves the process."""
         profiles = (profile.get("api_key", "") for profile in self.model_profiles.values())
-        return tuple(value for value in (self.model_api_key, self.nats_token, self.audit_key, *profiles) if value)
+        return tuple(
+            value
+            for value in (self.model_api_key, self.nats_token, self.audit_key, self.agent_service_token, *profiles)
+            if value
+        )
 
 
 def default_home() -> Path:

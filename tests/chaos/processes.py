@@ -18,6 +18,7 @@ MARK = "FLEET_CHAOS_RUN"
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 32_768)
 _STOP_SECONDS = 60.0
+_TAIL = 4000
 
 
 class Child:
@@ -41,6 +42,17 @@ class Child:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def set(self, name: str, value: str) -> None:
+        """A variable of its environment from the next start on."""
+        self._variables[name] = value
+
+    def said(self) -> str:
+        """The end of what it printed, in all its lives."""
+        try:
+            return (self._directory / f"{self.name}.log").read_text(errors="replace")[-_TAIL:]
+        except FileNotFoundError:
+            return ""
 
     @property
     def running(self) -> bool:

@@ -77,7 +77,7 @@ class Service:
         return self.components
 
     @asynccontextmanager
-    async def running(self, token: str | None = None, *, recover: bool = False) -> AsyncIterator[Service]:
+    async def running(self, token: str | None = None) -> AsyncIterator[Service]:
         surroundings = Surroundings(
             log=self.log,
             blobs=self.log,
@@ -86,8 +86,9 @@ class Service:
             workspaces=self.workspaces,
             model=ScriptedModel(),
             owner="test",
+            pauses=(0.0,),
         )
-        async with asyncio.timeout(SECONDS), Executions(surroundings, priced=True, recover=recover) as self.executions:
+        async with asyncio.timeout(SECONDS), Executions(surroundings, priced=True) as self.executions:
             servicer = OrchestratorServicer(
                 executions=self.executions, blobs=self.log, log=self.log, components=self.measure
             )
@@ -1003,7 +1004,7 @@ async def test_over_a_real_log_a_second_server_goes_on_where_the_first_stopped(t
             assert [one.execution_id for one in listed.executions] == [submitted.execution_id]
             await service.fleet.started(3)
         gate.set()
-        async with service.running(recover=True):
+        async with service.running():
             updates = [update async for update in service.stub.StreamOrchestration(orchestration())]
             assert [update.sequence for update in updates] == sorted({update.sequence for update in updates})
             final = updates[-1].final

@@ -39,6 +39,7 @@ from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, PlanningMode, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -282,12 +283,10 @@ async def test_a_plan_pauses_at_each_step_and_goes_on_with_the_rest(world: World
 
 
 async def _resolve(log: MemoryLog, task: Task, request: ApprovalRequest) -> None:
-    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id)
     resolution = ApprovalResolution(
         approval_id=request.approval_id, decision=ApprovalDecision.APPROVED, approver="ada", caller="test"
     )
-    async with log.journal(writer) as journal:
-        await journal.append(ApprovalResolved(resolution=resolution))
+    await log.tell(control(task), ApprovalResolved(resolution=resolution))
 
 
 @pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True)])

@@ -297,7 +297,8 @@ class Drive:
     def _run(self, journal: MemoryJournal, known: ExecutionState, agent_id: str) -> Iterator[None]:
         """The run to its end, in another process whenever one is lost."""
         agent = known.agents.get(agent_id)
-        generation, attempt, resume = self._generation, 1, agent is not None and agent.resumable
+        # Whoever drove before may have sent an agent of whom nothing is in the log yet: it is asked for at the claim.
+        generation, attempt, resume = self._generation, 1, self._generation > 1
         if agent is not None:
             generation, attempt = max(generation, agent.generation + 1), agent.attempt
         while True:

@@ -116,7 +116,7 @@ def world() -> World:
 
 async def test_candidates_are_checked_ranked_and_the_winner_named(world: World):
     world.fleet.runs = {"agent-dev-2": ScriptedRun(checks=(FAILED,)), "agent-dev-3": ScriptedRun(insertions=5)}
-    state = await world.run(a_task())
+    state = await world.run(a_task(rounds=0))
     assert state.status is ExecutionStatus.COMPLETED
     assert state.winner_id == "agent-dev-1"
     assert [one.candidate_id for one in state.ranking] == ["agent-dev-1", "agent-dev-3", "agent-dev-2"]

@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, BlobRef, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.selection import rank, score
+from swe_ai_fleet.orchestrator.selection import evidence, rank, representatives
 
 
 def candidate(name: str, *, diff: str | None = None, lines: int = 1, tokens: int = 10) -> Candidate:
@@ -102,18 +102,18 @@ def test_the_order_of_submission_does_not_matter(given_field, random):
 
 
 @given(st.lists(checks, max_size=6))
-def test_a_score_lies_between_zero_and_one(results):
-    assert 0 <= score(report("a", *results)) <= 1
+def test_evidence_lies_between_zero_and_one(results):
+    assert 0 <= evidence(report("a", *results)) <= 1
 
 
-def test_a_patch_that_does_not_apply_has_no_score_whatever_else_passed():
+def test_a_patch_that_does_not_apply_has_no_evidence_whatever_else_passed():
     results = [check(False, kind=CheckKind.APPLY), check(True), check(True, kind=CheckKind.COMMAND)]
-    assert score(report("a", *results)) == 0
+    assert evidence(report("a", *results)) == 0
 
 
 def test_a_skipped_check_neither_helps_nor_harms():
     ran = check(True)
-    assert score(report("a", ran, check(False, skipped=True))) == score(report("a", ran)) == 1
+    assert evidence(report("a", ran, check(False, skipped=True))) == evidence(report("a", ran)) == 1
     assert not report("a", check(True, skipped=True)).accepted
 
 
@@ -140,11 +140,12 @@ def test_an_optional_failure_costs_score_but_not_acceptance():
     assert "not required" in second.reason
 
 
-def test_the_first_of_equal_diffs_stands_for_the_others():
-    found = [candidate("b", diff="same"), candidate("a", diff="same"), candidate("c")]
+def test_the_cheapest_of_equal_diffs_stands_for_the_others():
+    found = [candidate("b", diff="same"), candidate("a", diff="same", tokens=11), candidate("c")]
     reports = {name: report(name, check(True)) for name in "abc"}
     ranking = {one.candidate_id: one.duplicates for one in rank(found, reports)}
     assert ranking == {"b": ("a",), "c": ()}
+    assert set(representatives(found, reports)) == {"b", "c"}
 
 
 def test_evidence_is_what_a_candidate_without_a_report_lacks():

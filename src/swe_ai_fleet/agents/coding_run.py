@@ -6,9 +6,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.keeping_model import Keeping
 from swe_ai_fleet.agents.recorded_run import recorded_run
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
+from swe_ai_fleet.agents.revising import EarlierWork
 from swe_ai_fleet.agents.solving import Consent, solve
 from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate
 from swe_ai_fleet.domain.event import RunFinished, Writer
@@ -25,7 +27,8 @@ class CodingRun:
     """Carries out assignments; what every run of a process shares.
 
     `host` names the process in the log; `audit_key` keys the digests of full arguments; people have
-    `approval_timeout_seconds` to decide what waits for them (0: for ever).
+    `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the model
+    thinks, no more often than every `checkpoint_seconds`.
     """
 
     equipment: Equipment
@@ -35,6 +38,7 @@ class CodingRun:
     audit_key: bytes = b""
     host: str = ""
     approval_timeout_seconds: float = 0.0
+    checkpoint_seconds: float = 20.0
 
     async def carry_out(self, assignment: Assignment, clone: Clone) -> Candidate:
         """Run the agent in the clone, record each step, publish and hand in what it leaves.
@@ -58,9 +62,13 @@ class CodingRun:
 
     async def _hand_in(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
         task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
-        earlier = await self._earlier(assignment, keeper) if assignment.resume else None
+        works = EarlierWork(equipment=self.equipment, blobs=self.blobs)
+        if assignment.resume:
+            earlier, revision = await self._earlier(assignment, keeper, works)
+        else:
+            earlier, revision = None, await works.restore(assignment, clone)
         if earlier is not None and (done := earlier.finished) and done.stop_reason is not StopReason.CANCELLED:
-            return _candidate(assignment, done, model=earlier.started.model if earlier.started else "", at=now())
+            return candidate_of(assignment, done, model=earlier.started.model if earlier.started else "", at=now())
         solution = await solve(
             task,
             clone,
@@ -71,6 +79,8 @@ class CodingRun:
             perspective=assignment.perspective,
             consent=Consent(keep=keeper.keep, timeout_seconds=self.approval_timeout_seconds),
             earlier=earlier,
+            keeping=Keeping(keep=keeper.keep, every_seconds=self.checkpoint_seconds),
+            revision=revision,
         )
         trajectory = solution.trajectory
         finished = RunFinished(
@@ -82,11 +92,11 @@ class CodingRun:
             error=trajectory.error,
         )
         if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
-            return _candidate(assignment, finished, model=solution.model, at=now())
+            return candidate_of(assignment, finished, model=solution.model, at=now())
         patch = await self.blobs.put(task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE)
         finished = replace(finished, artifacts=solution.artifacts(patch))
         event = await journal.append(finished)
-        candidate = _candidate(assignment, finished, model=solution.model, at=event.at)
+        candidate = candidate_of(assignment, finished, model=solution.model, at=event.at)
         await self.results.publish(
             tenant=task.tenant,
             task_id=task.task_id,
@@ -102,14 +112,21 @@ class CodingRun:
 
         return WorkspaceKeeper(clone=clone, journal=journal, put=put, trail=trail)
 
-    async def _earlier(self, assignment: Assignment, keeper: WorkspaceKeeper) -> RunState:
-        """Where the run stands, with clone and trail put there. Its last owner can write nothing more by now."""
+    async def _earlier(
+        self, assignment: Assignment, keeper: WorkspaceKeeper, works: EarlierWork
+    ) -> tuple[RunState, str]:
+        """Where the run stands, with clone and trail put there. Its last owner can write nothing more by now.
+
+        A checkpoint has the work that is revised in it.
+        """
         await keeper.journal.flush()
         earlier = await read_run(self.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id)
-        return await resume(earlier, keeper, self.blobs)
+        revision = "" if earlier.checkpoint is not None else await works.restore(assignment, keeper.clone)
+        return await resume(earlier, keeper, self.blobs), revision
 
 
-def _candidate(assignment: Assignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
+def candidate_of(assignment: Assignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
+    """What a finished run hands in."""
     return Candidate(
         candidate_id=assignment.agent_id,
         agent_id=assignment.agent_id,

@@ -7,7 +7,7 @@ server's prefix cache serves it; what makes a candidate differ comes last.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from jinja2 import Environment as Templates
@@ -38,8 +38,12 @@ def opening_messages(
     facts: RepositoryFacts | None = None,
     mask: SecretMask | None = None,
     notes: Sequence[str] = (),
+    revision: str = "",
 ) -> tuple[Message, ...]:
-    """The system and the first user message of one candidate's run. `notes` say in a line each what there is."""
+    """The system and the first user message of one candidate's run. `notes` say in a line each what there is.
+
+    A `revision` (see `revision_text`) stands behind all that the author's first run was told.
+    """
     constraints, environment = task.constraints, workspace.environment
     system = (
         _templates()
@@ -72,7 +76,33 @@ def opening_messages(
         )
     )
     hidden = mask or str
-    return SystemMessage(content=hidden(system.strip())), UserMessage(content=hidden(user.strip()))
+    told = "\n\n".join(part for part in (hidden(user.strip()), revision) if part)
+    return SystemMessage(content=hidden(system.strip())), UserMessage(content=told)
+
+
+def revision_text(
+    *,
+    applied: bool,
+    warning: str,
+    changes: str,
+    summary: str,
+    evidence: str,
+    reviews: Sequence[Mapping[str, str]],
+) -> str:
+    """What an author is told who revises its own candidate.
+
+    Args:
+        applied: Whether its clone has its earlier changes.
+        warning: How untrusted text is fenced off.
+        changes: Its earlier diff, fenced off, as everything below.
+        summary: What it said of it.
+        evidence: What the checks said.
+        reviews: `verdict`, `score` and `text` of each review, in order.
+    """
+    template = _templates().get_template("revision.md.j2")
+    return template.render(
+        applied=applied, warning=warning, changes=changes, summary=summary, evidence=evidence, reviews=reviews
+    ).strip()
 
 
 def _hosts(workspace: Workspace) -> tuple[str, ...]:

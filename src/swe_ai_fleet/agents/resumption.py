@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import BlobRef
-from swe_ai_fleet.domain.event import Event, MessageAdded, ToolFinished, WorkspaceCheckpointed
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    MessageAdded,
+    StoredEvent,
+    ToolFinished,
+    WorkspaceCheckpointed,
+)
 from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -29,10 +35,11 @@ _LOST = (
 
 async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> RunState:
     """A run as the log tells it now. Claim its subject first: until then its last owner may still write."""
-    events: list[Event] = []
-    async with aclosing(log.read(tenant, execution_id)) as stored:
-        events.extend([one.event async for one in stored])
-    return fold_run(events, agent_id)
+    found: list[StoredEvent] = []
+    for writer in (agent_id, CONTROL_SUBJECT):
+        async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as stored:
+            found.extend([one async for one in stored])
+    return fold_run((one.event for one in sorted(found, key=lambda one: one.sequence)), agent_id)
 
 
 @dataclass(frozen=True, kw_only=True)

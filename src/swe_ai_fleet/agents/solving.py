@@ -12,6 +12,7 @@ from swe_ai_fleet.agents.call_preview import CallPreview
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
+from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.opening import opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
@@ -94,10 +95,14 @@ async def solve(
     perspective: Perspective | None = None,
     consent: Consent | None = None,
     earlier: RunState | None = None,
+    keeping: Keeping | None = None,
+    revision: str = "",
 ) -> Solution:
     """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons.
 
-    With `earlier` it goes on from there; clone and trail must stand where that run left them.
+    With `earlier` it goes on from there; clone and trail must stand where that run left them. With `keeping` the
+    workspace is stored now and then, so that another process can go on from it. With a `revision` the
+    clone holds the author's earlier work, and that is what it is told about it.
 
     Raises ModelError where the model cannot be asked what it can do, InvalidRequest for what is not there.
     """
@@ -134,6 +139,7 @@ async def solve(
                 notes=(*held.notes, _PROPOSE) if proposes else held.notes,
                 facts=facts,
                 mask=mask,
+                revision=revision,
             )
             started = RunStarted(
                 role=task.role,
@@ -147,6 +153,8 @@ async def solve(
             if journal is not None:
                 journal.post(started)
             earlier = RunState(agent_id=trail.agent_id, started=started, messages=opening)
+        if keeping is not None:
+            model = KeepingModel(model=model, trail=trail, keeping=keeping, step=len(earlier.steps))
         gate: PolicyGate | None = None
 
         async def pins() -> Sequence[str]:

@@ -38,9 +38,14 @@ class AgentEndpoint:
             return False
         return True
 
-    def __str__(self) -> str:
+    @property
+    def authority(self) -> str:
+        """Host and port, as a URL has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{_TLS if self.tls else ''}{host}:{self.port}"
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{_TLS if self.tls else ''}{self.authority}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,11 @@ class Fenced(FleetError):
 
 
 class AgentLost(FleetError):
-    """The process that ran an agent died; its candidate is gone, its events are not."""
+    """The process that ran an agent died; what it did stands in the log, and another one can go on from there."""
+
+
+class InternalFault(FleetError):
+    """A fault of ours: trying again would meet it again. What it was stands in the operator's log."""
 
 
 class ModelError(FleetError):

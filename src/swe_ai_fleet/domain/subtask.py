@@ -95,9 +95,8 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
         if len(one.dependencies) > MAX_SUBTASKS:
             problems.append(f"{name} has {len(one.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
             continue
-        for other in dict.fromkeys(one.dependencies):
-            if other not in known:
-                problems.append(f"{name} depends on {_shown(other)}, which is no subtask")
+        strangers = [other for other in dict.fromkeys(one.dependencies) if other not in known]
+        problems += [f"{name} depends on {_shown(other)}, which is no subtask" for other in strangers]
     if len(known) == len(names) and (cycle := _cycle(subtasks)):
         problems.append(f"there is a cycle: {' -> '.join(map(_shown, cycle))}")
     return tuple(problems)
@@ -144,7 +143,7 @@ def doomed(
     subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome]
 ) -> tuple[tuple[Subtask, tuple[str, ...]], ...]:
     """Those not ended that never can begin, each with the failed ones it depends on, directly or through others."""
-    failed = {name: (name,) for name, outcome in outcomes.items() if not outcome.merged}
+    failed: dict[str, tuple[str, ...]] = {name: (name,) for name, outcome in outcomes.items() if not outcome.merged}
     found: list[tuple[Subtask, tuple[str, ...]]] = []
     for one in in_order(subtasks):
         causes = dict.fromkeys(cause for name in one.dependencies for cause in failed.get(name, ()))

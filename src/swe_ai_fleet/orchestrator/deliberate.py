@@ -1,36 +1,36 @@
-"""A deliberation: several agents solve one task, each candidate is checked as it comes in, evidence ranks them."""
+"""A deliberation: several agents solve one task, checks and peers judge what they leave, evidence decides first."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    Candidate,
-    CheckAssignment,
-    CheckKind,
-    CheckReport,
-    CheckResult,
-    RankedCandidate,
-)
+from swe_ai_fleet.domain.candidate import Assignment, Candidate, RankedCandidate
 from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ChecksFinished, RunLost
+from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
-from swe_ai_fleet.orchestrator.councils import assignments
-from swe_ai_fleet.orchestrator.selection import diff_key, rank
-from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.orchestrator.checking import Checking
+from swe_ai_fleet.orchestrator.councils import assignments, seated
+from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, vote
+from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
+from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
+from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.ports import BlobStore, Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What a deliberation came to.
 
-    `losses` are the reasons of runs that left no candidate, `rejections` those of runs that people ended.
+    `candidates` are those that were ranked: each author's last one that stands. `losses` are the reasons of runs that
+    left no candidate, `rejections` those of runs that people ended. `usage` has everything that was spent: drafts,
+    reviews, revisions that were dropped, votes.
     """
 
     candidates: tuple[Candidate, ...]
@@ -61,45 +61,103 @@ class Deliberation:
         repository: Where every candidate starts.
         runs: Where agents and checks run.
         journal: The execution's own journal.
-        known: What an earlier driver left; candidates and evidence in it stand.
+        blobs: Has the patches.
+        known: What an earlier driver left; whatever stands in it is not asked for again.
     """
 
     task: Task
     repository: PinnedRepository
     runs: AgentRuns
     journal: Journal
+    blobs: BlobStore
     known: ExecutionState | None = None
-    _candidates: list[Candidate] = field(default_factory=list[Candidate])
     _losses: list[str] = field(default_factory=list[str])
     _rejected: list[Candidate] = field(default_factory=list[Candidate])
-    _checks: dict[str, asyncio.Task[CheckReport]] = field(default_factory=dict[str, "asyncio.Task[CheckReport]"])
+
+    def __post_init__(self) -> None:
+        self._council = self.known.council if self.known else None
+        self.task = seated(self.task, self._council)
+        self._spending = Spending(task=self.task)
+        self._checking = Checking(
+            task=self.task,
+            repository=self.repository,
+            fleet=self.runs.fleet,
+            journal=self.journal,
+            known=self.known,
+        )
 
     async def run(self) -> Verdict:
-        """Let every agent solve the task, judge what comes in, rank it. A lost agent costs its own candidate only.
+        """Let every agent solve the task, have the candidates checked, reviewed and revised; rank what stands then.
 
-        An agent that waits for a person holds up nobody but the ranking.
+        A lost run costs its own candidate only. An agent that waits for a person holds up nobody but the reviews.
         """
-        reports: dict[str, CheckReport] = {}
-        async with asyncio.TaskGroup() as group:
-            for assignment in assignments(self.task, self.repository):
-                group.create_task(self._candidate(assignment, group, reports))
-        ranking = rank(self._candidates, reports)
-        verdict = Verdict(
-            candidates=tuple(self._candidates),
+        reviewing = PeerReview(
+            task=self.task,
+            runs=self.runs,
+            journal=self.journal,
+            checking=self._checking,
+            spending=self._spending,
+            known=self.known,
+        )
+        entries = await reviewing.run(await self._drafts())
+        candidates = tuple(entry.candidate for entry in entries)
+        ranking = await self._ranking(candidates, reviewing.critiques)
+        return Verdict(
+            candidates=candidates,
             ranking=ranking,
             losses=tuple(self._losses),
-            usage=sum((candidate.usage for candidate in (*self._candidates, *self._rejected)), Usage()),
+            usage=self._spending.usage,
             rejections=tuple(candidate.error for candidate in self._rejected),
         )
-        winner_id = verdict.winner.candidate_id if verdict.winner else ""
-        await self.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
-        return verdict
 
-    async def _candidate(
-        self, assignment: Assignment, group: asyncio.TaskGroup, reports: dict[str, CheckReport]
-    ) -> None:
+    async def _ranking(
+        self, candidates: Sequence[Candidate], critiques: Sequence[Critique]
+    ) -> tuple[RankedCandidate, ...]:
+        """The candidates from best to worst, once judges have voted; recorded."""
+        if self.known and self.known.ranking:
+            for one in self.known.votes:
+                self._spending.add(one.usage)
+            return self.known.ranking
+        reports, behaviours = self._checking.reports, await behaviour_keys(candidates, self.blobs)
+        votes: tuple[Vote, ...] = ()
+        if (task := self._spending.granted(MAX_JUDGES)) is not None:
+            votes = await vote(
+                self.runs,
+                task,
+                self.repository,
+                candidates,
+                reports,
+                critiques,
+                known=self.known,
+                council=self._council,
+                behaviours=behaviours,
+            )
+        for one in votes:
+            self._spending.add(one.usage)
+        ranking = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)
+        winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""
+        await self.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
+        return ranking
+
+    async def _drafts(self) -> tuple[Entry, ...]:
+        """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it."""
+        seats = assignments(self.task, self.repository, self._council)
+        async with asyncio.TaskGroup() as group:
+            drafts = [group.create_task(self._draft(assignment)) for assignment in seats]
+        for candidate in self._rejected:
+            self._spending.add(candidate.usage)
+        entries = tuple(entry for draft in drafts if (entry := draft.result()) is not None)
+        for entry in entries:
+            self._spending.add(entry.candidate.usage)
+        return entries
+
+    async def _draft(self, assignment: Assignment) -> Entry | None:
+        """One agent's candidate; None where it was lost, or ended by a person."""
         candidate = self.known.candidates.get(assignment.agent_id) if self.known else None
         if candidate is None:
+            if self._too_late(assignment.agent_id):
+                self._losses.append("its run was lost")
+                return None
             try:
                 candidate = await self.runs.solve(assignment)
             except Fenced:
@@ -107,33 +165,18 @@ class Deliberation:
             except FleetError as error:
                 self._losses.append(str(error))
                 await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
-                return
+                return None
             if candidate.stop_reason is StopReason.REJECTED:
                 self._rejected.append(candidate)
-                return
+                return None
             await self.journal.append(CandidateSubmitted(candidate=candidate))
-        self._candidates.append(candidate)
-        if self.known and (found := self.known.reports.get(candidate.candidate_id)):
-            reports[candidate.candidate_id] = found
-            return
-        key = diff_key(candidate)
-        if key not in self._checks:
-            self._checks[key] = group.create_task(self._check(candidate))
-        report = replace(await self._checks[key], candidate_id=candidate.candidate_id)
-        reports[candidate.candidate_id] = report
-        await self.journal.append(ChecksFinished(report=report))
+        await self._checking.report(candidate)
+        return Entry(assignment=assignment, candidate=candidate)
 
-    async def _check(self, candidate: Candidate) -> CheckReport:
-        """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""
-        assignment = CheckAssignment(
-            execution_id=self.task.execution_id,
-            candidate_id=candidate.candidate_id,
-            task=self.task,
-            repository=self.repository,
-            patch=candidate.artifacts.patch,
-        )
-        try:
-            return await self.runs.fleet.check(assignment)
-        except FleetError as error:
-            missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
-            return CheckReport(candidate_id=candidate.candidate_id, results=(missing,))
+    def _too_late(self, agent_id: str) -> bool:
+        """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""
+        known = self.known
+        if known is None or (agent := known.agents.get(agent_id)) is None or agent.status != "lost":
+            return False
+        revised = any(candidate.revises for candidate in known.candidates.values())
+        return bool(known.critiques or known.ranking or revised)

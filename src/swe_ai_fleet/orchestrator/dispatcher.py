@@ -85,6 +85,11 @@ class Dispatcher:
         """What waits for somebody to drive it."""
         return [state for state in self._projection.unfinished() if not state.owner and not state.status.terminal]
 
+    @property
+    def driven(self) -> int:
+        """How many executions are driven here now."""
+        return len(self._drives)
+
     async def _look(self) -> None:
         while True:
             self._news.clear()

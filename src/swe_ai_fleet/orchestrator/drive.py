@@ -176,7 +176,12 @@ class Drive:
             pauses=self._with.pauses,
         )
         deliberation = Deliberation(
-            task=self._task, repository=self._repository, runs=runs, journal=journal, known=known
+            task=self._task,
+            repository=self._repository,
+            runs=runs,
+            journal=journal,
+            blobs=self._with.blobs,
+            known=known,
         )
         verdict = await deliberation.run()
         winner = verdict.winner

@@ -52,6 +52,16 @@ class Room:
     queued_per_caller: int = 2_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What goes on: executions `driven` by this replica, `queued` for any of the `replicas` that are alive."""
+
+    driven: int
+    queued: int
+    room: Room
+    replicas: tuple[str, ...]
+
+
 class Executions:
     """Accepts tasks and drives executions. An async context: leaving it stops driving, and loses nothing.
 
@@ -85,9 +95,10 @@ class Executions:
         self._profiles = frozenset(profiles)
         self._priced = priced
         self._accepting: dict[str, asyncio.Task[Submission]] = {}
+        self._replicas = replicas or OnlyReplica(surroundings.owner)
         self._dispatcher = Dispatcher(
             self.projection,
-            replicas or OnlyReplica(surroundings.owner),
+            self._replicas,
             lambda state: Drive(surroundings, state),
             max_executions=self._room.executions,
         )
@@ -237,6 +248,16 @@ class Executions:
             known = state.resolutions.get(request.approval_id, resolution)
         check_same(known, resolution)
         return state
+
+    def load(self) -> Load:
+        """What goes on now."""
+        waiting = self._dispatcher.queued()
+        return Load(
+            driven=self._dispatcher.driven,
+            queued=len(waiting),
+            room=self._room,
+            replicas=tuple(sorted(self._replicas.alive())),
+        )
 
     def _heard(self, stored: StoredEvent) -> None:
         self._dispatcher.heard(stored)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.deriving import DeriveRun
+from swe_ai_fleet.agents.external_run import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
@@ -25,6 +26,7 @@ from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
 from swe_ai_fleet.ports import Clone, WorkspaceProvider
+from swe_ai_fleet.runtime.councils import outside_agents
 from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
@@ -42,6 +44,7 @@ class AgentWorker:
     runs: CodingRun
     reviews: ReviewRun
     judgings: JudgeRun
+    external: ExternalRun
     derivations: DeriveRun
     evidence: EvidenceGatherer
     access: ToolAccess
@@ -49,6 +52,8 @@ class AgentWorker:
     async def run(self, assignment: Assignment) -> Candidate:
         """One agent run in a clone of its own, which is gone afterwards."""
         async with self._clone(assignment, assignment.repository) as clone:
+            if assignment.perspective.endpoint:
+                return await self.external.carry_out(assignment, clone)
             return await self.runs.carry_out(assignment, clone)
 
     async def review(self, assignment: ReviewAssignment) -> Critique:
@@ -101,6 +106,7 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             audit_key=settings.audit_key.encode(),
             host=host,
             approval_timeout_seconds=settings.approval_timeout_seconds,
+            checkpoint_seconds=settings.checkpoint_seconds,
         )
         evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, access=equipment.access, mask=equipment.mask)
         services = RunServices(
@@ -111,6 +117,7 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             runs=runs,
             reviews=ReviewRun(services=services),
             judgings=JudgeRun(services=services),
+            external=ExternalRun(services=services, results=log, outside=outside_agents(settings, equipment.mask)),
             derivations=DeriveRun(services=services),
             evidence=evidence,
             access=equipment.access,

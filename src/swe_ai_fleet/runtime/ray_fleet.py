@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+import structlog
+from ray.exceptions import RayError, RayTaskError
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.candidate import (
@@ -22,15 +24,19 @@ from swe_ai_fleet.domain.candidate import (
     JudgeAssignment,
     ReviewAssignment,
 )
-from swe_ai_fleet.domain.errors import AgentLost, FleetError
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.settings import Settings
 
+_log = structlog.get_logger()
+
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
+_COUNT_SECONDS = 30.0
+"""Nodes that join or leave are noticed after so long."""
 _CHECKS_PER_HOST = 8
 """Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
 
@@ -62,6 +68,8 @@ class RayFleet:
 
     settings: Settings
     _hosts: list[Host] = field(default_factory=list[Host])
+    _nodes: int = 1
+    _counted_at: float = float("-inf")
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -113,12 +121,17 @@ class RayFleet:
         self._hosts.clear()
 
     async def _call(self, call: Callable[[Any], ObjectRef]) -> bytes:
+        if time.monotonic() - self._counted_at > _COUNT_SECONDS:
+            self._counted_at = time.monotonic()
+            self._nodes = await asyncio.to_thread(_nodes)
         host = self._host()
         host.busy += 1
         try:
             return await self._settled(call(host.actor))
-        except RayActorError as error:
+        except RayError as error:
+            # One that is only out of reach must not go on beside the one that takes its place.
             self._forget(host)
+            _end(host)
             raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
         finally:
             host.busy -= 1
@@ -141,11 +154,13 @@ class RayFleet:
             fault = _cause(error)
             if isinstance(fault, FleetError):
                 raise fault from None
-            raise AgentLost(f"a run met a fault of ours: {type(fault).__name__}: {fault}") from error
+            _log.error("a run met a fault of ours", fault=type(fault).__name__, trace=str(error))
+            raise InternalFault(f"a run met a fault of ours ({type(fault).__name__}); see the log") from error
 
     def _host(self) -> Host:
-        """The least busy host with room, else a new one."""
-        free = [host for host in self._hosts if host.busy < self.settings.agents_per_actor]
+        """The least busy host with room, else a new one; every node gets one before any gets a second."""
+        spread = len(self._hosts) < self._nodes and all(host.busy for host in self._hosts)
+        free = [] if spread else [host for host in self._hosts if host.busy < self.settings.agents_per_actor]
         if free:
             return min(free, key=lambda host: host.busy)
         if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents and self._hosts:
@@ -156,7 +171,12 @@ class RayFleet:
 
     def _new_host(self, name: str) -> Host:
         settings = self.settings.model_dump_json()
-        options = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": "SPREAD",
+        }
         if self._alone:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
         else:
@@ -183,6 +203,11 @@ async def open_ray_fleet(settings: Settings) -> AsyncGenerator[RayFleet]:
         yield fleet
     finally:
         await fleet.close()
+
+
+def _nodes() -> int:
+    """How many nodes the cluster has now."""
+    return sum(bool(node["Alive"]) for node in cast("list[dict[str, Any]]", ray.nodes()))
 
 
 def _end(host: Host) -> None:

@@ -50,8 +50,15 @@ class Stack:
         return (await self.log.ping()).ok
 
     async def components(self) -> tuple[Component, ...]:
-        """NATS, Ray and the model server as they answer now."""
-        return await asyncio.gather(self._nats(), self._ray(), self._model())
+        """NATS, Ray, the model server and the queue as they are now."""
+        return (*await asyncio.gather(self._nats(), self._ray(), self._model()), self._queue())
+
+    def _queue(self) -> Component:
+        load = self.executions.load()
+        replicas = ", ".join(load.replicas) or "none"
+        message = f"{load.queued} waiting, {load.driven} driven here; orchestrators: {replicas}"
+        full = load.queued >= load.room.queued or not load.replicas
+        return Component(name="queue", state=ComponentState.DEGRADED if full else ComponentState.UP, message=message)
 
     async def _nats(self) -> Component:
         ping = await self.log.ping()

@@ -144,6 +144,7 @@ class ScriptedFleet:
     reviewed: list[ReviewAssignment] = field(default_factory=list[ReviewAssignment])
     judged: list[JudgeAssignment] = field(default_factory=list[JudgeAssignment])
     derived: list[DeriveAssignment] = field(default_factory=list[DeriveAssignment])
+    _authors: dict[str, str] = field(default_factory=dict[str, str])
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def started(self, count: int) -> None:
@@ -153,7 +154,8 @@ class ScriptedFleet:
 
     async def run(self, assignment: Assignment) -> Candidate:
         """Carry out one scripted run. Raises the script's fault."""
-        script = self.runs.get(assignment.agent_id, self.default)
+        self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
+        script = self._script(assignment.agent_id)
         writer = Writer(
             tenant=assignment.task.tenant,
             execution_id=assignment.execution_id,
@@ -199,10 +201,15 @@ class ScriptedFleet:
         self.checked.append(assignment)
         if assignment.patch is None and assignment.repository.commit == DELIVERED_COMMIT:
             return CheckReport(candidate_id=assignment.candidate_id, results=tuple(self.delivered))
-        script = self.runs.get(assignment.candidate_id, self.default)
+        script = self._script(assignment.candidate_id)
         if script.check_fault is not None:
             raise script.check_fault
         return CheckReport(candidate_id=assignment.candidate_id, results=script.checks)
+
+    def _script(self, agent_id: str) -> ScriptedRun:
+        """What a run does; a revision without a script of its own does as its author did."""
+        author = self._authors.get(agent_id, agent_id)
+        return self.runs.get(agent_id) or self.runs.get(author, self.default)
 
     async def review(self, assignment: ReviewAssignment) -> Critique:
         """What the script's reviewer says."""

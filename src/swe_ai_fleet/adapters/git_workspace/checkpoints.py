@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
-from swe_ai_fleet.adapters.git_workspace.skeleton import WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, WORK_BRANCH
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
@@ -22,12 +22,6 @@ MAX_BUNDLE_BYTES = 256 * 1024 * 1024
 _PACK_SECONDS = 120.0
 _REF = "refs/fleet/checkpoint"
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# Always the same, so that the same tree on the same commit is the same checkpoint.
-_IDENTITY = {
-    f"GIT_{who}_{part}": text
-    for who in ("AUTHOR", "COMMITTER")
-    for part, text in (("NAME", "SWE AI Fleet"), ("EMAIL", "fleet@localhost"), ("DATE", "2000-01-01T00:00:00+00:00"))
-}
 
 
 async def take(
@@ -45,7 +39,9 @@ async def take(
     committed = await git.run("rev-parse", f"{head}^{{tree}}", layout=layout)
     commit = head
     if committed.text() != tree:
-        made = await git.run(*("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=_IDENTITY)
+        made = await git.run(
+            *("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=FIXED_IDENTITY
+        )
         commit = made.text()
     bundle = b""
     if commit != base and not await _has(git, layout, commit, within=base):

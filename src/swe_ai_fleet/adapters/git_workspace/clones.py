@@ -19,6 +19,8 @@ from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import BY_PRODUCTS, WORK_BRANCH, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
+from swe_ai_fleet.adapters.git_workspace.whole_bundles import bundled
+from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
@@ -32,7 +34,7 @@ _HEAD_TIMEOUT_SECONDS = 10.0
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # Only headers begin a line like this: content is indented by a sign, binary content holds no blanks.
 _HEADER = re.compile(rb"^diff --git a/([^\n]+)$", re.M)
-_PATCH_FORM = (
+PATCH_FORM = (
     *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3"),
     *("--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=none"),
 )
@@ -118,7 +120,7 @@ class GitClone:
             await self._stage()
             against = ("diff", "--cached", self._base_commit)
             try:
-                patch = await self._git.run(*against, *_PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
+                patch = await self._git.run(*against, *PATCH_FORM, layout=layout, output_limit=self._max_patch_bytes)
                 counts = await self._git.run(*against, "--numstat", "-z", "--no-renames", layout=layout)
             except ResourceExhausted as error:
                 raise ResourceExhausted(
@@ -174,6 +176,17 @@ class GitClone:
             await checkpoints.restore(self._git, layout, checkpoint, scratch=self._premises.git_dir)
         # What HEAD is now, the clone's own git says.
         self._used = True
+
+    async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
+        """The base commit as a git bundle that stands on its own, made by our git. Raises ResourceExhausted."""
+        async with self._index:
+            return await bundled(
+                self._git,
+                self._premises.layout,
+                self._base_commit,
+                shallow=bool(self._history.shallow),
+                max_bytes=max_bytes,
+            )
 
     async def _stage(self) -> None:
         """Bring our own index up to the tree."""
@@ -354,6 +367,11 @@ def _hold(lock: Path) -> int:
         raise PreconditionFailed(f"{lock.name} is held by another process")  # the name is random: it is being reaped
 
 
+def readable(patch: bytes) -> bytes:
+    """A patch of git's own, in a form that git can read back whatever its files are called."""
+    return _HEADER.sub(_unambiguous, patch)
+
+
 def _unambiguous(header: re.Match[bytes]) -> bytes:
     """A patch's header line with both names quoted where a name holds a blank.
 
@@ -397,4 +415,4 @@ def _diff(patch: bytes, counts: bytes) -> Diff:
         files.append(name.decode("utf-8", "backslashreplace"))
         insertions += int(added) if added != b"-" else 0
         deletions += int(removed) if removed != b"-" else 0
-    return Diff(patch=_HEADER.sub(_unambiguous, patch), files=tuple(files), insertions=insertions, deletions=deletions)
+    return Diff(patch=readable(patch), files=tuple(files), insertions=insertions, deletions=deletions)

@@ -41,9 +41,7 @@ class Deliveries:
         ref = f"refs/heads/{delivery.branch}"
         their_layout = Layout(git_dir=target.git_dir)
         async with self._tree(seed, patch) as (layout, tree):
-            worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=their_layout)
-            if f"branch {ref}" in worktrees.stdout.decode("utf-8", "surrogateescape").split("\0"):
-                raise _taken(delivery.branch, "it is checked out")
+            await self._check_free(their_layout, delivery.branch)
             standing = await self._standing(their_layout, ref, repository.commit, tree)
             if standing:
                 return Delivered(commit_sha=standing, branch=delivery.branch)
@@ -58,6 +56,55 @@ class Deliveries:
                     raise _taken(delivery.branch, error.message) from error
                 commit = standing
         return Delivered(commit_sha=commit, branch=delivery.branch)
+
+    async def publish_local(
+        self, target: LocalRepository, commit: str, seed: Path, known: str, delivery: Delivery
+    ) -> Delivered:
+        """The branch at a commit of ours, whose objects come from its seed; `known` is one that the target has.
+
+        Raises InvalidRequest and PreconditionFailed (`delivery.branch`).
+        """
+        await self._check_branch_name(delivery.branch)
+        ref, their_layout = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
+        await self._check_free(their_layout, delivery.branch)
+        if not await self._stands(their_layout, ref, commit):
+            async with self._tree(seed, b"") as (layout, _):
+                await self._hand_over(layout, target, commit, known)
+            try:
+                await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=their_layout)
+            except GitFailed as error:
+                # Somebody was faster: fine if it was this same delivery.
+                if not await self._stands(their_layout, ref, commit):
+                    raise _taken(delivery.branch, error.message) from error
+        return Delivered(commit_sha=commit, branch=delivery.branch)
+
+    async def publish_remote(
+        self,
+        remote: Remote,
+        repository: PinnedRepository,
+        seed: Path,
+        delivery: Delivery,
+        *,
+        cache: Path,
+        pin: str,
+    ) -> Delivered:
+        """The pinned commit on a remote branch, if `delivery.push` says so; in any case kept under the ref `pin`.
+
+        Raises InvalidRequest, PreconditionFailed, Unavailable.
+        """
+        await self._check_branch_name(delivery.branch)
+        commit, layout = repository.commit, Layout(git_dir=cache, alternates=(seed / "objects",))
+        async with locked(cache.with_suffix(".lock")):
+            await self._git.run("update-ref", pin, commit, layout=layout)
+            if not delivery.push:
+                return Delivered(commit_sha=commit, branch=delivery.branch)
+            party = (repository.tenant, repository.credential, remote)
+            there = await self._remotes.branch(*party, cache, delivery.branch)
+            if there and there != commit:
+                raise _taken(delivery.branch, "it exists at the remote with other content")
+            if not there:
+                await self._remotes.push(*party, layout, commit, delivery.branch)
+        return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
 
     async def to_remote(
         self,
@@ -116,6 +163,19 @@ class Deliveries:
             yield layout, tree
         finally:
             await finished(asyncio.to_thread(remove_tree, private))
+
+    async def _check_free(self, layout: Layout, branch: str) -> None:
+        worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=layout)
+        if f"branch refs/heads/{branch}" in worktrees.stdout.decode("utf-8", "surrogateescape").split("\0"):
+            raise _taken(branch, "it is checked out")
+
+    async def _stands(self, layout: Layout, ref: str, commit: str) -> bool:
+        """Whether a ref stands at a commit; False where there is no such ref. Raises PreconditionFailed for another."""
+        found = await self._git.run("for-each-ref", "--format=%(objectname)", "--", ref, layout=layout)
+        standing = [name for name in found.lines() if name]
+        if standing and standing != [commit]:
+            raise _taken(ref.removeprefix("refs/heads/"), "it exists with other content")
+        return bool(standing)
 
     async def _standing(self, layout: Layout, name: str, parent: str, tree: str) -> str:
         """The commit that a name stands for, if it is what we are about to make; empty where there is no such name.

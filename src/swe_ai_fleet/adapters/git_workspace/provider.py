@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
@@ -14,17 +14,25 @@ from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
 from swe_ai_fleet.adapters.git_workspace.directories import finished
 from swe_ai_fleet.adapters.git_workspace.environments import Environments, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
+from swe_ai_fleet.adapters.git_workspace.integration import Integrations
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
+from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
-from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, check_identifier
+from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
+from swe_ai_fleet.domain.task import (
+    Delivery,
+    EnvironmentSpec,
+    PinnedRepository,
+    RepoRef,
+    check_branch,
+    check_identifier,
+)
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
 
@@ -36,7 +44,8 @@ class GitWorkspaceProvider:
     `allow_local_paths` and below `allowed_roots`; URLs only with one of `protocols` and a host that fits `hosts`
     (globs; loopback must be named). `credentials` finds a credential by (tenant, reference). `setup` says what set-up
     commands may reach; by default every public host. `mask` hides secrets in what error messages quote. A diff larger
-    than `max_patch_bytes` is an error. `surroundings` is this process's environment (None: the real one).
+    than `max_patch_bytes` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can
+    only be had on the node that made them. `surroundings` is this process's environment (None: the real one).
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class GitWorkspaceProvider:
         mask: SecretMask | None = None,
         ages: Ages | None = None,
         max_patch_bytes: int = 32 * 1024 * 1024,
+        fetch: BlobFetch | None = None,
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
         surroundings = os.environ if surroundings is None else surroundings
@@ -69,9 +79,12 @@ class GitWorkspaceProvider:
         self._remotes = RemoteRepositories(
             self._git, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
-        self._seeds = Seeds(self._home / "seeds", self._git)
+        self._origins = Origins(
+            self._home, self._git, self._policy, local=self._local, remotes=self._remotes, fetch=fetch
+        )
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, max_patch_bytes=max_patch_bytes)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
+        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=max_patch_bytes)
         self._environments = Environments(
             self._home / "environments",
             self._git,
@@ -93,37 +106,14 @@ class GitWorkspaceProvider:
             if text.startswith("-") or any(ord(character) < 32 for character in text):
                 raise InvalidRequest(f"{text[:64]!r} is not a reference", field=name)
         subdirectory = _subdirectory(repo.subdirectory)
-        location = self._policy.parse(repo.location)
-        if isinstance(location, Remote):
-            key = _key(tenant, repo.credential, location.url)
-            cache = self._cache(key)
-            resolved = await self._remotes.resolve(tenant, repo, location, cache)
-            os.utime(cache)
-            seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit))
-            named = location.url
-        else:
-            local = await self._local.find(location)
-            named = str(local.top)
-            key = _key(tenant, repo.credential, named)
-            await self._local_cache(key, local)
-            resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
-            seed = await self._seeds.plant(key, resolved.commit, self._source(key, local, resolved))
-            if not subdirectory and not local.bare and location != local.top:
-                subdirectory = location.relative_to(local.top).as_posix()
-        await self._check_subdirectory(seed, subdirectory)
-        return PinnedRepository(
-            tenant=tenant,
-            location=named,
-            commit=resolved.commit,
-            branch=resolved.branch,
-            subdirectory=subdirectory,
-            credential=repo.credential,
-            snapshot_of=resolved.snapshot_of,
-        )
+        repository, seed = await self._origins.pin(tenant, repo)
+        repository = replace(repository, subdirectory=subdirectory or repository.subdirectory)
+        await self._check_subdirectory(seed, repository.subdirectory)
+        return repository
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
-        return await self._environments.environment(repository, await self._seed(repository), spec)
+        return await self._environments.environment(repository, await self._origins.seed(repository), spec)
 
     @asynccontextmanager
     async def open(
@@ -132,7 +122,7 @@ class GitWorkspaceProvider:
         """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
         check_identifier(execution_id, field="execution_id")
         check_identifier(name, field="name")
-        seed = await self._seed(repository, execution_id=execution_id)
+        seed = await self._origins.seed(repository, execution_id=execution_id)
         async with self._clones.open(execution_id, name, seed, environment) as clone:
             yield clone
 
@@ -142,7 +132,7 @@ class GitWorkspaceProvider:
     ) -> AsyncGenerator[GitClone]:
         """The pinned local repository's own work tree instead of a clone of it: used as it is, and left as it is."""
         check_identifier(name, field="agent_id")
-        seed = await self._seed(repository)
+        seed = await self._origins.seed(repository)
         async with self._clones.attach(name, Path(repository.location), seed, environment) as clone:
             yield clone
 
@@ -150,7 +140,7 @@ class GitWorkspaceProvider:
         """A clone for the caller to keep, with a history of its own and no remote. Raises as `pin` does."""
         repository = await self.pin(tenant, repo)
         _check_empty(path)
-        await self._clones.copy(path, await self._seed(repository), repository.branch or "main")
+        await self._clones.copy(path, await self._origins.seed(repository), repository.branch or "main")
 
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
@@ -162,18 +152,50 @@ class GitWorkspaceProvider:
         the commit stays in our cache. Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
         check_identifier(execution_id, field="execution_id")
-        seed = await self._seed(repository, execution_id=execution_id)
+        seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location)
         if isinstance(location, Remote):
-            cache = self._cache(_key_of(repository))
-            if not (cache / "HEAD").exists():
-                await asyncio.to_thread(
-                    write_git_dir, cache, head="ref: refs/heads/none", object_format=_format(repository.commit)
-                )
-            pin = f"refs/fleet/delivered/{execution_id}"
+            cache, pin = await self._origins.cache(repository), _delivered(execution_id)
             return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
         target = await self._local.find(location)
         return await self._deliveries.to_local(target, repository, seed, patch, delivery)
+
+    async def merge(self, request: MergeRequest) -> Merge:
+        """A three-way merge in a scratch repository, its objects in our cache. Doing it again makes the same commit.
+
+        Raises PatchRejected (the patch does not apply to its base), PreconditionFailed, ResourceExhausted.
+        """
+        check_identifier(request.execution_id, field="execution_id")
+        head = await self._origins.seed(request.head, execution_id=request.execution_id)
+        base = await self._origins.seed(request.base, execution_id=request.execution_id)
+        # What is merged may take objects of either; the one cache has them all then.
+        await self._origins.cache(request.base)
+        cache = await self._origins.cache(request.head)
+        return await self._integrations.merge(request, head=head, base=base, objects=cache / "objects")
+
+    async def publish(
+        self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
+    ) -> Delivered:
+        """Put `delivery.branch` of the target repository at a pinned commit of ours. Doing it again changes nothing.
+
+        `since` is a commit of the target's that it builds on. Raises as `deliver` does.
+        """
+        check_identifier(execution_id, field="execution_id")
+        seed = await self._origins.seed(repository, execution_id=execution_id)
+        location = self._policy.parse(repository.location)
+        if isinstance(location, Remote):
+            cache, pin = await self._origins.cache(repository), _delivered(execution_id)
+            return await self._deliveries.publish_remote(location, repository, seed, delivery, cache=cache, pin=pin)
+        target = await self._local.find(location)
+        return await self._deliveries.publish_local(target, repository.commit, seed, since, delivery)
+
+    async def export(self, repository: PinnedRepository, since: str, branch: str) -> Exported:
+        """What a pinned commit adds to an earlier one, as a patch, and as a bundle with a branch of that name.
+
+        Raises InvalidRequest (no branch name), PreconditionFailed, ResourceExhausted (too large).
+        """
+        check_branch(branch, field="delivery.branch")
+        return await self._integrations.export(await self._origins.seed(repository), since, branch)
 
     async def warm(self) -> None:
         """Prepare what every environment of this node shares, so that the first task does not wait for it."""
@@ -187,42 +209,6 @@ class GitWorkspaceProvider:
     async def reap(self) -> Reaped:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
-
-    async def _seed(self, repository: PinnedRepository, *, execution_id: str = "") -> Path:
-        """The seed of a pinned repository, planted anew where it is missing (another node, or reaped)."""
-        key = _key_of(repository)
-        if execution_id:
-            pin = self._home / "pins" / execution_id / f"{key}-{repository.commit}"
-            if not pin.exists():
-                pin.parent.mkdir(parents=True, exist_ok=True)
-                pin.touch()
-        seed = self._seeds.find(key, repository.commit)
-        if seed is not None:
-            return seed
-        location = self._policy.parse(repository.location)
-        if isinstance(location, Remote):
-            repo = RepoRef(location=repository.location, commit=repository.commit, credential=repository.credential)
-            await self._remotes.resolve(repository.tenant, repo, location, self._cache(key))
-            return await self._seeds.plant(key, repository.commit, _cached(self._cache(key), repository.commit))
-        local = await self._local.find(location)
-        await self._local_cache(key, local)
-        resolved = Resolved(commit=repository.commit, snapshot_of=repository.snapshot_of)
-        return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved))
-
-    def _cache(self, key: str) -> Path:
-        return self._home / "repositories" / key
-
-    def _source(self, key: str, local: LocalRepository, resolved: Resolved) -> History:
-        if not resolved.snapshot_of:
-            return local.history
-        return History(objects=self._cache(key) / "objects", object_format=local.object_format, shallow=local.shallow)
-
-    async def _local_cache(self, key: str, local: LocalRepository) -> None:
-        """Where snapshots of a local repository go: objects of our own, on top of the user's."""
-        cache = self._cache(key)
-        if not (cache / "HEAD").exists():
-            await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", history=local.history)
-        os.utime(cache)
 
     async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
         if not subdirectory:
@@ -252,21 +238,8 @@ def _subdirectory(text: str) -> str:
     return "" if str(path) == "." else str(path)
 
 
-def _key(tenant: str, credential: str, location: str) -> str:
-    identity = "\0".join((tenant, credential, location)).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(identity).hexdigest()[:32]
-
-
-def _key_of(repository: PinnedRepository) -> str:
-    return _key(repository.tenant, repository.credential, repository.location)
-
-
-def _format(commit: str) -> str:
-    return "sha256" if len(commit) == 64 else "sha1"
-
-
-def _cached(cache: Path, commit: str) -> History:
-    return History(objects=cache / "objects", object_format=_format(commit))
+def _delivered(execution_id: str) -> str:
+    return f"refs/fleet/delivered/{execution_id}"
 
 
 def _user_excludes(surroundings: Mapping[str, str]) -> Path | None:

@@ -9,6 +9,12 @@ from pathlib import Path
 IDENTITY_NAME = "SWE AI Fleet"
 IDENTITY_EMAIL = "fleet@localhost"
 WORK_BRANCH = "fleet/work"
+# Always the same, so that the same tree on the same commit is the same commit again.
+FIXED_IDENTITY = {
+    f"GIT_{who}_{part}": text
+    for who in ("AUTHOR", "COMMITTER")
+    for part, text in (("NAME", IDENTITY_NAME), ("EMAIL", IDENTITY_EMAIL), ("DATE", "2000-01-01T00:00:00+00:00"))
+}
 
 # What tools leave behind when they run. A repository's own .gitignore can take any of it back in.
 BY_PRODUCTS = (

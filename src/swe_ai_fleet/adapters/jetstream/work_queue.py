@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.jetstream.connection import Backoff, Connection, Mess
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused, Unanswered
 from swe_ai_fleet.adapters.jetstream.subjects import dead_letter_subject
 from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
 _NANOSECONDS = 1_000_000_000
 _EXPIRES_SECONDS = 30
@@ -33,6 +33,8 @@ _ACK = b"+ACK"
 _AT_WORK = b"+WPI"
 _AGAIN = b"-NAK"
 _NEVER = b"+TERM"
+_PASSING = (Unavailable, ModelUnavailable, ResourceExhausted)
+"""Faults of the surroundings, not of the message."""
 
 _log = structlog.get_logger(__name__)
 
@@ -67,7 +69,7 @@ class WorkQueue:
     max_deliveries: int = 5
     ack_wait_seconds: float = 30.0
     concurrency: int = 8
-    first_delay_seconds: float = 1.0
+    first_delay_seconds: float = 2.0
     last_delay_seconds: float = 60.0
 
     def delay(self, deliveries: int) -> float:
@@ -226,7 +228,7 @@ class _Consumer:
             await self._handler(work)
         except Hopeless as fault:
             return await self._bury(work, str(fault))
-        except (Unavailable, ResourceExhausted) as fault:
+        except _PASSING as fault:
             # The next message would fare no better.
             delay = queue.delay(work.deliveries)
             self._resume_at = asyncio.get_running_loop().time() + min(delay, queue.delay(3))

@@ -1,0 +1,178 @@
+"""Origins: where a pinned commit comes from on this node, be it a path, a URL, or a bundle of the fleet's own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
+from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
+from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
+from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
+
+BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
+
+
+class Origins:
+    """Finds commits and plants their seeds. Everything lies below `home`: `repositories`, `seeds` and `pins`.
+
+    `fetch` gets the bundle of a commit that the location lacks; None: such commits are only had where they were made.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        git: Git,
+        policy: LocationPolicy,
+        *,
+        local: LocalRepositories,
+        remotes: RemoteRepositories,
+        fetch: BlobFetch | None,
+    ) -> None:
+        self._home = home
+        self._git = git
+        self._policy = policy
+        self._local = local
+        self._remotes = remotes
+        self._seeds = Seeds(home / "seeds", git)
+        self._fetch = fetch
+
+    async def pin(self, tenant: str, repo: RepoRef) -> tuple[PinnedRepository, Path]:
+        """What a reference means now, and its seed. The directory inside a work tree that a path names is kept.
+
+        Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
+        """
+        location, subdirectory = self._policy.parse(repo.location), ""
+        if isinstance(location, Remote):
+            named = location.url
+            key = _key(tenant, repo.credential, named)
+            cache = self._cache(key)
+            resolved = await self._remotes.resolve(tenant, repo, location, cache)
+            os.utime(cache)
+            seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit))
+        else:
+            local = await self._local.find(location)
+            named = str(local.top)
+            key = _key(tenant, repo.credential, named)
+            await self._local_cache(key, local)
+            resolved = await self._local.resolve(local, repo, self._cache(key) / "objects")
+            seed = await self._seeds.plant(key, resolved.commit, self._source(key, local, resolved))
+            if not local.bare and location != local.top:
+                subdirectory = location.relative_to(local.top).as_posix()
+        pinned = PinnedRepository(
+            tenant=tenant,
+            location=named,
+            commit=resolved.commit,
+            branch=resolved.branch,
+            subdirectory=subdirectory,
+            credential=repo.credential,
+            snapshot_of=resolved.snapshot_of,
+        )
+        return pinned, seed
+
+    async def seed(self, repository: PinnedRepository, *, execution_id: str = "") -> Path:
+        """The seed of a pinned repository, planted anew where it is missing (another node, or reaped).
+
+        With an `execution_id` it stays until that is released.
+        """
+        key = key_of(repository)
+        if execution_id:
+            pin = self._home / "pins" / execution_id / f"{key}-{repository.commit}"
+            if not pin.exists():
+                pin.parent.mkdir(parents=True, exist_ok=True)
+                pin.touch()
+        seed = self._seeds.find(key, repository.commit)
+        if seed is not None:
+            return seed
+        location = self._policy.parse(repository.location)
+        if isinstance(location, Remote):
+            if repository.bundle is None:
+                await self._resolve(repository, location, repository.commit)
+            cache = await self.cache(repository)
+            return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit))
+        local = await self._local.find(location)
+        await self.cache(repository)
+        ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
+        resolved = Resolved(commit=repository.commit, snapshot_of=ours)
+        return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved))
+
+    async def cache(self, repository: PinnedRepository) -> Path:
+        """A git directory of ours that has the commit, for what the fleet adds to it. Raises as `seed` does."""
+        location, key = self._policy.parse(repository.location), key_of(repository)
+        cache = self._cache(key)
+        if not isinstance(location, Remote):
+            await self._local_cache(key, await self._local.find(location))
+        elif not (cache / "HEAD").exists():
+            await asyncio.to_thread(
+                write_git_dir, cache, head="ref: refs/heads/none", object_format=_format(repository.commit)
+            )
+        layout = Layout(git_dir=cache)
+        if await self._has(layout, repository.commit):
+            return cache
+        if repository.bundle is not None:
+            await self._unpack(repository, location, layout, repository.bundle)
+        elif isinstance(location, Remote):
+            await self._resolve(repository, location, repository.commit)
+        return cache
+
+    async def _unpack(
+        self, repository: PinnedRepository, location: Remote | Path, layout: Layout, bundle: BlobRef
+    ) -> None:
+        if self._fetch is None:
+            raise PreconditionFailed(f"commit {repository.commit[:12]} is only known on another node", field="repo")
+        data = await self._fetch(bundle)
+        for prerequisite in read_header(data).prerequisites:
+            if isinstance(location, Remote):
+                await self._resolve(repository, location, prerequisite)
+        await unpack(self._git, layout, data, repository.commit)
+
+    async def _resolve(self, repository: PinnedRepository, location: Remote, commit: str) -> None:
+        repo = RepoRef(location=repository.location, commit=commit, credential=repository.credential)
+        await self._remotes.resolve(repository.tenant, repo, location, self._cache(key_of(repository)))
+
+    async def _has(self, layout: Layout, commit: str) -> bool:
+        # Then what it stands on is there too: a commit is written after its tree, and a pack appears whole.
+        asked = await self._git.run("cat-file", "-e", f"{commit}^{{commit}}", layout=layout, expect=(0, 1, 128))
+        return asked.code == 0
+
+    def _cache(self, key: str) -> Path:
+        return self._home / "repositories" / key
+
+    def _source(self, key: str, local: LocalRepository, resolved: Resolved) -> History:
+        if not resolved.snapshot_of:
+            return local.history
+        return History(objects=self._cache(key) / "objects", object_format=local.object_format, shallow=local.shallow)
+
+    async def _local_cache(self, key: str, local: LocalRepository) -> None:
+        """Where snapshots of a local repository go: objects of our own, on top of the user's."""
+        cache = self._cache(key)
+        if not (cache / "HEAD").exists():
+            await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", history=local.history)
+        os.utime(cache)
+
+
+def key_of(repository: PinnedRepository) -> str:
+    """What caches and seeds of a repository are found under."""
+    return _key(repository.tenant, repository.credential, repository.location)
+
+
+def _key(tenant: str, credential: str, location: str) -> str:
+    identity = "\0".join((tenant, credential, location)).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(identity).hexdigest()[:32]
+
+
+def _format(commit: str) -> str:
+    return "sha256" if len(commit) == 64 else "sha1"
+
+
+def _cached(cache: Path, commit: str) -> History:
+    return History(objects=cache / "objects", object_format=_format(commit))

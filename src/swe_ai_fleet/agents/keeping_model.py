@@ -1,0 +1,98 @@
+"""Checkpoints of the workspace, taken while the model thinks: nothing else happens in the workspace then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.tools.audit import AuditTrail
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How a run keeps its workspace: `keep` stores it, given the step; no more often than every so many seconds."""
+
+    keep: Callable[[int], Awaitable[None]]
+    every_seconds: float = 0.0
+
+
+@dataclass(kw_only=True)
+class KeepingModel:
+    """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
+
+    A workspace that cannot be stored costs nothing but that checkpoint.
+
+    Args:
+        model: Who replies.
+        trail: Counts what changed something.
+        keeping: Stores the workspace.
+        step: How many steps were done before.
+    """
+
+    model: ChatModel
+    trail: AuditTrail
+    keeping: Keeping
+    step: int = 0
+    _kept_revision: int = field(init=False)
+    _kept_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._kept_revision = self.trail.revision
+
+    async def probe(self) -> ModelCapabilities:
+        return await self.model.probe()
+
+    async def ping(self) -> None:
+        await self.model.ping()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
+        keeping = asyncio.create_task(self._keep()) if self._due() else None
+        try:
+            reply = await self.model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        except asyncio.CancelledError:
+            if keeping is not None:
+                keeping.cancel()
+            raise
+        finally:
+            # No tool runs before this returns, so that what is stored is the workspace of one moment.
+            if keeping is not None:
+                await asyncio.wait([keeping])
+        if keeping is not None:
+            keeping.result()
+        self.step += 1
+        return reply
+
+    def _due(self) -> bool:
+        changed = self.trail.revision != self._kept_revision
+        return changed and time.monotonic() - self._kept_at >= self.keeping.every_seconds
+
+    async def _keep(self) -> None:
+        revision = self.trail.revision
+        self._kept_at = time.monotonic()
+        try:
+            await self.keeping.keep(self.step)
+        except Fenced:
+            raise
+        except FleetError as error:
+            _log.warning("a workspace could not be stored", agent_id=self.trail.agent_id, reason=str(error))
+        else:
+            self._kept_revision = revision

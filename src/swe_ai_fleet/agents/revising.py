@@ -1,0 +1,98 @@
+"""An author's second go: its earlier candidate in its clone, and in its prompt what was said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.opening import revision_text
+from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
+from swe_ai_fleet.agents.untrusted import Fence, evidence
+from swe_ai_fleet.domain.candidate import Assignment, Revision
+from swe_ai_fleet.domain.errors import PatchRejected
+from swe_ai_fleet.domain.review import Critique, Finding
+from swe_ai_fleet.ports import BlobStore, Clone, SecretMask
+
+MAX_DIFF_CHARS = 24_000
+MAX_EVIDENCE_CHARS = 12_000
+MAX_SUMMARY_CHARS = 4_000
+MAX_CRITIQUE_CHARS = 6_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierWork:
+    """Puts what an author handed in before into a clean clone.
+
+    Args:
+        equipment: Has the repository's facts, which are those of the clean clone, and the mask.
+        blobs: Has the patch.
+    """
+
+    equipment: Equipment
+    blobs: BlobStore
+
+    async def restore(self, assignment: Assignment, clone: Clone) -> str:
+        """Apply the patch of the candidate that is revised; what the author is told, empty for a first draft.
+
+        Raises NotFound (the patch is gone), Unavailable.
+        """
+        revision, task = assignment.revision, assignment.task
+        if revision is None:
+            return ""
+        # What the author is told of the repository must be what all candidates of the task are told, to the letter.
+        await self.equipment.facts.of(
+            (task.tenant, task.execution_id), clone, focus=task.description, map_tokens=MAP_TOKENS
+        )
+        ref = revision.candidate.artifacts.patch
+        patch = await self.blobs.get(ref) if ref is not None else b""
+        try:
+            await clone.apply(patch)
+        except PatchRejected:
+            return told(revision, patch, applied=False, execution_id=task.execution_id, mask=self.equipment.mask)
+        return told(revision, patch, applied=True, execution_id=task.execution_id, mask=self.equipment.mask)
+
+
+def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, mask: SecretMask) -> str:
+    """What an author is told behind the opening: its changes, the evidence, and the critiques without names.
+
+    Args:
+        revision: What is revised.
+        patch: The changes of the earlier candidate.
+        applied: Whether the clone has them.
+        execution_id: Of the task.
+        mask: Hides secrets.
+    """
+    candidate = revision.candidate
+    fence = Fence(mask, execution_id, "revision", candidate.candidate_id, str(revision.round))
+    return revision_text(
+        applied=applied,
+        warning=fence.warning,
+        changes=fence(patch.decode("utf-8", "replace"), MAX_DIFF_CHARS),
+        summary=fence(candidate.summary, MAX_SUMMARY_CHARS),
+        evidence=evidence(revision.report, fence, MAX_EVIDENCE_CHARS),
+        reviews=[
+            {
+                "verdict": str(one.verdict),
+                "score": f"{one.score:g} of 1",
+                "text": fence(_words(one), MAX_CRITIQUE_CHARS),
+            }
+            for one in _heard(revision.critiques)
+        ],
+    )
+
+
+def _heard(critiques: Sequence[Critique]) -> list[Critique]:
+    """The critiques that say something, in an order that tells nothing of who wrote them when."""
+    return sorted((one for one in critiques if not one.error), key=lambda one: (one.round, one.reviewer_id))
+
+
+def _words(critique: Critique) -> str:
+    lines = [critique.content, *(_line(finding) for finding in critique.findings)]
+    return "\n".join(line for line in lines if line)
+
+
+def _line(finding: Finding) -> str:
+    place = f"{finding.file}:{finding.line}" if finding.file and finding.line else finding.file
+    must = "[must fix] " if finding.must_fix else ""
+    return f"- {must}{place}: {finding.text}" if place else f"- {must}{finding.text}"

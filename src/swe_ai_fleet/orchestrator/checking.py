@@ -1,0 +1,66 @@
+"""The evidence about a deliberation's candidates: gathered once for each distinct diff, told of each candidate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.candidate import Candidate, CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.event import ChecksFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.behaviour import diff_key
+from swe_ai_fleet.ports import Fleet, Journal
+
+
+@dataclass(kw_only=True)
+class Checking:
+    """Has candidates checked.
+
+    Args:
+        task: What they solve.
+        repository: Where they started.
+        fleet: Where checks run.
+        journal: The execution's own.
+        known: What an earlier driver left; evidence in it stands.
+    """
+
+    task: Task
+    repository: PinnedRepository
+    fleet: Fleet
+    journal: Journal
+    known: ExecutionState | None = None
+    reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
+    _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
+    _gathering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+
+    async def report(self, candidate: Candidate) -> CheckReport:
+        """The evidence about a candidate, recorded under its id. Raises Fenced, Unavailable of the journal."""
+        known = self.known.reports.get(candidate.candidate_id) if self.known else None
+        async with self._gathering[diff_key(candidate)]:
+            found = known or self._by_diff.get(diff_key(candidate)) or await self._gather(candidate)
+            self._by_diff.setdefault(diff_key(candidate), found)
+        report = replace(found, candidate_id=candidate.candidate_id)
+        self.reports[candidate.candidate_id] = report
+        if known is None:
+            await self.journal.append(ChecksFinished(report=report))
+        return report
+
+    async def _gather(self, candidate: Candidate) -> CheckReport:
+        """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""
+        assignment = CheckAssignment(
+            execution_id=self.task.execution_id,
+            candidate_id=candidate.candidate_id,
+            task=self.task,
+            repository=self.repository,
+            patch=candidate.artifacts.patch,
+        )
+        try:
+            return await self.fleet.check(assignment)
+        except Fenced:
+            raise
+        except FleetError as error:
+            missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
+            return CheckReport(candidate_id=candidate.candidate_id, results=(missing,))

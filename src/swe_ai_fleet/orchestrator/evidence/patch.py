@@ -1,0 +1,233 @@
+"""A patch in git's own form, read strictly: what git could read otherwise than we do is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from swe_ai_fleet.domain.errors import FleetError
+
+_HEADER = b"diff --git "
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: (.*))?\r?", re.S)
+_BINARY_LINE = re.compile(rb"(?:literal|delta) \d{1,12}|[A-Za-z][!-~]{1,65}|")
+_EXTENDED = re.compile(
+    rb"(old mode|new mode|deleted file mode|new file mode|copy from|copy to|rename from|rename to|similarity index"
+    rb"|dissimilarity index|index) (.+)",
+    re.S,
+)
+_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.S)
+_ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.S)
+_ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
+_NOWHERE = b"/dev/null"
+
+
+class PatchUnreadable(FleetError):
+    """A patch is not in the form that `git diff` writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a hunk: its sign (blank, `+`, `-`), its text, its number (a removed one's in the old file)."""
+
+    sign: str
+    text: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunk:
+    """A hunk; `section` is what git writes behind the line numbers, usually the function around it."""
+
+    new_start: int
+    new_count: int
+    section: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePatch:
+    """What a patch does to one file. Modes are octal, empty where the patch says nothing of them."""
+
+    path: str
+    old_path: str
+    raw: bytes
+    is_new: bool = False
+    is_deleted: bool = False
+    is_binary: bool = False
+    mode: str = ""
+    hunks: tuple[Hunk, ...] = ()
+
+    def lines(self, signs: str) -> Iterator[Line]:
+        """The lines of these signs, in their order."""
+        return (line for hunk in self.hunks for line in hunk.lines if line.sign in signs)
+
+    def before(self, after: str) -> str:
+        """The file's text before the patch, given the one behind it; line ends count as line feeds."""
+        lines = after.split("\n")
+        for hunk in reversed(self.hunks):
+            start = max(hunk.new_start - 1, 0) if hunk.new_count else hunk.new_start
+            lines[start : start + hunk.new_count] = [line.text for line in hunk.lines if line.sign in " -"]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A patch by files."""
+
+    files: tuple[FilePatch, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it leaves in place."""
+        return tuple(file.path for file in self.files if not file.is_deleted)
+
+    @property
+    def changed_lines(self) -> int:
+        return sum(1 for file in self.files for _ in file.lines("+-"))
+
+    def without(self, paths: Collection[str]) -> bytes:
+        """The patch as bytes, what concerns these files left out."""
+        return b"".join(file.raw for file in self.files if not {file.path, file.old_path} & set(paths))
+
+
+def parse_patch(data: bytes) -> Patch:
+    """Read a patch. Raises PatchUnreadable for a line that has no place in git's form."""
+    reader = _Reader(data.split(b"\n"))
+    files: list[FilePatch] = []
+    while not reader.ended:
+        files.append(reader.file())
+    return Patch(tuple(files))
+
+
+class _Reader:
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._lines = lines
+        self._at = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._at >= len(self._lines) - 1 and not self._peek()
+
+    def file(self) -> FilePatch:
+        start, header = self._at, self._next()
+        if not header.startswith(_HEADER):
+            raise self._unreadable("a file's header was expected")
+        facts: dict[bytes, bytes] = {}
+        while match := _EXTENDED.fullmatch(self._peek()):
+            facts[match[1]] = match[2]
+            self._at += 1
+        old = _unquoted(facts.get(b"rename from") or facts.get(b"copy from") or b"")
+        new = _unquoted(facts.get(b"rename to") or facts.get(b"copy to") or b"")
+        named = _header_names(header.removeprefix(_HEADER))
+        if not (old or new):
+            old = new = named[0] if named and named[0] == named[1] else b""
+        if not old or not new or named != (old, new):
+            raise self._unreadable("the names in a file's header are at odds")
+        binary, hunks = False, list[Hunk]()
+        following = self._peek()
+        if following == b"GIT binary patch":
+            binary = True
+            self._at += 1
+            while not self.ended and not self._peek().startswith(_HEADER):
+                if not _BINARY_LINE.fullmatch(self._next()):
+                    raise self._unreadable("binary content was expected")
+        elif following.startswith(b"Binary files ") and following.endswith(b" differ"):
+            binary = True
+            self._at += 1
+        elif following.startswith(b"--- "):
+            self._check_names(old, new, is_new=b"new file mode" in facts, is_deleted=b"deleted file mode" in facts)
+            while self._peek().startswith(b"@@ "):
+                hunks.append(self._hunk())
+        return FilePatch(
+            path=new.decode("utf-8", "backslashreplace"),
+            old_path=old.decode("utf-8", "backslashreplace"),
+            raw=b"\n".join(self._lines[start : self._at]) + b"\n",
+            is_new=b"new file mode" in facts,
+            is_deleted=b"deleted file mode" in facts,
+            is_binary=binary,
+            mode=(facts.get(b"new file mode") or facts.get(b"new mode") or b"").decode("ascii", "replace"),
+            hunks=tuple(hunks),
+        )
+
+    def _check_names(self, old: bytes, new: bytes, *, is_new: bool, is_deleted: bool) -> None:
+        for mark, prefix, name, absent in ((b"--- ", b"a/", old, is_new), (b"+++ ", b"b/", new, is_deleted)):
+            line = self._next()
+            said = _unquoted(line.removeprefix(mark).removesuffix(b"\t"))
+            if not line.startswith(mark) or said != (_NOWHERE if absent else prefix + name):
+                raise self._unreadable("the names of a file are at odds")
+
+    def _hunk(self) -> Hunk:
+        match = _HUNK.fullmatch(self._next())
+        if match is None:
+            raise self._unreadable("a hunk's header was expected")
+        old_at, new_at = int(match[1]), int(match[3])
+        new_start = new_at
+        old_left, new_left = int(match[2] or 1), int(match[4] or 1)
+        new_count, lines = new_left, list[Line]()
+        while old_left > 0 or new_left > 0:
+            if self._at >= len(self._lines):
+                raise self._unreadable("a hunk is cut off")
+            raw = self._next()
+            sign = chr(raw[0]) if raw else " "
+            if sign == "\\":
+                continue
+            if sign not in " +-":
+                raise self._unreadable("a line of a hunk was expected")
+            text = raw[1:].decode("utf-8", "replace")
+            lines.append(Line(sign, text, old_at if sign == "-" else new_at))
+            old_at, old_left = old_at + (sign != "+"), old_left - (sign != "+")
+            new_at, new_left = new_at + (sign != "-"), new_left - (sign != "-")
+        if old_left or new_left:
+            raise self._unreadable("a hunk is longer than it says")
+        if self._peek().startswith(b"\\ "):
+            self._at += 1
+        section = (match[5] or b"").decode("utf-8", "replace")
+        return Hunk(new_start=new_start, new_count=new_count, section=section, lines=tuple(lines))
+
+    def _peek(self) -> bytes:
+        return self._lines[self._at] if self._at < len(self._lines) else b""
+
+    def _next(self) -> bytes:
+        line = self._peek()
+        self._at += 1
+        return line
+
+    def _unreadable(self, why: str) -> PatchUnreadable:
+        return PatchUnreadable(f"line {self._at} of the patch: {why}")
+
+
+def _header_names(text: bytes) -> tuple[bytes, bytes] | None:
+    """Old and new name in `a/x b/x`, without their prefixes; None where they cannot be told apart."""
+    if b'"' in text:
+        names, rest = list[bytes](), text
+        while rest and len(names) < 2:
+            match = _QUOTED.match(rest)
+            end = match.end() if match else (rest.find(b" ") if not names and b" " in rest else len(rest))
+            names.append(_unquoted(rest[:end]))
+            rest = rest[end:].removeprefix(b" ")
+        pair = (names[0], names[1]) if len(names) == 2 and not rest else None
+    else:
+        pair = _split(text)
+    if pair is None or not pair[0].startswith(b"a/") or not pair[1].startswith(b"b/"):
+        return None
+    return pair[0][2:], pair[1][2:]
+
+
+def _split(text: bytes) -> tuple[bytes, bytes] | None:
+    half = len(text) // 2
+    if text[half : half + 1] == b" " and text[2:half] == text[half + 3 :]:
+        return text[:half], text[half + 1 :]
+    # Renamed: unambiguous as long as ` b/` stands there once.
+    old, mark, new = text.partition(b" b/")
+    return (old, b"b/" + new) if mark and b" b/" not in new else None
+
+
+def _unquoted(name: bytes) -> bytes:
+    match = _QUOTED.fullmatch(name)
+    return _ESCAPE.sub(_character, match[1]) if match else name
+
+
+def _character(match: re.Match[bytes]) -> bytes:
+    code = match[1]
+    return bytes([int(code, 8) & 0xFF]) if len(code) == 3 else _ESCAPES.get(code, code)

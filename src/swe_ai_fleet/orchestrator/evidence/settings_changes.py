@@ -1,0 +1,128 @@
+"""What a patch changes about how the repository checks itself: settings of tools, marks that silence them."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import cast
+
+from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
+from swe_ai_fleet.orchestrator.evidence.source_files import is_document
+from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
+from swe_ai_fleet.tools.tests.runners.detection import json_object, toml
+
+_LINT_FILES = (
+    *("ruff.toml", ".ruff.toml", ".flake8", "pyproject.toml", "setup.cfg", "tox.ini"),
+    *("eslint.config.*", ".eslintrc*", ".eslintignore", "package.json", "clippy.toml", ".clippy.toml", ".golangci.*"),
+)
+_SETTINGS = (
+    *("ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc", "eslint.config.*", ".eslintrc*", ".eslintignore"),
+    *("clippy.toml", ".clippy.toml", ".golangci.*", "mypy.ini", ".mypy.ini", "pyrightconfig.json", "pytest.ini"),
+    *(".pytest.ini", ".coveragerc", ".nycrc*", "codecov.yml", ".codecov.yml", "jest.config.*", "vitest.config.*"),
+    *(".mocharc.*", "noxfile.py"),
+)
+_TABLES = frozenset({"ruff", "pytest", "mypy", "pyright", "basedpyright", "coverage", "flake8", "pylint"})
+_SECTIONS = re.compile(r"flake8|mypy.*|tool:pytest|pytest|coverage:.*|pycodestyle|pylint.*")
+_PACKAGE_KEYS = ("jest", "vitest", "mocha", "ava", "nyc", "c8", "eslintConfig", "eslintIgnore")
+_HOOK = re.compile(r"\s*(?:async\s+)?def pytest_|.*\bautouse\b|\s*(?:collect_ignore|pytest_plugins)")
+_SILENCERS = re.compile(
+    r"#\s*(?:noqa\b|type:\s*ignore|pyright:\s*(?:ignore|basic)|mypy:\s*ignore|pylint:\s*disable|pragma:\s*no cover|nosec\b|"
+    r"ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
+    r"\b(?:istanbul|c8|v8) ignore\b|#!?\[allow\("
+)
+_NAMED = 3
+
+
+def is_lint_setting(path: str) -> bool:
+    """Whether linters take their rules from such a file."""
+    return _fits(path, _LINT_FILES)
+
+
+def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
+    """Warnings about settings of tests, linters and coverage that the patch changes.
+
+    Args:
+        patch: What is changed.
+        text_of: The text of a file with the patch applied, empty where it cannot be read.
+    """
+    for file in patch.files:
+        if what := _changed(file, text_of):
+            line = next((line.number for line in file.lines("+-")), 0)
+            text = f"changes {what}, which decides what checks say"
+            yield Violation(concern=Concern.SETTINGS, path=file.path, line=line, text=text, required=False)
+
+
+def added_silencers(patch: Patch) -> Iterator[Violation]:
+    """Warnings about marks in the code that switch a check off for a place."""
+    for file in patch.files:
+        if is_document(file.path):
+            continue
+        added = [line for line in file.lines("+") if _silences(line)]
+        surplus = len(added) - sum(1 for line in file.lines("-") if _silences(line))
+        if surplus > 0:
+            more = f", {surplus} in all" if surplus > 1 else ""
+            text = f"silences a check with {_SILENCERS.findall(added[-1].text[:1_000])[0].strip()!r}{more}"
+            number = added[-surplus].number
+            yield Violation(concern=Concern.SUPPRESSIONS, path=file.path, line=number, text=text, required=False)
+
+
+def _silences(line: Line) -> bool:
+    return bool(_SILENCERS.search(line.text[:1_000]))
+
+
+def _changed(file: FilePatch, text_of: Callable[[str], str]) -> str:
+    name = PurePosixPath(file.path).name
+    if _fits(file.path, _SETTINGS):
+        return "the settings"
+    if name == "conftest.py":
+        hooks = any(_HOOK.match(line.text[:1_000]) for line in file.lines("+-"))
+        return "pytest's hooks" if hooks or "def pytest_" in text_of(file.path) else ""
+    read = _READERS.get(name)
+    if read is None:
+        return ""
+    after = "" if file.is_deleted else text_of(file.path)
+    before = "" if file.is_new else file.before(after)
+    old, new = read(before), read(after)
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    return f"the settings of {', '.join(names[:_NAMED])}" if names else ""
+
+
+def _of_pyproject(text: str) -> Mapping[str, object]:
+    tool = toml(text).get("tool")
+    tables = cast("dict[str, object]", tool) if isinstance(tool, dict) else {}
+    return {name: value for name, value in tables.items() if name in _TABLES}
+
+
+def _of_ini(text: str) -> Mapping[str, object]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return {"an unreadable file": text}
+    return {name: dict(parser[name]) for name in parser.sections() if _SECTIONS.fullmatch(name)}
+
+
+def _of_package(text: str) -> Mapping[str, object]:
+    package = json_object(text)
+    scripts = package.get("scripts")
+    named = cast("dict[str, object]", scripts) if isinstance(scripts, dict) else {}
+    return {
+        **{key: package[key] for key in _PACKAGE_KEYS if key in package},
+        **{f"the script {name}": line for name, line in named.items() if re.match(r"(?:pre|post)?(?:test|lint)\b", name)},
+    }
+
+
+_READERS: Mapping[str, Callable[[str], Mapping[str, object]]] = {
+    "pyproject.toml": _of_pyproject,
+    "setup.cfg": _of_ini,
+    "tox.ini": _of_ini,
+    "package.json": _of_package,
+}
+
+
+def _fits(path: str, patterns: tuple[str, ...]) -> bool:
+    name = PurePosixPath(path).name
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

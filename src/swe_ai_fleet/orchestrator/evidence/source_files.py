@@ -1,0 +1,38 @@
+"""What a path says about a file: a test, a document, source of which language."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+_TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "testdata", "fixtures"})
+_TEST_NAMES = re.compile(r"test_.+\.py|.+_test\.py|tests\.py|conftest\.py|.+_test\.go|.+[.-](?:test|spec)\.[cm]?[jt]sx?")
+_DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
+_LANGUAGES = {
+    **dict.fromkeys((".py", ".pyi"), "python"),
+    **dict.fromkeys((".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx"), "javascript"),
+    ".go": "go",
+    ".rs": "rust",
+    **dict.fromkeys((".java", ".kt", ".scala"), "jvm"),
+    **dict.fromkeys((".c", ".h", ".cc", ".cpp", ".hpp", ".cxx"), "c"),
+    **dict.fromkeys((".rb", ".php", ".cs", ".swift", ".sh"), "other"),
+}
+
+
+def language_of(path: str) -> str:
+    """The language of a source file, empty for any other file."""
+    return _LANGUAGES.get(PurePosixPath(path).suffix, "")
+
+
+def is_test(path: str) -> bool:
+    """Whether a file belongs to the tests, by its name or its directory."""
+    place = PurePosixPath(path)
+    return bool(_TEST_NAMES.fullmatch(place.name) or _TEST_DIRECTORIES & set(place.parts[:-1]))
+
+
+is_test.__test__ = False  # type: ignore[attr-defined]
+
+
+def is_document(path: str) -> bool:
+    """Whether a file is prose."""
+    return path.endswith(_DOCUMENTS)

@@ -1,0 +1,95 @@
+"""Why a candidate stands where it does, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swe_ai_fleet.domain.candidate import CheckResult
+from swe_ai_fleet.orchestrator.standing import PARTS, Part, Standing
+
+_MOST_COMPLAINTS = 5
+_MESSAGE_CHARS = 300
+
+
+def reasons(places: Sequence[Standing]) -> list[str]:
+    """For each place of a ranking why it is this one: what speaks for and against it, and what set it apart.
+
+    The first is held against the second, every other one against the one above it. Messages of checks are quoted, so
+    the text is untrusted.
+    """
+    told: list[str] = []
+    for at, place in enumerate(places):
+        parts = _facts(place)
+        if at:
+            above = places[at - 1]
+            parts.append(f"behind {above.candidate.candidate_id}: {_apart(place, above, ahead=False)}")
+        elif len(places) > 1:
+            below = places[1]
+            parts.append(f"ahead of {below.candidate.candidate_id}: {_apart(place, below, ahead=True)}")
+        told.append("; ".join(parts))
+    return told
+
+
+def _facts(place: Standing) -> list[str]:
+    """What is known of it, the evidence first."""
+    if not place.report.results:
+        return ["no evidence could be gathered"]
+    failed = [result for result in place.report.results if not result.passed and not result.skipped_reason]
+    facts = [_complaint(result) for result in failed[:_MOST_COMPLAINTS]]
+    if len(failed) > _MOST_COMPLAINTS:
+        facts.append(f"and {len(failed) - _MOST_COMPLAINTS} more checks failed")
+    if not failed:
+        facts.append("every check passed" if place.accepted else "no required check could be run")
+    if place.others:
+        facts.append(f"{place.size} candidates came to it")
+    if place.review is not None:
+        must_fix = f", {place.must_fix} must-fix" if place.must_fix else ""
+        facts.append(f"reviews {place.review:.2f} from {len(place.reviews)}{must_fix}")
+    if votes := _votes(place):
+        facts.append(votes)
+    facts.append(f"{place.lines} changed lines")
+    return facts
+
+
+def _votes(place: Standing) -> str:
+    ballots = place.ballots
+    lost = f"{ballots.unreadable} not counted" if ballots.unreadable else ""
+    if not ballots.held:
+        return f"no votes, {lost}" if lost else ""
+    said = f"{ballots.won} of {ballots.held} votes{', ' if lost else ''}{lost}"
+    return f"the architect's choice ({said})" if place.values.get(Part.CHOICE) == 1 else said
+
+
+def _complaint(result: CheckResult) -> str:
+    weight = "" if result.required else " (not required)"
+    message = result.message if len(result.message) <= _MESSAGE_CHARS else f"{result.message[:_MESSAGE_CHARS]}…"
+    return f"{result.name} failed{weight}: {message}" if message else f"{result.name} failed{weight}"
+
+
+def _apart(own: Standing, other: Standing, *, ahead: bool) -> str:
+    """What set two neighbours apart: the first thing in their order that differs, own numbers first."""
+    if own.accepted != other.accepted:
+        return "that one did not pass" if ahead else "that one passed"
+    sign = 1 if ahead else -1
+    if own.score != other.score:
+        gains = {part: sign * PARTS[part] * (value - other.values.get(part, 0.0)) for part, value in own.values.items()}
+        ordered = sorted(gains, key=lambda part: -abs(gains[part]))
+        decisive = [_values(part, own, other) for part in ordered if gains[part] > 0]
+        contrary = [_values(part, own, other) for part in ordered if gains[part] < 0]
+        return ", in spite of ".join(", ".join(parts) for parts in (decisive, contrary) if parts)
+    for name, mine, theirs in (
+        ("evidence", f"{own.values[Part.EVIDENCE]:.4f}", f"{other.values[Part.EVIDENCE]:.4f}"),
+        ("changed lines", str(own.lines), str(other.lines)),
+        ("tokens", str(own.tokens), str(other.tokens)),
+    ):
+        if mine != theirs:
+            return f"equal scores, {mine} {name} against {theirs}"
+    return "equal in all that counts, so the names decide"
+
+
+def _values(part: Part, own: Standing, other: Standing) -> str:
+    mine, theirs = own.values[part], other.values.get(part, 0.0)
+    if part is Part.CHOICE:
+        return f"{part}" if mine > theirs else f"{part} of that one"
+    digits = 2 if f"{mine:.2f}" != f"{theirs:.2f}" else 6
+    return f"{part} {mine:.{digits}f} against {theirs:.{digits}f}"

@@ -1,0 +1,195 @@
+"""Who votes over which candidates, and the votes they cast."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, JudgeAssignment, Perspective
+from swe_ai_fleet.domain.council import Council
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.event import RunLost, VotesCast
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.councils import assignments, seated
+from swe_ai_fleet.orchestrator.run_names import judge_run
+from swe_ai_fleet.orchestrator.selection import ARCHITECT, rank
+
+MAX_BALLOT = 5
+"""Candidates that peers are shown: the more there are, the less of each fits, and the more their order decides."""
+MAX_JUDGES = 5
+"""Peers that vote; a small jury agrees with people as well as a large one (Verga et al., 2024, arXiv:2404.18796)."""
+PEER_SAMPLES = 2
+"""Of each peer where there are several: of two candidates, each stands first once."""
+LONE_SAMPLES = 3
+"""Of a judge alone at least; rounded up so that each candidate stands first equally often."""
+MAX_LONE_SAMPLES = 6
+_REASON_CHARS = 4_000
+
+
+async def vote(
+    runs: AgentRuns,
+    task: Task,
+    repository: PinnedRepository,
+    contenders: Iterable[Candidate],
+    reports: Mapping[str, CheckReport],
+    critiques: Iterable[Critique],
+    *,
+    known: ExecutionState | None = None,
+    council: Council | None = None,
+    behaviours: Mapping[str, str] | None = None,
+) -> tuple[Vote, ...]:
+    """Let judges choose among the accepted candidates of different behaviour, where there are at least two.
+
+    With `architect_top_k` an architect alone chooses among the best so many by evidence and reviews. Otherwise, where
+    the task has rounds of review at all, the council's agents do, whatever became of their own runs. Models favour
+    what they wrote (Panickssery et al., 2024, arXiv:2404.13076), so an agent's own candidate, and any of equal
+    behaviour, is left out of its ballot; a ballot of one is no ballot. Two agents with a candidate each have therefore
+    no judge between them: their reviews of each other decide.
+
+    Each judge's votes are written as `VotesCast` when they are in. A judge that is lost costs its votes only.
+
+    Args:
+        runs: Where judges run, and the journal.
+        task: What is being solved.
+        repository: Where every candidate starts.
+        contenders: The candidates that stand, accepted or not; neither superseded nor dropped ones.
+        reports: The evidence by candidate id.
+        critiques: What peers said.
+        known: What an earlier driver left; judges whose votes stand there are not asked again.
+        council: Who sits in the deliberation; None: the one of `known`, or the task's own agents.
+        behaviours: What `behaviour_keys` gave, the same as for `rank`.
+
+    Returns:
+        The votes for `rank`, judge by judge, those that could not be read among them.
+
+    Raises:
+        Fenced: Another driver has taken over.
+    """
+    field = list(contenders)
+    judgings = _judgings(
+        task, repository, field, reports, list(critiques), council or (known.council if known else None), behaviours
+    )
+    cast = (
+        {one.judge_id: [vote for vote in known.votes if vote.judge_id == one.judge_id] for one in judgings}
+        if known
+        else {}
+    )
+    async with asyncio.TaskGroup() as group:
+        asked = {one.judge_id: group.create_task(_ask(runs, one)) for one in judgings if not cast.get(one.judge_id)}
+    voted = [asked[one.judge_id].result() if one.judge_id in asked else cast[one.judge_id] for one in judgings]
+    return tuple(vote for votes in voted for vote in votes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A place among the accepted: who stands for it, and whose work it is."""
+
+    candidate: Candidate
+    authors: frozenset[str]
+
+
+def _judgings(
+    task: Task,
+    repository: PinnedRepository,
+    field: Sequence[Candidate],
+    reports: Mapping[str, CheckReport],
+    critiques: Sequence[Critique],
+    council: Council | None,
+    behaviours: Mapping[str, str] | None,
+) -> list[JudgeAssignment]:
+    """What each judge is asked; nothing where there is nothing to choose or nobody to ask."""
+    by_id = {candidate.candidate_id: candidate for candidate in field}
+    places = [
+        _Place(
+            candidate=by_id[one.candidate_id],
+            authors=frozenset(by_id[name].author for name in (one.candidate_id, *one.duplicates)),
+        )
+        for one in rank(field, reports, critiques=critiques, behaviours=behaviours)
+        if one.accepted
+    ]
+    ballots: list[tuple[str, Perspective, list[_Place]]] = []
+    if task.architect_top_k:
+        profile = task.profiles[0] if task.profiles else ""
+        ballots = [(ARCHITECT, Perspective(model_profile=profile), places[: task.architect_top_k])]
+    elif seated(task, council).rounds > 0:
+        shown = places[:MAX_BALLOT]
+        written = {author for place in shown for author in place.authors}
+        peers = assignments(task, repository, council)
+        # Those who have no candidate in it come first: they see the whole ballot.
+        ballots = [
+            (peer.agent_id, peer.perspective, [place for place in shown if peer.agent_id not in place.authors])
+            for peer in sorted(peers, key=lambda peer: peer.agent_id in written)
+        ]
+    ballots = [ballot for ballot in ballots if len(ballot[2]) > 1][:MAX_JUDGES]
+    alone = len(ballots) == 1
+    return [
+        JudgeAssignment(
+            execution_id=task.execution_id,
+            agent_id=judge_run(judge_id),
+            judge_id=judge_id,
+            task=task,
+            repository=repository,
+            candidates=tuple(place.candidate for place in ballot),
+            reports=tuple(reports[place.candidate.candidate_id] for place in ballot),
+            critiques=_about(ballot, critiques),
+            samples=lone_samples(len(ballot)) if alone else PEER_SAMPLES,
+            seed=_seed(task.execution_id, judge_id),
+            perspective=perspective,
+        )
+        for judge_id, perspective, ballot in ballots
+    ]
+
+
+def lone_samples(candidates: int) -> int:
+    """How often a judge alone is asked about so many candidates: in turns in which each stands first once."""
+    return min(MAX_LONE_SAMPLES, candidates * ceil(LONE_SAMPLES / candidates))
+
+
+async def _ask(runs: AgentRuns, assignment: JudgeAssignment) -> Sequence[Vote]:
+    try:
+        votes = await runs.attempt(
+            assignment.agent_id,
+            lambda generation: runs.fleet.judge(replace(assignment, generation=generation)),
+        )
+    except Fenced:
+        raise
+    except FleetError as error:
+        await runs.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+        return ()
+    votes = tuple(_checked(vote, assignment) for vote in votes[: assignment.samples])
+    if votes:
+        await runs.journal.append(VotesCast(votes=votes))
+    return votes
+
+
+def _checked(vote: Vote, assignment: JudgeAssignment) -> Vote:
+    """A vote as this judge may cast it: it speaks for nobody else, and about nothing that was not on its ballot."""
+    ballot = {candidate.candidate_id for candidate in assignment.candidates}
+    order = tuple(name for name in dict.fromkeys(vote.order) if name in ballot)
+    error = vote.error
+    if not error and vote.choice not in order:
+        error = "it chose nothing that it was shown"
+    return replace(
+        vote,
+        judge_id=assignment.judge_id,
+        order=order,
+        choice="" if error else vote.choice,
+        reason=vote.reason[:_REASON_CHARS],
+        error=error[:_REASON_CHARS],
+    )
+
+
+def _about(ballot: Iterable[_Place], critiques: Iterable[Critique]) -> tuple[Critique, ...]:
+    names = {place.candidate.candidate_id for place in ballot}
+    return tuple(critique for critique in critiques if critique.candidate_id in names and not critique.error)
+
+
+def _seed(execution_id: str, judge_id: str) -> int:
+    """The same on whichever replica; small enough for JSON everywhere."""
+    return int.from_bytes(hashlib.sha256(f"{execution_id}/{judge_id}".encode()).digest()[:4], "big") >> 1

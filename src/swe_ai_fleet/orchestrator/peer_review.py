@@ -1,0 +1,264 @@
+"""Rounds of peer review: agents criticise the others' candidates, authors revise their own, evidence decides.
+
+Every step first looks whether the log has it already, and the plan of each round follows from what the log has before
+it; so whoever takes a deliberation over repeats nothing, and comes to the same end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckReport, ReviewAssignment, Revision
+from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
+from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.review import Critique, ReviewVerdict
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.behaviour import diff_key
+from swe_ai_fleet.orchestrator.checking import Checking
+from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
+from swe_ai_fleet.orchestrator.selection import evidence
+from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.tools.audit import now
+
+PEERS = 3
+"""Reviewers of one candidate: what each costs is a whole run, so that all reviewing all would cost the square of the
+agents, while what a fourth finds the first three have mostly found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """An author in a deliberation: its first assignment, and the candidate that stands for it now."""
+
+    assignment: Assignment
+    candidate: Candidate
+
+    @property
+    def author(self) -> str:
+        return self.assignment.agent_id
+
+    @property
+    def reviewable(self) -> bool:
+        """Whether there is a diff to look at."""
+        patch = self.candidate.artifacts.patch
+        return patch is not None and patch.size > 0
+
+
+@dataclass(kw_only=True)
+class PeerReview:
+    """The peer review of one deliberation.
+
+    Args:
+        task: What is solved; its `rounds` are the most there can be.
+        runs: Where reviews and revisions run.
+        journal: The execution's own.
+        checking: Has revisions checked.
+        spending: What the deliberation's runs spend together.
+        known: What an earlier driver left; critiques, revisions and judgements in it stand.
+    """
+
+    task: Task
+    runs: AgentRuns
+    journal: Journal
+    checking: Checking
+    spending: Spending
+    known: ExecutionState | None = None
+    critiques: list[Critique] = field(default_factory=list[Critique])
+    _about: defaultdict[str, list[Critique]] = field(default_factory=lambda: defaultdict(list[Critique]))
+    _revised: set[str] = field(default_factory=set[str])
+
+    async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+        """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
+
+        A lost review or revision costs nothing but itself. Raises Fenced, Unavailable of the journal.
+        """
+        entries = tuple(entries)
+        if len(entries) < 2:
+            return entries
+        for number in range(1, self.task.rounds + 1):
+            await self._review(number, entries)
+            authors = [entry for entry in entries if self._must_revise(entry)]
+            if not authors:
+                break
+            revised = await self._revise(number, authors)
+            entries = tuple(revised.get(entry.author, entry) for entry in entries)
+        return entries
+
+    async def _review(self, number: int, entries: Sequence[Entry]) -> None:
+        """Have each diff reviewed that nobody has said anything about yet."""
+        diffs = {entry.author: diff_key(entry.candidate) for entry in entries}
+        first = {diffs[entry.author]: entry for entry in reversed(entries)}
+        subjects = [
+            entry
+            for entry in entries
+            if entry.reviewable and first[diffs[entry.author]] is entry and not self._heard(entry)
+        ]
+        by_author = {entry.author: entry for entry in entries}
+        chosen = pairs(tuple(diffs), diffs, [entry.author for entry in subjects], turn=number - 1)
+        task = self.spending.granted(len(chosen)) if chosen else None
+        if task is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(self._critique(number, by_author[author], by_author[reviewer], task))
+                for author, reviewer in chosen
+            ]
+        for (author, _), done in zip(chosen, asked, strict=True):
+            critique = done.result()
+            self.spending.add(critique.usage)
+            self.critiques.append(critique)
+            self._about[diffs[author]].append(critique)
+
+    async def _critique(self, number: int, subject: Entry, reviewer: Entry, task: Task) -> Critique:
+        """One peer's review; one that comes to nothing says why."""
+        candidate = subject.candidate
+        key = (number, reviewer.author, candidate.candidate_id)
+        for critique in self.known.critiques if self.known else ():
+            if (critique.round, critique.reviewer_id, critique.candidate_id) == key:
+                return critique
+        assignment = ReviewAssignment(
+            execution_id=task.execution_id,
+            agent_id=review_run(reviewer.author, candidate.candidate_id, number),
+            reviewer_id=reviewer.author,
+            round=number,
+            task=task,
+            repository=reviewer.assignment.repository,
+            candidate=candidate,
+            report=self.checking.reports[candidate.candidate_id],
+            perspective=reviewer.assignment.perspective,
+        )
+
+        async def once(generation: int) -> Critique:
+            return await self.runs.fleet.review(replace(assignment, generation=generation))
+
+        try:
+            critique = await self.runs.attempt(assignment.agent_id, once)
+        except Fenced:
+            raise
+        except FleetError as error:
+            if isinstance(error, AgentLost):
+                await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+            critique = Critique(reviewer_id="", candidate_id="", round=number, error=str(error), at=now())
+        # Whoever it was that answered, it was asked in this name about this candidate.
+        critique = replace(critique, reviewer_id=reviewer.author, candidate_id=candidate.candidate_id, round=number)
+        await self.journal.append(CandidateReviewed(critique=critique))
+        return critique
+
+    def _heard(self, entry: Entry) -> list[Critique]:
+        """What was said about an author's diff and could be read."""
+        return [critique for critique in self._about[diff_key(entry.candidate)] if not critique.error]
+
+    def _must_revise(self, entry: Entry) -> bool:
+        """Whether a candidate has faults that its author has not tried to mend."""
+        candidate = entry.candidate
+        if candidate.candidate_id in self._revised or not entry.reviewable:
+            return False
+        if not self.checking.reports[candidate.candidate_id].accepted:
+            return True
+        return any(
+            critique.verdict is not ReviewVerdict.ACCEPT or any(finding.must_fix for finding in critique.findings)
+            for critique in self._heard(entry)
+        )
+
+    async def _revise(self, number: int, authors: Sequence[Entry]) -> Mapping[str, Entry]:
+        """Let these authors revise; by author, the entries whose revision took the place of what it revises."""
+        task = self.spending.granted(len(authors))
+        if task is None:
+            return {}
+        self._revised |= {entry.candidate.candidate_id for entry in authors}
+        async with asyncio.TaskGroup() as group:
+            tried = [group.create_task(self._revision(number, entry, task)) for entry in authors]
+        revised: dict[str, Entry] = {}
+        for entry, done in zip(authors, tried, strict=True):
+            candidate, kept = done.result()
+            if candidate is not None:
+                self.spending.add(candidate.usage)
+            if candidate is not None and kept:
+                revised[entry.author] = replace(entry, candidate=candidate)
+        return revised
+
+    async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
+        """One author's revision, None where it was lost, and whether it takes its author's place."""
+        name, report = revision_run(entry.author, number), self.checking.reports[entry.candidate.candidate_id]
+        candidate = self.known.candidates.get(name) if self.known else None
+        if candidate is None:
+            if self.known and (agent := self.known.agents.get(name)) and agent.status == "lost":
+                return None, False
+            revision = Revision(
+                round=number, candidate=entry.candidate, report=report, critiques=tuple(self._heard(entry))
+            )
+            assignment = replace(entry.assignment, agent_id=name, author_id=entry.author, task=task, revision=revision)
+            try:
+                candidate = await self.runs.solve(assignment)
+            except Fenced:
+                raise
+            except FleetError as error:
+                await self.journal.append(RunLost(lost_agent_id=name, reason=str(error)))
+                return None, False
+            if candidate.stop_reason is StopReason.REJECTED:
+                # A person did not want it; what it would have revised stands.
+                return candidate, False
+            await self.journal.append(CandidateSubmitted(candidate=candidate))
+        after = await self.checking.report(candidate)
+        return candidate, await self._judged(entry.candidate, report, candidate, after)
+
+    async def _judged(self, old: Candidate, before: CheckReport, new: Candidate, after: CheckReport) -> bool:
+        """Whether a revision takes the place of what it revises, recorded with the reason."""
+        if self.known and new.candidate_id in self.known.judged:
+            return new.candidate_id not in self.known.dropped
+        reason = unchanged(old, new) or worse(before, after)
+        judged = RevisionJudged(
+            candidate_id=new.candidate_id,
+            revises=old.candidate_id,
+            kept=not reason,
+            reason=reason or "its evidence is no worse",
+        )
+        await self.journal.append(judged)
+        return judged.kept
+
+
+def pairs(
+    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0
+) -> list[tuple[str, str]]:
+    """(subject, reviewer) for each review of a round: up to `PEERS` others for each subject.
+
+    The authors sit in a ring; a candidate goes to those who sit behind its author, whoever has reviewed least first, so
+    that all review about as much. With each `turn` it goes further along. Who wrote the same diff does not review it.
+
+    Args:
+        authors: Everybody, in a fixed order.
+        diffs: By author, what tells diffs apart.
+        subjects: Whose candidates are reviewed.
+        turn: Counts the rounds before this one.
+    """
+    load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
+    for subject in subjects:
+        at = authors.index(subject)
+        ring = [*authors[at + 1 :], *authors[:at]]
+        others = [author for author in ring if diffs[author] != diffs[subject]]
+        start = turn * PEERS % len(others) if others else 0
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one])[:PEERS]:
+            load[reviewer] += 1
+            chosen.append((subject, reviewer))
+    return chosen
+
+
+def unchanged(old: Candidate, new: Candidate) -> str:
+    """Why a revision is none; empty where it changes something."""
+    return "unchanged" if diff_key(old) == diff_key(new) else ""
+
+
+def worse(before: CheckReport, after: CheckReport) -> str:
+    """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
+    if before.accepted and not after.accepted:
+        failed = [one.name for one in after.results if one.required and not one.passed and not one.skipped_reason]
+        return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
+    if before.accepted == after.accepted and evidence(after) < evidence(before):
+        return f"worse: its evidence scores {evidence(after):.4f}, its predecessor's {evidence(before):.4f}"
+    return ""

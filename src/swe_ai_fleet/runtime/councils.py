@@ -1,0 +1,30 @@
+"""From settings to councils and to the agents in them that others run."""
+
+from __future__ import annotations
+
+from swe_ai_fleet.adapters.agent_service import AgentServiceClient
+from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_file import read_councils
+from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.ports import KeyValue, SecretMask
+from swe_ai_fleet.runtime.equipment import profile_settings
+from swe_ai_fleet.settings import Settings, listed
+
+
+def council_book(settings: Settings, store: KeyValue) -> CouncilBook:
+    """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key."""
+    rules = CouncilRules(
+        profiles=profile_settings(settings), endpoints=_endpoints(settings), max_agents=settings.max_agents
+    )
+    defaults = read_councils(settings.councils_file) if settings.councils_file else ()
+    return CouncilBook(store, defaults=defaults, rules=rules)
+
+
+def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:
+    """The way to agents that others run. Raises InvalidRequest naming a malformed setting."""
+    return AgentServiceClient(_endpoints(settings), mask=mask, token=settings.agent_service_token)
+
+
+def _endpoints(settings: Settings) -> EndpointRules:
+    return EndpointRules(patterns=listed(settings.agent_endpoints))

@@ -1,0 +1,413 @@
+"""Work that comes in over NATS: shared by replicas, never lost, never handled for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import nats
+import pytest
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from nats.aio.client import Client
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.intake import PLANS, TASKS, open_intake
+from swe_ai_fleet.adapters.jetstream import Credentials, Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_log import MemoryLog
+
+SECONDS = 30
+
+
+@asynccontextmanager
+async def connected(address: NatsAddress) -> AsyncIterator[JetStream]:
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        yield log
+
+
+@asynccontextmanager
+async def foreign(address: NatsAddress) -> AsyncIterator[Client]:
+    """A client that knows nothing of us."""
+    client = await nats.connect(address.url, token=address.token)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A queue of the test's own, and who puts work into it."""
+
+    address: NatsAddress
+    queue: WorkQueue
+    client: Client
+
+    @property
+    def subject(self) -> str:
+        return self.queue.subjects[0].removesuffix(".>")
+
+    async def put(self, *bodies: str) -> None:
+        for body in bodies:
+            await self.client.jetstream().publish(f"{self.subject}.task", body.encode())
+
+    async def left(self) -> int:
+        return (await self.client.jetstream().stream_info(self.queue.stream)).state.messages
+
+    async def empty(self) -> None:
+        """Wait until every message is acknowledged or terminated."""
+        while await self.left():
+            await asyncio.sleep(0.02)
+
+    async def dead_letter(self) -> tuple[bytes, dict[str, str]]:
+        """The newest dead letter of the queue's consumer, once there is one."""
+        while True:
+            try:
+                found = await self.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{self.queue.consumer}")
+            except nats.js.errors.NotFoundError:
+                await asyncio.sleep(0.02)
+            else:
+                return found.data or b"", dict(found.headers or {})
+
+    @asynccontextmanager
+    async def replica(self, handler: Callable[[Work], Awaitable[None]], **changes: object) -> AsyncIterator[None]:
+        async with connected(self.address) as log:
+            consumer = asyncio.create_task(log.consume(replace(self.queue, **changes), handler))
+            try:
+                yield
+            finally:
+                consumer.cancel()
+                await asyncio.gather(consumer, return_exceptions=True)
+
+
+@asynccontextmanager
+async def a_place(address: NatsAddress, **changes: object) -> AsyncIterator[Place]:
+    name = f"work-{uuid.uuid4().hex[:8]}"
+    queue = WorkQueue(
+        stream=name.upper(),
+        subjects=(f"{name}.>",),
+        consumer=f"{name}-taker",
+        first_delay_seconds=0.02,
+        last_delay_seconds=0.1,
+    )
+    async with asyncio.timeout(SECONDS), connected(address) as log, foreign(address) as client:
+        await log.ensure_streams()
+        await client.jetstream().add_stream(name=queue.stream, subjects=list(queue.subjects), retention="workqueue")
+        yield Place(address=address, queue=replace(queue, **changes), client=client)
+        await client.jetstream().delete_stream(queue.stream)
+
+
+@pytest.fixture
+async def place(nats_server: EmbeddedNats) -> AsyncIterator[Place]:
+    async with a_place(nats_server.address) as found:
+        yield found
+
+
+@dataclass
+class Diary:
+    """A handler that writes down what it gets."""
+
+    got: list[str] = field(default_factory=list)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def __call__(self, work: Work) -> None:
+        async with self.news:
+            self.got.append(work.data.decode())
+            self.news.notify_all()
+
+    async def until(self, count: int) -> None:
+        async with self.news:
+            await self.news.wait_for(lambda: len(self.got) >= count)
+
+
+async def test_replicas_share_the_work(place: Place) -> None:
+    diary, both_busy = Diary(), asyncio.Barrier(2)
+
+    async def busy(work: Work) -> None:
+        if work.data in (b"0", b"1"):
+            await both_busy.wait()
+        await diary(work)
+
+    await place.put(*map(str, range(20)))
+    async with place.replica(busy, concurrency=1), place.replica(busy, concurrency=1):
+        await diary.until(20)
+        await place.empty()
+    assert sorted(diary.got, key=int) == [str(number) for number in range(20)]
+
+
+async def test_no_more_than_there_is_room_for_at_a_time(place: Place) -> None:
+    diary, at_once, most = Diary(), 0, 0
+
+    async def count(work: Work) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        await diary(work)
+        at_once -= 1
+
+    await place.put(*map(str, range(12)))
+    async with place.replica(count, concurrency=3):
+        await diary.until(12)
+    assert 1 <= most <= 3
+
+
+async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: Place) -> None:
+    deliveries: list[int] = []
+
+    async def fail(work: Work) -> None:
+        deliveries.append(work.deliveries)
+        raise PreconditionFailed("not\r\nFleet-Forged: yes\nyet — ever")
+
+    await place.put("poison")
+    async with place.replica(fail, max_deliveries=3):
+        body, headers = await place.dead_letter()
+        await place.empty()
+    assert deliveries == [1, 2, 3]
+    assert body == b"poison"
+    assert headers["Fleet-Reason"].startswith("failed 3 times, at last: not  Fleet-Forged: yes yet")
+    assert "Fleet-Forged" not in headers
+    assert (headers["Fleet-Subject"], headers["Fleet-Stream"]) == (f"{place.subject}.task", place.queue.stream)
+    assert (headers["Fleet-Sequence"], headers["Fleet-Deliveries"]) == ("1", "3")
+
+
+async def test_what_is_hopeless_is_not_tried_again_and_holds_nobody_up(place: Place) -> None:
+    diary = Diary()
+
+    async def judge(work: Work) -> None:
+        await diary(work)
+        if work.data == b"hopeless":
+            raise Hopeless("no such thing")
+        if work.data == b"bug":
+            raise ZeroDivisionError
+
+    await place.put("hopeless", "bug", "fine")
+    async with place.replica(judge, max_deliveries=2):
+        await place.empty()
+        body, headers = await place.dead_letter()
+    assert sorted(diary.got) == ["bug", "bug", "fine", "hopeless"]
+    assert body == b"bug"
+    assert "ZeroDivisionError" in headers["Fleet-Reason"]
+
+
+async def test_a_full_fleet_is_no_fault_of_the_message(place: Place) -> None:
+    deliveries: list[int] = []
+
+    async def full(work: Work) -> None:
+        deliveries.append(work.deliveries)
+        if work.deliveries < 6:
+            raise ResourceExhausted("the queue is full")
+
+    await place.put("patient")
+    async with place.replica(full, max_deliveries=2):
+        await place.empty()
+    assert deliveries == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(nats.js.errors.NotFoundError):
+        await place.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{place.queue.consumer}")
+
+
+async def test_work_that_takes_long_is_not_given_to_anybody_else(place: Place) -> None:
+    diary = Diary()
+
+    async def slow(work: Work) -> None:
+        await asyncio.sleep(1.2)  # three times what a silent process would be given
+        await diary(work)
+
+    await place.put("long")
+    async with place.replica(slow, ack_wait_seconds=0.4), place.replica(slow, ack_wait_seconds=0.4):
+        await place.empty()
+    assert diary.got == ["long"]
+
+
+async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(place: Place) -> None:
+    began, diary = asyncio.Event(), Diary()
+
+    async def hold(work: Work) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await place.put("handed over")
+    async with place.replica(hold, ack_wait_seconds=600.0):
+        await began.wait()
+    async with place.replica(diary, ack_wait_seconds=600.0):
+        await place.empty()
+    assert diary.got == ["handed over"]
+
+
+async def test_a_dead_letter_that_does_not_fit_is_told_without_its_body(place: Place) -> None:
+    async def refuse(work: Work) -> None:
+        raise Hopeless("far too large, and said at length: " + "x" * 900)
+
+    whole = "y" * place.client.max_payload
+    await place.put(whole)
+    async with place.replica(refuse):
+        body, headers = await place.dead_letter()
+        await place.empty()
+    assert (body, headers["Fleet-Omitted-Bytes"]) == (b"", str(len(whole)))
+
+
+async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:
+    diary, half = Diary(), asyncio.Event()
+
+    async def work(work: Work) -> None:
+        await diary(work)
+        if work.data == b"5":
+            half.set()
+            await killed.wait()
+
+    killed = asyncio.Event()
+    async with AsyncExitStack() as stack, asyncio.timeout(SECONDS):
+        server = await stack.enter_async_context(EmbeddedNats(tmp_path / "data"))
+        async with a_place(server.address, ack_wait_seconds=1.0, concurrency=2) as place:
+            await place.put(*map(str, range(10)))
+            async with place.replica(work):
+                await half.wait()
+                os.kill(server.address.pid, signal.SIGKILL)
+                await server.wait()
+                killed.set()
+                await server.__aexit__(None, None, None)
+                await server.__aenter__()
+                async with foreign(server.address) as client:
+                    place.client = client
+                    await place.put(*map(str, range(10, 15)))
+                    await place.empty()
+            assert set(diary.got) == {str(number) for number in range(15)}
+            place.client = await stack.enter_async_context(foreign(server.address))
+
+
+# --- what the orchestrator takes ---
+
+
+@dataclass(kw_only=True)
+class Orchestrator:
+    """An orchestrator whose agents are scripted, and a stranger who speaks NATS."""
+
+    executions: Executions
+    planner: ScriptedFleet
+    store: MemoryKeyValue
+    client: Client
+
+    async def put(self, subject: str, message: Message | bytes) -> int:
+        body = message if isinstance(message, bytes) else json_format.MessageToJson(message).encode()
+        return (await self.client.jetstream().publish(subject, body)).seq
+
+    async def taken(self, stream: str) -> None:
+        """Wait until nothing is left of what was put into a stream."""
+        while (await self.client.jetstream().stream_info(stream)).state.messages:
+            await asyncio.sleep(0.02)
+
+    async def dead_letter(self, consumer: str, sequence: int) -> str:
+        """Why the message at a sequence number was given up."""
+        while True:
+            try:
+                found = await self.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{consumer}")
+            except nats.js.errors.NotFoundError:
+                found = None
+            if found is not None and int((found.headers or {})["Fleet-Sequence"]) >= sequence:
+                return (found.headers or {})["Fleet-Reason"]
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]:
+    memory, store = MemoryLog(), MemoryKeyValue()
+    fleet, workspaces = ScriptedFleet(storage=memory), ScriptedWorkspaces()
+    surroundings = Surroundings(
+        log=memory,
+        blobs=memory,
+        results=memory,
+        fleet=fleet,
+        workspaces=workspaces,
+        model=ScriptedModel(),
+        owner="intake",
+    )
+    async with (
+        asyncio.timeout(SECONDS),
+        connected(nats_server.address) as log,
+        foreign(nats_server.address) as client,
+        Executions(surroundings) as executions,
+        PlanningEvents(executions=executions, fleet=fleet, workspaces=workspaces, store=store) as planning,
+    ):
+        await log.ensure_streams()
+        quick = {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
+        async with open_intake(log, executions, planning, tasks=replace(TASKS, **quick), plans=replace(PLANS, **quick)):
+            yield Orchestrator(executions=executions, planner=fleet, store=store, client=client)
+
+
+def a_task(task_id: str, description: str = "Greet") -> pb.SubmitTaskRequest:
+    request = pb.DeliberateRequest(
+        task_id=task_id, task_description=description, repo=pb.RepoRef(path="/srv/app"), num_agents=1
+    )
+    return pb.SubmitTaskRequest(deliberate=request)
+
+
+@pytest.mark.parametrize("subject", ["agent.cmd.execute", "agent.cmd.execute.default.high"])
+async def test_a_task_on_nats_runs_once_however_often_it_is_sent(orchestrator: Orchestrator, subject: str) -> None:
+    task_id = f"nats-{uuid.uuid4().hex[:8]}"
+    for _ in range(3):
+        await orchestrator.put(subject, a_task(task_id))
+    await orchestrator.taken("AGENT_COMMANDS")
+    found = orchestrator.executions.projection.select(DEFAULT_TENANT, task_id=task_id)
+    assert len(found) == 1
+    ended = await orchestrator.executions.wait(DEFAULT_TENANT, found[0].execution_id)
+    assert (ended.status, ended.task.caller) == (ExecutionStatus.COMPLETED, "nats")
+    assert len(orchestrator.planner.begun) == 1
+
+
+async def test_what_can_never_be_a_task_is_a_dead_letter_with_the_reason(orchestrator: Orchestrator) -> None:
+    task_id = f"nats-{uuid.uuid4().hex[:8]}"
+    await orchestrator.put("agent.cmd.execute", a_task(task_id))
+    refused = {
+        "no JSON of a SubmitTaskRequest": b"{",
+        "task_id: no task id given": a_task(""),
+        "exists with other content": a_task(task_id, "Insult"),
+    }
+    for reason, message in refused.items():
+        sequence = await orchestrator.put("agent.cmd.execute", message)
+        assert reason in await orchestrator.dead_letter("orchestrator-tasks", sequence)
+    sequence = await orchestrator.put("agent.cmd.execute.acme.high", a_task(f"{task_id}-2"))
+    assert "no tenant 'acme'" in await orchestrator.dead_letter("orchestrator-tasks", sequence)
+    await orchestrator.taken("AGENT_COMMANDS")
+
+
+async def test_a_plan_on_nats_is_split_and_kept_for_who_asks(orchestrator: Orchestrator) -> None:
+    event = pb.ProcessPlanningEventRequest(
+        event_id=f"e-{uuid.uuid4().hex[:8]}", event_type="plan.approved", task_description="Greet"
+    )
+    await orchestrator.put("agent.plans", event)
+    await orchestrator.put("agent.plans.default", event)
+    await orchestrator.taken("AGENT_PLANS")
+    assert len(orchestrator.planner.derived) == 1
+    assert [entry.key for entry in await orchestrator.store.entries()] == [f"event.default.{event.event_id}"]
+    event.task_description = "Insult"
+    sequence = await orchestrator.put("agent.plans", event)
+    assert "another event was taken" in await orchestrator.dead_letter("orchestrator-plans", sequence)
+
+
+async def test_a_dispatched_plan_on_nats_is_an_execution(orchestrator: Orchestrator) -> None:
+    event = pb.ProcessPlanningEventRequest(
+        event_id=f"e-{uuid.uuid4().hex[:8]}",
+        event_type="plan.approved",
+        task_description="Greet",
+        repo=pb.RepoRef(path="/srv/app"),
+        dispatch=True,
+    )
+    await orchestrator.put("agent.plans.default", event)
+    await orchestrator.taken("AGENT_PLANS")
+    state = await orchestrator.executions.latest(DEFAULT_TENANT, f"event-{event.event_id}")
+    assert state.task.derive_subtasks and state.task.kind is TaskKind.ORCHESTRATE

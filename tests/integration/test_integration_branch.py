@@ -1,0 +1,307 @@
+"""The integration branch with real git: merges, conflicts, bundles for other nodes, and where it ends up."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
+from swe_ai_fleet.domain.integration import Merge, MergeRequest
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from tests.git_server import PASSWORD, git_server
+
+LINES = "".join(f"line {number}\n" for number in range(1, 21))
+FILES = {"app.py": LINES, "data.bin": bytes(range(256)), "old.py": LINES.replace("line", "old")}
+
+
+async def find_credential(tenant: str, reference: str) -> Credential | None:
+    return Credential(username="robot", password=PASSWORD) if (tenant, reference) == ("default", "robot") else None
+
+
+class World:
+    """A repository, and as many nodes as one likes that share nothing but it and the blobs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.repo = make_repository(root / "repo", FILES)
+        self.blobs: dict[str, bytes] = {}
+        self.node = self.new_node("one")
+        self.other = self.new_node("two")
+
+    def new_node(self, name: str) -> GitWorkspaceProvider:
+        return GitWorkspaceProvider(
+            self.root / name,
+            Sandbox(SandboxPolicy()),
+            allowed_roots=(self.root,),
+            allow_local_paths=True,
+            protocols=("http",),
+            hosts=("127.0.0.1",),
+            credentials=find_credential,
+            fetch=self.get,
+            surroundings={"PATH": os.environ["PATH"]},
+        )
+
+    async def get(self, ref: BlobRef) -> bytes:
+        return self.blobs[ref.name]
+
+    def put(self, data: bytes) -> BlobRef:
+        digest = hashlib.sha256(data).hexdigest()
+        self.blobs[digest] = data
+        return BlobRef(name=digest, digest=digest, size=len(data))
+
+    def at(self, pinned: PinnedRepository, merge: Merge) -> PinnedRepository:
+        return replace(pinned, commit=merge.commit, bundle=self.put(merge.bundle), snapshot_of="")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+async def base(world: World) -> PinnedRepository:
+    return await world.node.pin("default", RepoRef(location=str(world.repo)))
+
+
+def a_request(head: PinnedRepository, base: PinnedRepository, patch: bytes, **changes: str) -> MergeRequest:
+    request = MergeRequest(
+        execution_id="e1",
+        head=head,
+        base=base,
+        patch=patch,
+        since=base.commit,
+        message="Merge it\n\nFleet-Task: t.a",
+        author_name="Ada",
+        author_email="ada@example.org",
+        at="2026-03-01T10:00:00.250+00:00",
+    )
+    return replace(request, **changes)
+
+
+def a_patch(world: World, change: Callable[[Path], None], at: str = "main") -> bytes:
+    """What `change` makes of a checkout of a commit, as an agent's clone would hand it in."""
+    tree = world.root / "agent"
+    git(world.repo, "worktree", "add", "-q", "--detach", str(tree), at)
+    try:
+        change(tree)
+        git(tree, "add", "-A")
+        command = ("git", "diff", "--cached", "--binary", "--full-index", "--no-renames")
+        return subprocess.run(command, cwd=tree, check=True, capture_output=True).stdout
+    finally:
+        git(world.repo, "worktree", "remove", "--force", str(tree))
+
+
+def edits(name: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(tree: Path) -> None:
+        file = tree / name
+        file.write_text(file.read_text().replace(old, new))
+
+    return change
+
+
+async def files(node: GitWorkspaceProvider, repository: PinnedRepository) -> dict[str, bytes]:
+    async with node.open("e1", "look", repository, Environment()) as clone:
+        found = [path for path in clone.root.rglob("*") if path.is_file() and ".git" not in path.parts]
+        return {str(path.relative_to(clone.root)): path.read_bytes() for path in found}
+
+
+async def test_two_changes_become_two_commits_on_top_of_each_other(world: World, base: PinnedRepository) -> None:
+    first = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    second = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
+    one = await world.node.merge(a_request(base, base, first))
+    head = world.at(base, one)
+    two = await world.node.merge(a_request(head, base, second))
+    assert (one.conflicts, two.conflicts) == ((), ())
+    merged = await files(world.node, world.at(base, two))
+    expected = LINES.replace("line 2\n", "line two\n").replace("line 19\n", "line nineteen\n")
+    assert merged["app.py"].decode() == expected
+    assert git(world.repo, "status", "--porcelain") == ""
+
+
+async def test_the_same_merge_is_the_same_commit_on_every_node(world: World, base: PinnedRepository) -> None:
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    made = [await node.merge(a_request(base, base, patch)) for node in (world.node, world.other, world.node)]
+    assert len({one.commit for one in made}) == 1
+    assert made[0].commit != base.commit
+
+
+async def test_another_node_has_the_merged_commit_from_its_bundle(world: World, base: PinnedRepository) -> None:
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
+    assert await files(world.other, head) == await files(world.node, head)
+    later = a_patch(world, edits("old.py", "old 3\n", "old three\n"))
+    onward = await world.other.merge(a_request(head, base, later))
+    told = await files(world.node, world.at(base, onward))
+    assert (b"line two" in told["app.py"], b"old three" in told["old.py"]) == (True, True)
+    nowhere = replace(head, commit="1" * 40)
+    with pytest.raises(PreconditionFailed, match="broken"):
+        await files(world.new_node("three"), nowhere)
+
+
+async def test_a_change_that_is_there_already_adds_no_commit(world: World, base: PinnedRepository) -> None:
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
+    again = await world.node.merge(a_request(head, base, patch))
+    assert (again.commit, again.bundle, again.conflicts) == (head.commit, b"", ())
+    nothing = await world.node.merge(a_request(head, base, b""))
+    assert nothing.commit == head.commit
+
+
+async def test_a_renamed_file_takes_the_change_along(world: World, base: PinnedRepository) -> None:
+    renamed = a_patch(world, lambda tree: (tree / "old.py").rename(tree / "new.py") and None)
+    head = world.at(base, await world.node.merge(a_request(base, base, renamed)))
+    patch = a_patch(world, edits("old.py", "old 3\n", "old three\n"))
+    merged = await world.node.merge(a_request(head, base, patch))
+    told = await files(world.node, world.at(base, merged))
+    assert merged.conflicts == ()
+    assert "old.py" not in told
+    assert b"old three\n" in told["new.py"]
+
+
+async def test_binary_files_merge_where_only_one_side_changed_them(world: World, base: PinnedRepository) -> None:
+    def rewrite(tree: Path) -> None:
+        (tree / "data.bin").write_bytes(b"\0\1\2" * 50)
+        (tree / "more.bin").write_bytes(b"\xff\0\xfe" * 50)
+
+    head = world.at(base, await world.node.merge(a_request(base, base, a_patch(world, rewrite))))
+    text = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    merged = await world.node.merge(a_request(head, base, text))
+    told = await files(world.node, world.at(base, merged))
+    assert (told["data.bin"], told["more.bin"]) == (b"\0\1\2" * 50, b"\xff\0\xfe" * 50)
+    other = a_patch(world, lambda tree: (tree / "data.bin").write_bytes(b"\0\3" * 50) and None)
+    assert (await world.node.merge(a_request(head, base, other))).conflicts == ("data.bin",)
+
+
+async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base: PinnedRepository) -> None:
+    ours = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+
+    def theirs(tree: Path) -> None:
+        edits("app.py", "line 2\n", "line II\n")(tree)
+        write_files(tree, {"added.py": "a = 1\n"})
+
+    head = world.at(base, await world.node.merge(a_request(base, base, ours)))
+    conflict = await world.node.merge(a_request(head, base, a_patch(world, theirs)))
+    assert conflict.conflicts == ("app.py",)
+    assert "CONFLICT (content)" in conflict.report
+    assert (b"+line two" in conflict.ours, b"+line II" in conflict.theirs) == (True, True)
+    assert b"added.py" not in conflict.theirs
+    draft = world.at(base, conflict)
+    told = await files(world.other, draft)
+    assert told["added.py"] == b"a = 1\n"
+    marked = told["app.py"].decode()
+    assert ["<<<<<<< integration" in marked, ">>>>>>> subtask" in marked, "|||||||" in marked] == [True] * 3
+    async with world.other.open("e1", "resolve", draft, Environment()) as clone:
+        (clone.root / "app.py").write_text(LINES.replace("line 2\n", "line two, or II\n"))
+        resolution = (await clone.diff()).patch
+    done = await world.node.merge(a_request(head, draft, resolution))
+    assert done.conflicts == ()
+    told = await files(world.node, world.at(base, done))
+    assert (told["app.py"].decode(), told["added.py"]) == (LINES.replace("line 2\n", "line two, or II\n"), b"a = 1\n")
+    exported = await world.node.export(world.at(base, done), head.commit, "fleet/t")
+    assert b"<<<<<<<" not in exported.patch
+    assert b"+line two, or II" in exported.patch
+
+
+async def test_one_side_removes_what_the_other_changes(world: World, base: PinnedRepository) -> None:
+    removed = a_patch(world, lambda tree: (tree / "app.py").unlink())
+    head = world.at(base, await world.node.merge(a_request(base, base, removed)))
+    changed = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    conflict = await world.node.merge(a_request(head, base, changed))
+    assert conflict.conflicts == ("app.py",)
+    assert "modify/delete" in conflict.report
+
+
+async def test_a_repository_cannot_make_the_merge_run_anything(world: World, base: PinnedRepository) -> None:
+    mark = world.root / "ran"
+    git(world.repo, "config", "merge.evil.driver", f"touch {mark}")
+    git(world.repo, "config", "filter.evil.clean", f"touch {mark}")
+    write_files(world.repo, {".gitattributes": "*.py merge=evil filter=evil\n", ".git/hooks/post-commit": ""})
+    git(world.repo, "add", ".gitattributes")
+    git(world.repo, "commit", "-q", "-m", "Attributes")
+    pinned = await world.node.pin("default", RepoRef(location=str(world.repo)))
+    ours = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    theirs = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
+    mark.unlink(missing_ok=True)
+    head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, ours)))
+    merged = await world.node.merge(a_request(head, pinned, theirs))
+    assert merged.conflicts == ()
+    assert not mark.exists()
+
+
+async def test_a_patch_that_does_not_fit_its_base_is_refused(world: World, base: PinnedRepository) -> None:
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n")).replace(b"line 3", b"line 33")
+    with pytest.raises(PatchRejected):
+        await world.node.merge(a_request(base, base, patch))
+
+
+async def test_a_snapshot_travels_in_the_bundle(world: World) -> None:
+    write_files(world.repo, {"loose.py": "l = 1\n"})
+    pinned = await world.node.pin("default", RepoRef(location=str(world.repo), uncommitted=UncommittedChanges.INCLUDE))
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    merged = await world.node.merge(a_request(pinned, pinned, patch, since=pinned.snapshot_of))
+    told = await files(world.other, world.at(pinned, merged))
+    assert (told["loose.py"], b"line two" in told["app.py"]) == (b"l = 1\n", True)
+
+
+async def test_the_branch_stands_in_the_target_and_nothing_else_changes(world: World, base: PinnedRepository) -> None:
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
+    delivery = Delivery(branch="fleet/t")
+    for node in (world.node, world.other):
+        delivered = await node.publish("e1", head, base.commit, delivery)
+        assert (delivered.commit_sha, delivered.branch) == (head.commit, "fleet/t")
+    assert git(world.repo, "rev-parse", "fleet/t", "fleet/t~1").split() == [head.commit, base.commit]
+    shown = git(world.repo, "log", "-1", "--format=%an <%ae>|%cI|%B", "fleet/t")
+    assert shown == "Ada <ada@example.org>|2026-03-01T10:00:00+00:00|Merge it\n\nFleet-Task: t.a"
+    git(world.repo, "fsck", "--strict")
+    assert git(world.repo, "status", "--porcelain") == ""
+    with pytest.raises(PreconditionFailed, match="other content") as caught:
+        await world.node.publish("e2", base, base.commit, delivery)
+    assert caught.value.field == "delivery.branch"
+    with pytest.raises(PreconditionFailed, match="checked out"):
+        await world.node.publish("e1", head, base.commit, Delivery(branch="main"))
+
+
+async def test_patch_and_bundle_bring_the_branch_to_somebody_else(
+    world: World, base: PinnedRepository, tmp_path: Path
+) -> None:
+    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+    head = world.at(base, await world.node.merge(a_request(base, base, patch)))
+    exported = await world.other.export(head, base.commit, "fleet/t")
+    git(tmp_path, "clone", "-q", str(world.repo), "theirs")
+    theirs = tmp_path / "theirs"
+    (tmp_path / "it.bundle").write_bytes(exported.bundle)
+    git(theirs, "fetch", "-q", str(tmp_path / "it.bundle"), "fleet/t:fleet/t")
+    assert git(theirs, "rev-parse", "fleet/t") == head.commit
+    git(theirs, "apply", "--index", "-", stdin=exported.patch)
+    assert git(theirs, "write-tree") == git(theirs, "rev-parse", "fleet/t^{tree}")
+    with pytest.raises(PreconditionFailed, match="does not build on"):
+        await world.other.export(base, head.commit, "fleet/t")
+
+
+@pytest.mark.parametrize("push", [True, False])
+async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path, push: bool) -> None:
+    (tmp_path / "served").mkdir()
+    git(tmp_path, "clone", "-q", "--bare", str(world.repo), "served/project.git")
+    remote = tmp_path / "served/project.git"
+    git(remote, "config", "http.receivepack", "true")
+    async with git_server(tmp_path / "served") as server:
+        pinned = await world.node.pin("default", RepoRef(location=f"{server.url}/project.git", credential="robot"))
+        patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
+        head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, patch)))
+        assert b"line two" in (await files(world.other, head))["app.py"]
+        for node in (world.other, world.node):
+            delivered = await node.publish("e1", head, pinned.commit, Delivery(branch="fleet/t", push=push))
+            assert (delivered.commit_sha, delivered.pushed) == (head.commit, push)
+    assert git(remote, "for-each-ref", "--format=%(objectname)", "refs/heads/fleet/t") == (head.commit if push else "")

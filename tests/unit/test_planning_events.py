@@ -1,0 +1,357 @@
+"""Planning events: taken once, answered alike however often they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.errors import NotAvailable
+from services.orchestrator.intake import CALLER as NATS_CALLER
+from services.orchestrator.intake import PRIORITIES, task_of
+from services.orchestrator.planning import MAX_EVENT_BYTES, planning_event, planning_response
+from swe_ai_fleet.adapters.jetstream import Work
+from swe_ai_fleet.domain.candidate import DeriveAssignment
+from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.subtask import Derivation, Subtask
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.planning_events import (
+    CALLER,
+    EVENT_TYPES,
+    PlanningEvent,
+    PlanningEvents,
+    PlanningOutcome,
+)
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_log import MemoryLog
+
+SECONDS = 10
+EVENT = PlanningEvent(
+    event_id="e-1",
+    event_type="plan.approved",
+    description="Greet people",
+    plan_id="plan-7",
+    repo=RepoRef(location="/srv/app"),
+    payload={"goal": "friendliness", "size": 3.0},
+)
+SUBTASKS = (
+    Subtask(subtask_id="write", description="Write the greeting", priority=2, allowed_paths=("app/*",)),
+    Subtask(subtask_id="test", description="Test the greeting", role=Role.QA, dependencies=("write",)),
+)
+
+
+class Planner(ScriptedFleet):
+    """A fleet whose planner splits tasks in two, once `let` is set."""
+
+    def __init__(self, storage: MemoryLog) -> None:
+        super().__init__(storage=storage)
+        self.asked: list[DeriveAssignment] = []
+        self.began = asyncio.Event()
+        self.let = asyncio.Event()
+        self.let.set()
+        self.fault: Exception | None = None
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        self.asked.append(assignment)
+        self.began.set()
+        await self.let.wait()
+        if self.fault is not None:
+            raise self.fault
+        return Derivation(derivation_id=f"d-{len(self.asked)}", subtasks=SUBTASKS)
+
+
+@dataclass(kw_only=True)
+class World:
+    """What several replicas share."""
+
+    log: MemoryLog = field(default_factory=MemoryLog)
+    store: MemoryKeyValue = field(default_factory=MemoryKeyValue)
+    workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
+
+    def __post_init__(self) -> None:
+        self.planner = Planner(self.log)
+
+    @asynccontextmanager
+    async def replica(self, owner: str = "one") -> AsyncIterator[PlanningEvents]:
+        surroundings = Surroundings(
+            log=self.log,
+            blobs=self.log,
+            results=self.log,
+            fleet=self.planner,
+            workspaces=self.workspaces,
+            model=ScriptedModel(),
+            owner=owner,
+        )
+        async with (
+            asyncio.timeout(SECONDS),
+            Executions(surroundings) as executions,
+            PlanningEvents(
+                executions=executions, fleet=self.planner, workspaces=self.workspaces, store=self.store
+            ) as planning,
+        ):
+            self.executions = executions
+            yield planning
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_an_event_is_split_once_and_answered_alike_by_every_replica(world: World) -> None:
+    async with world.replica() as planning:
+        first = await planning.process(EVENT)
+        again = await planning.process(EVENT)
+    async with world.replica("two") as other:
+        elsewhere = await other.process(EVENT)
+    assert first.derivation == Derivation(derivation_id="d-1", subtasks=SUBTASKS)
+    assert first == again == elsewhere
+    assert len(world.planner.asked) == 1
+    asked = world.planner.asked[0]
+    assert asked.repository is not None and asked.repository.location == "/srv/app"
+    assert "friendliness" in asked.task.context and "plan: plan-7" in asked.task.context
+    assert world.workspaces.released == [asked.execution_id]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"description": "Insult people"}, {"dispatch": True}, {"payload": {}}, {"event_type": "plan.rejected"}],
+    ids=lambda change: next(iter(change)),
+)
+async def test_another_event_under_a_taken_id_is_refused(world: World, change: dict[str, object]) -> None:
+    async with world.replica() as planning:
+        await planning.process(EVENT)
+        with pytest.raises(AlreadyExists) as refusal:
+            await planning.process(replace(EVENT, **change))
+        assert refusal.value.field == "event_id"
+        assert not world.executions.projection.all(DEFAULT_TENANT)
+
+
+async def test_from_other_types_of_event_nothing_follows(world: World) -> None:
+    async with world.replica() as planning:
+        outcome = await planning.process(replace(EVENT, event_type="plan.archived", description="", repo=None))
+        assert not outcome.accepted
+        assert all(kind in outcome.message for kind in EVENT_TYPES)
+        assert not world.planner.asked
+        # It holds nothing, so the id is free.
+        assert (await planning.process(EVENT)).accepted
+
+
+async def test_a_caller_that_leaves_comes_back_for_the_answer(world: World) -> None:
+    world.planner.let.clear()
+    async with world.replica() as planning:
+        caller = asyncio.create_task(planning.process(EVENT))
+        await world.planner.began.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+        second = asyncio.create_task(planning.process(EVENT))
+        with pytest.raises(AlreadyExists):
+            await planning.process(replace(EVENT, plan_id="another"))
+        world.planner.let.set()
+        assert (await second).derivation is not None
+    assert len(world.planner.asked) == 1
+
+
+async def test_of_two_replicas_at_once_the_first_answer_stands(world: World) -> None:
+    world.planner.let.clear()
+    async with world.replica() as one, world.replica("two") as two:
+        both = asyncio.gather(one.process(EVENT), two.process(EVENT))
+        while len(world.planner.asked) < 2:
+            await asyncio.sleep(0)
+        world.planner.let.set()
+        first, second = await both
+    assert first == second
+    assert len({asked.agent_id for asked in world.planner.asked}) == 2
+
+
+async def test_a_planner_that_fails_leaves_the_event_to_be_told_again(world: World) -> None:
+    async with world.replica() as planning:
+        world.planner.fault = AgentLost("gone")
+        with pytest.raises(AgentLost):
+            await planning.process(EVENT)
+        world.planner.fault = None
+        assert (await planning.process(EVENT)).accepted
+
+
+async def test_the_end_of_a_replica_ends_its_planners(world: World) -> None:
+    world.planner.let.clear()
+    async with world.replica() as planning:
+        caller = asyncio.create_task(planning.process(EVENT))
+        await world.planner.began.wait()
+    await asyncio.wait([caller])
+    assert caller.cancelled()
+
+
+async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
+    event = replace(EVENT, dispatch=True, roles=(Role.DEV, Role.QA))
+    async with world.replica() as planning:
+        first = await planning.process(event, patience=0)
+        again = await planning.process(event, patience=0)
+        state = await world.executions.get(DEFAULT_TENANT, first.execution_id)
+    assert first.accepted and first.execution_id == again.execution_id
+    assert (state.task.task_id, state.task.plan_id, state.task.caller) == ("event-e-1", "plan-7", CALLER)
+    assert state.task.derive_subtasks
+    assert "DEV, QA" in state.task.context
+
+
+async def test_a_dispatch_that_was_not_remembered_is_found_again(world: World) -> None:
+    event = replace(EVENT, dispatch=True)
+    async with world.replica() as planning:
+        first = await planning.process(event, patience=0)
+        await world.store.delete(event.key)
+        assert (await planning.process(event, patience=0)).execution_id == first.execution_id
+        await world.store.delete(event.key)
+        with pytest.raises(AlreadyExists) as refusal:
+            await planning.process(replace(event, description="Insult people"), patience=0)
+        assert refusal.value.field == "event_id"
+
+
+async def test_a_repository_that_cannot_be_had_leaves_the_id_free(world: World) -> None:
+    world.workspaces.faults = {"gone": PreconditionFailed("no such ref", field="repo.ref")}
+    async with world.replica() as planning:
+        for dispatch in (False, True):
+            event = replace(EVENT, dispatch=dispatch)
+            with pytest.raises(PreconditionFailed):
+                await planning.process(replace(event, repo=RepoRef(location="/srv/app", ref="gone")))
+        assert (await planning.process(EVENT)).accepted
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"event_id": "no spaces"}, "event_id"),
+        ({"event_id": "e" * 121}, "event_id"),
+        ({"event_type": ""}, "event_type"),
+        ({"description": " "}, "task_description"),
+        ({"description": "x" * 70_000}, "task_description"),
+        ({"dispatch": True, "repo": None}, "repo"),
+    ],
+)
+async def test_what_cannot_be_taken_names_the_field(world: World, change: dict[str, object], field: str) -> None:
+    async with world.replica() as planning:
+        with pytest.raises(InvalidRequest) as refusal:
+            await planning.process(replace(EVENT, **change))
+    assert refusal.value.field == field
+    assert not await world.store.entries()
+
+
+# --- the wire ---
+
+
+def test_a_request_becomes_an_event_and_its_outcome_a_response() -> None:
+    request = pb.ProcessPlanningEventRequest(
+        event_id="e-1",
+        event_type="story.approved",
+        story_id="s-1",
+        task_description="Greet",
+        roles=["dev", "DEVELOPER", "qa"],
+        repo=pb.RepoRef(path="/srv/app"),
+        dispatch=True,
+        occurred_at_ms=1,
+    )
+    request.payload.update({"labels": ["a"], "points": 2})
+    event = planning_event(request)
+    assert event.roles == (Role.DEV, Role.DEV, Role.QA)
+    assert event.payload == {"labels": ["a"], "points": 2.0}
+    request.occurred_at_ms = 2
+    assert planning_event(request).fingerprint() == event.fingerprint()
+    request.payload["points"] = 3
+    assert planning_event(request).fingerprint() != event.fingerprint()
+
+
+def test_subtasks_are_told_with_what_they_need() -> None:
+    outcome = PlanningOutcome(accepted=True, derivation=Derivation(derivation_id="d", subtasks=SUBTASKS))
+    told = planning_response(EVENT, outcome)
+    assert [task.task_id for task in told.tasks] == ["write", "test"]
+    assert list(told.tasks[1].dependencies) == ["write"] and told.tasks[1].role == "QA"
+    assert list(told.tasks[0].constraints.allowed_paths) == ["app/*"] and told.tasks[0].priority == 2
+    assert told.tasks[0].plan_id == "plan-7" and told.derivation_id == "d"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"roles": ["CHEF"]}, "roles[0]"),
+        ({"roles": ["DEV", ""]}, "roles[1]"),
+        ({"payload": {"nan": float("nan")}}, "payload"),
+        ({"payload": {"long": "x" * MAX_EVENT_BYTES}}, "payload"),
+        ({"repo": pb.RepoRef(url="srv/app")}, "repo.url"),
+        ({"plan_id": "a\0b"}, "plan_id"),
+    ],
+)
+def test_a_bad_request_names_its_field(change: dict[str, object], field: str) -> None:
+    request = pb.ProcessPlanningEventRequest(event_id="e", event_type="task.created", task_description="x", **change)
+    with pytest.raises(InvalidRequest) as refusal:
+        planning_event(request)
+    assert refusal.value.field == field
+
+
+def message(subject: str, data: bytes) -> Work:
+    return Work(subject=subject, data=data, headers={}, sequence=1, deliveries=1)
+
+
+def deliberation(**fields: object) -> bytes:
+    request = pb.DeliberateRequest(task_id="t", task_description="Greet", repo=pb.RepoRef(path="/srv/app"), **fields)
+    return json_format.MessageToJson(pb.SubmitTaskRequest(deliberate=request)).encode()
+
+
+@pytest.mark.parametrize(
+    ("subject", "own", "priority"),
+    [
+        ("agent.cmd.execute", 0, 0),
+        ("agent.cmd.execute.default", 0, 0),
+        ("agent.cmd.execute.default.high", 0, PRIORITIES["high"]),
+        ("agent.cmd.execute.default.3", 0, 3),
+        ("agent.cmd.execute.default.high", 2, 2),
+    ],
+)
+def test_a_subject_may_give_a_priority(subject: str, own: int, priority: int) -> None:
+    task = task_of(message(subject, deliberation(priority=own)))
+    assert (task.task_id, task.priority, task.caller) == ("t", priority, NATS_CALLER)
+
+
+@pytest.mark.parametrize(
+    "subject", ["agent.cmd.execute.other.high", "agent.cmd.execute.default.10", "agent.cmd.execute.default.high.more"]
+)
+def test_a_subject_that_means_nothing_is_refused(subject: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        task_of(message(subject, deliberation()))
+    assert refusal.value.field == "subject"
+
+
+@given(
+    data=st.binary(max_size=64)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.dictionaries(
+                st.sampled_from(["deliberate", "orchestrate", "taskId", "repo", "path", "x"]), inner, max_size=3
+            )
+            | st.lists(inner, max_size=3)
+        ),
+        max_leaves=8,
+    ).map(lambda value: json.dumps(value).encode())
+)
+def test_whatever_a_message_holds_it_is_a_task_or_names_its_fault(data: bytes) -> None:
+    try:
+        task = task_of(message("agent.cmd.execute", data))
+    except (InvalidRequest, NotAvailable) as fault:
+        assert str(fault)
+    else:
+        assert task.task_id
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        task_of(message("agent.cmd.execute", b'{"deliberate":' * 50_000))
