@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.domain.endpoint import EndpointRules
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
@@ -11,6 +13,8 @@ from swe_ai_fleet.ports import KeyValue, SecretMask
 from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.settings import Settings, listed
 
+COUNCILS_BUCKET = "councils"
+
 
 def council_book(settings: Settings, store: KeyValue) -> CouncilBook:
     """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key."""
@@ -19,6 +23,11 @@ def council_book(settings: Settings, store: KeyValue) -> CouncilBook:
     )
     defaults = read_councils(settings.councils_file) if settings.councils_file else ()
     return CouncilBook(store, defaults=defaults, rules=rules)
+
+
+def council_models(settings: Settings) -> Mapping[str, str]:
+    """The model behind each profile, as far as settings name it; the empty name is the default's."""
+    return {name: chosen.model for name, chosen in {"": settings, **profile_settings(settings)}.items()}
 
 
 def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream
 from swe_ai_fleet.adapters.model_pool import Admission, Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
@@ -61,10 +61,12 @@ async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, timeout_second
     return Member(name=public_url(endpoint.base_url), model=model, load=load)
 
 
-def connect_log(settings: Settings, *, name: str) -> AbstractAsyncContextManager[JetStream]:
-    """A connection to the event log, the blob store and the result bus."""
+def connect_log(
+    settings: Settings, *, name: str, patience: float = PATIENCE_SECONDS
+) -> AbstractAsyncContextManager[JetStream]:
+    """A connection to the event log, the blob store and the result bus; calls go on trying for `patience` seconds."""
     credentials = Credentials(token=settings.nats_token) if settings.nats_token else None
-    return JetStream.connect(settings.nats_url, credentials=credentials, name=name)
+    return JetStream.connect(settings.nats_url, credentials=credentials, name=name, patience=patience)
 
 
 def workspace_provider(settings: Settings) -> GitWorkspaceProvider:

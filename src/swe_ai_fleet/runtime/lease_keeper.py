@@ -87,7 +87,7 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
         seconds = self._settings.lease_seconds
-        async with connect_log(self._settings, name=f"leases of {self._me}") as log:
+        async with connect_log(self._settings, name=f"leases of {self._me}", patience=seconds / 3) as log:
             store = await log.bucket(BUCKET, ttl_seconds=seconds)
             if self._anew:
                 for entry in await store.entries(_PREFIX):

@@ -15,8 +15,10 @@ from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
 from swe_ai_fleet.runtime.lease_keeper import open_leases
@@ -41,6 +43,7 @@ class Stack:
 
     settings: Settings
     executions: Executions
+    councils: CouncilBook
     log: JetStream
     fleet: RayFleet
     model: ModelPool
@@ -123,6 +126,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
             owner=replicas.me,
         )
         access = tool_access(settings)
+        councils = council_book(settings, await log.bucket(COUNCILS_BUCKET))
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
@@ -136,11 +140,12 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
                 access=access,
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
+                councils=councils,
             )
         )
         await fleet.warm()
         await _reap_containers(access, executions)
-        yield Stack(settings=settings, executions=executions, log=log, fleet=fleet, model=model)
+        yield Stack(settings=settings, executions=executions, councils=councils, log=log, fleet=fleet, model=model)
 
 
 async def _reap_containers(access: ToolAccess, executions: Executions) -> None:

@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.ports import Journal, KeyValue
 
-__all__ = ["Credentials", "Hopeless", "JetStream", "Ping", "StreamSettings", "StreamUsage", "Work", "WorkQueue"]
+__all__ = ["PATIENCE_SECONDS", "Credentials", "Hopeless", "JetStream", "Ping", "StreamSettings", "StreamUsage", "Work", "WorkQueue"]
 
 PATIENCE_SECONDS = 60.0
 _PING_SECONDS = 2.0

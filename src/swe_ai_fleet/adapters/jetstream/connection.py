@@ -168,6 +168,12 @@ class Connection:
         client = self._client
         if client is None or not self._ready.is_set():
             raise Unanswered("not connected")
+        size = len(payload) + _header_bytes(headers)
+        if size > client.max_payload:
+            # The client library counts the payload alone, and the server would close the connection.
+            raise InvalidRequest(
+                f"a message of {size} bytes for {subject} is too large for NATS", hint="put it into a blob"
+            )
         loop = asyncio.get_running_loop()
         self._requests += 1
         inbox = f"{self._inbox}{self._requests}"
@@ -176,10 +182,6 @@ class Connection:
         try:
             await client.publish(subject, payload, reply=inbox, headers=headers)
             message = await future
-        except nats.errors.MaxPayloadError as error:
-            raise InvalidRequest(
-                f"a message of {len(payload)} bytes for {subject} is too large for NATS", hint="put it into a blob"
-            ) from error
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
         finally:
@@ -375,6 +377,13 @@ class Connection:
         if self._client is not None:
             await self._client.close()
             self._lost(self._client)
+
+
+def _header_bytes(headers: Mapping[str, str] | None) -> int:
+    """What headers take on the wire."""
+    if not headers:
+        return 0
+    return len("NATS/1.0\r\n\r\n") + sum(len(f"{key}: {value}\r\n".encode()) for key, value in headers.items())
 
 
 def _expire(future: asyncio.Future[Message]) -> None:

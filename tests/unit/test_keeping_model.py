@@ -1,0 +1,147 @@
+"""Workspaces are stored beside the model's replies, when something has changed and no tool runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import Fenced, FleetError, ModelUnavailable, Unavailable
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.tools.audit import AuditTrail
+
+
+@dataclass
+class Thinker:
+    """A model that replies when it is let."""
+
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    fault: FleetError | None = None
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="thinker")
+
+    async def ping(self) -> None:
+        return None
+
+    async def reply(self, messages: Sequence, tools: Sequence, sampling: Sampling, **_: Mapping) -> ModelReply:
+        await self.go.wait()
+        if self.fault is not None:
+            raise self.fault
+        return ModelReply(message=AssistantMessage(content="ok"), finish_reason="stop", usage=Usage())
+
+
+@dataclass
+class Store:
+    """Where workspaces are kept, slowly."""
+
+    kept: list[int] = field(default_factory=list)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    fault: FleetError | None = None
+    cancelled: bool = False
+
+    async def keep(self, step: int) -> None:
+        self.begun.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if self.fault is not None:
+            raise self.fault
+        self.kept.append(step)
+
+
+def a_model(
+    thinker: Thinker, store: Store, *, every: float = 0.0, revision: int = 0
+) -> tuple[KeepingModel, AuditTrail]:
+    trail = AuditTrail(agent_id="agent-1")
+    trail.revision = revision
+    return KeepingModel(
+        model=thinker, trail=trail, keeping=Keeping(keep=store.keep, every_seconds=every), step=4
+    ), trail
+
+
+async def ask(model: KeepingModel) -> ModelReply:
+    return await model.reply((), (), Sampling())
+
+
+async def test_only_what_changed_is_stored_and_the_reply_waits_for_it() -> None:
+    thinker, store = Thinker(), Store()
+    thinker.go.set()
+    model, trail = a_model(thinker, store, revision=2)
+    await ask(model)
+    assert not store.begun.is_set()
+    trail.revision += 1
+    asking = asyncio.create_task(ask(model))
+    await store.begun.wait()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    store.go.set()
+    assert (await asking).message.content == "ok"
+    assert store.kept == [5]
+    await ask(model)
+    assert store.kept == [5]
+
+
+async def test_not_more_often_than_asked() -> None:
+    thinker, store = Thinker(), Store()
+    thinker.go.set()
+    store.go.set()
+    model, trail = a_model(thinker, store, every=3600)
+    trail.revision += 1
+    await ask(model)
+    assert store.kept == []
+
+
+async def test_a_workspace_that_cannot_be_stored_costs_the_checkpoint_only() -> None:
+    thinker, store = Thinker(), Store(fault=Unavailable("no room"))
+    thinker.go.set()
+    store.go.set()
+    model, trail = a_model(thinker, store)
+    trail.revision += 1
+    assert (await ask(model)).message.content == "ok"
+    store.fault = None
+    await ask(model)
+    assert store.kept == [5]
+
+
+async def test_whoever_was_fenced_stops() -> None:
+    thinker, store = Thinker(), Store(fault=Fenced("taken over"))
+    thinker.go.set()
+    store.go.set()
+    model, trail = a_model(thinker, store)
+    trail.revision += 1
+    with pytest.raises(Fenced):
+        await ask(model)
+
+
+async def test_a_fault_of_the_model_waits_for_the_store() -> None:
+    thinker, store = Thinker(fault=ModelUnavailable("away")), Store()
+    thinker.go.set()
+    model, trail = a_model(thinker, store)
+    trail.revision += 1
+    asking = asyncio.create_task(ask(model))
+    await store.begun.wait()
+    store.go.set()
+    with pytest.raises(ModelUnavailable):
+        await asking
+    assert store.kept == [4]
+
+
+async def test_a_cancellation_ends_both() -> None:
+    thinker, store = Thinker(), Store()
+    model, trail = a_model(thinker, store)
+    trail.revision += 1
+    asking = asyncio.create_task(ask(model))
+    await store.begun.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert store.cancelled
