@@ -12,9 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.orchestrator.councils import Councils
 from services.orchestrator.server import serve_grpc
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.stack import open_stack
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
@@ -48,6 +50,9 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             log=stack.log,
             components=stack.components,
             watch_live=stack.log.watch_live,
+            councils=Councils(
+                book=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
+            ),
         )
         async with serve_grpc(servicer, settings.listen, token, stack.ready) as address:
             running = RunningFleet(

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.event import (
     CancelRequested,
+    CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    RevisionJudged,
+    RunClaimed,
     RunLost,
     StoredEvent,
     WinnerDelivered,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.orchestrator.councils import seated
+from swe_ai_fleet.orchestrator.run_names import judge_run, review_run, revision_run
 
 # The agents' work is most of the time, and the checks are most of the rest.
 _SOLVING_PERCENT, _CHECKING_PERCENT, _RANKED_PERCENT, _DELIVERED_PERCENT = 60, 35, 96, 98
+_DRAFTS_SHARE = 0.5
+"""Of all that comes before the ranking, where there are rounds of review behind the drafts."""
 
 
 class Progress:
@@ -30,6 +38,9 @@ class Progress:
         self.agent_id = ""
         self.candidate_id = ""
         self._state: ExecutionState | None = None
+        self._task: Task | None = None
+        self._round = 0
+        self._phase = ""
 
     @property
     def state(self) -> ExecutionState:
@@ -47,18 +58,38 @@ class Progress:
         match body:
             case CandidateSubmitted(candidate=candidate):
                 self.agent_id, self.candidate_id = candidate.agent_id, candidate.candidate_id
+                if candidate.revises:
+                    self._phase, self._round = "revising", max(self._round, candidate.round)
             case ChecksFinished(report=report):
                 self.agent_id = self.candidate_id = report.candidate_id
+            case CandidateReviewed(critique=critique):
+                self.agent_id, self.candidate_id = critique.reviewer_id, critique.candidate_id
+                self._phase, self._round = "reviewing", max(self._round, critique.round)
+            case RevisionJudged(candidate_id=candidate_id):
+                self.agent_id = self.candidate_id = candidate_id
             case CandidatesRanked(ranking=ranking) if ranking:
                 self.candidate_id = ranking[0].candidate_id
             case RunLost(lost_agent_id=agent_id):
                 self.agent_id = agent_id
+            case RunClaimed():
+                self._phase = self._begun(stored.event.agent_id) or self._phase
             case _:
                 pass
         if self.candidate_id not in self.state.candidates:
             self.candidate_id = ""
         self.step = self._step(stored)
         self.percent = max(self.percent, self._estimate(stored))
+
+    def _begun(self, agent_id: str) -> str:
+        """What kind of run has begun, where it is no draft."""
+        for author in {candidate.author for candidate in self._drafts()}:
+            if agent_id.startswith(review_run(author, "", 0).removesuffix("-0")):
+                return "reviewing"
+            if agent_id in (revision_run(author, number) for number in range(1, self._whole.rounds + 1)):
+                return "revising"
+            if agent_id == judge_run(author):
+                return "judging"
+        return ""
 
     def _step(self, stored: StoredEvent) -> str:
         state, body = self.state, stored.event.body
@@ -74,24 +105,44 @@ class Progress:
             return "awaiting approval"
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
-        return "solving" if self._done() < state.task.num_agents else "checking"
+        return self._phase or ("solving" if self._done() < self._whole.num_agents else "checking")
 
     def _estimate(self, stored: StoredEvent) -> int:
-        state, agents = self.state, self.state.task.num_agents
+        state, task = self.state, self._whole
         if isinstance(stored.event.body, ExecutionFinished):
             return 100
         if isinstance(stored.event.body, WinnerDelivered):
             return _DELIVERED_PERCENT
         if state.ranking:
             return _RANKED_PERCENT
-        checked = len(state.reports) + self._lost()
-        return (_SOLVING_PERCENT * self._done() + _CHECKING_PERCENT * min(checked, agents)) // agents
+        reviewed = task.rounds > 0 and task.num_agents > 1
+        checked = sum(candidate.candidate_id in state.reports for candidate in self._drafts()) + self._lost()
+        drafts = _SOLVING_PERCENT * self._done() + _CHECKING_PERCENT * min(checked, task.num_agents)
+        percent = drafts / task.num_agents * (_DRAFTS_SHARE if reviewed else 1.0)
+        if reviewed and self._round:
+            rounds = min(task.rounds, self._round - (0.5 if self._phase == "revising" else 1.0))
+            share = (_SOLVING_PERCENT + _CHECKING_PERCENT) * (1 - _DRAFTS_SHARE)
+            percent += share * rounds / task.rounds
+        return int(percent)
+
+    @property
+    def _whole(self) -> Task:
+        """The task with what it left to its council."""
+        if self._task is None:
+            self._task = seated(self.state.task, self.state.council)
+        return self._task
+
+    def _drafts(self) -> list[Candidate]:
+        return [candidate for candidate in self.state.candidates.values() if not candidate.revises]
 
     def _done(self) -> int:
         """Agents that will not add anything: they handed in a candidate, or are lost."""
-        return min(len(self.state.candidates) + self._lost(), self.state.task.num_agents)
+        return min(len(self._drafts()) + self._lost(), self._whole.num_agents)
 
     def _lost(self) -> int:
+        """Agents without a candidate that will have none."""
+        if self._phase:
+            return self._whole.num_agents - min(len(self._drafts()), self._whole.num_agents)
         return sum(
             agent.status == "lost" and agent.agent_id not in self.state.candidates
             for agent in self.state.agents.values()

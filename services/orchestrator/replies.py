@@ -10,7 +10,7 @@ from typing import Any, cast
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator import responses
+from services.orchestrator import responses, reviews
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -81,6 +81,13 @@ class Replies:
             await self._add_operations(state, found, share=left // len(found))
         return found
 
+    def superseded(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
+        """The candidates that do not stand, newest first, as much of them as fits into `room` bytes."""
+        found = [responses.result(state, one, None) for one in reversed(reviews.superseded(state))]
+        while found and fit(found, room) > room:
+            found.pop()
+        return found
+
     async def partial(self, state: ExecutionState, candidate_id: str) -> pb.DeliberationResult:
         """One candidate as it stands, with its patch."""
         ranked = next((one for one in state.ranking if one.candidate_id == candidate_id), None)
@@ -102,7 +109,7 @@ class Replies:
 
     async def _add_operations(self, state: ExecutionState, found: list[pb.DeliberationResult], *, share: int) -> None:
         """Add each agent's operations in order until its share of the room is used up."""
-        waiting = {one.proposal.author_id: one for one in found}
+        waiting = {state.candidates[one.candidate_id].agent_id: one for one in found}
         room = dict.fromkeys(waiting, share)
         steps: dict[str, int] = {}
         async with aclosing(self.log.read(state.task.tenant, state.execution_id)) as events:
@@ -126,8 +133,6 @@ def metadata(state: ExecutionState, passed_over: Sequence[str] = ()) -> dict[str
         facts["error"] = state.error[: responses.MAX_ERROR_CHARS]
     if state.ranking:
         facts["ranking"] = state.ranking[0].reason[: responses.MAX_ERROR_CHARS]
-    if state.task.rounds:
-        facts["peer_review"] = "not available"
     if passed_over:
         facts["passed_over"] = ", ".join(passed_over)
     return facts

@@ -16,7 +16,7 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (
-    DEFAULT_AGENTS,
+    COUNCIL_ROUNDS,
     DEFAULT_TENANT,
     ApprovalPolicy,
     CheckSpec,
@@ -32,7 +32,6 @@ from swe_ai_fleet.domain.task import (
     UncommittedChanges,
 )
 
-DEFAULT_ROUNDS = 1
 MAX_TASK_BYTES = 1024 * 1024
 MAX_EXIT_CODE = 255
 MAX_COST = 1e9
@@ -62,11 +61,12 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
     """The task of a Deliberate request. Raises InvalidRequest and NotAvailable, naming the field."""
     check_values(request)
     _refuse_later_features(request)
+    reviewed = request.enable_peer_review if request.HasField("enable_peer_review") else True
     return _bounded(
         Task(
             kind=TaskKind.DELIBERATE,
-            num_agents=request.num_agents or DEFAULT_AGENTS,
-            rounds=request.rounds or DEFAULT_ROUNDS,
+            num_agents=request.num_agents,
+            rounds=(request.rounds or COUNCIL_ROUNDS) if reviewed else 0,
             **_common(request),
         )
     )
@@ -84,8 +84,8 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     return _bounded(
         Task(
             kind=TaskKind.ORCHESTRATE,
-            num_agents=options.num_agents or DEFAULT_AGENTS,
-            rounds=(options.deliberation_rounds or DEFAULT_ROUNDS) if reviewed else 0,
+            num_agents=options.num_agents,
+            rounds=(options.deliberation_rounds or COUNCIL_ROUNDS) if reviewed else 0,
             delivery=_delivery(request.delivery),
             case_id=request.case_id,
             story_id=request.story_id,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import cast
 
 from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator import reviews
+from services.orchestrator.quantities import milliseconds, usage
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import budget, candidate, execution, health
 from swe_ai_fleet.domain.candidate import BlobRef, Candidate, CheckKind, CheckReport, RankedCandidate
@@ -19,7 +21,6 @@ from swe_ai_fleet.domain.task import Role, TaskKind
 
 MAX_ERROR_CHARS = 8_000
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AGENT_STATUS = {
     "running": pb.AGENT_STATUS_RUNNING,
     "awaiting_approval": pb.AGENT_STATUS_AWAITING_APPROVAL,
@@ -28,29 +29,12 @@ _AGENT_STATUS = {
 }
 
 
-def milliseconds(at: str) -> int:
-    """An ISO 8601 time as milliseconds since the epoch; empty is 0."""
-    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(milliseconds=1) if at else 0
-
-
 def status(of: ExecutionStatus) -> pb.DeliberationStatus:
     return cast("pb.DeliberationStatus", pb.DeliberationStatus.Value(f"DELIBERATION_STATUS_{of.name}"))
 
 
 def role(of: Role) -> pb.Role:
     return cast("pb.Role", pb.Role.Value(f"ROLE_{of.name}"))
-
-
-def usage(of: budget.Usage) -> pb.Usage:
-    return pb.Usage(
-        prompt_tokens=of.prompt_tokens,
-        completion_tokens=of.completion_tokens,
-        cached_tokens=of.cached_tokens,
-        model_calls=of.model_calls,
-        tool_calls=of.tool_calls,
-        cost_usd=of.cost,
-        duration_ms=of.duration_ms,
-    )
 
 
 def total_usage(state: ExecutionState) -> pb.Usage:
@@ -138,7 +122,7 @@ def _check(of: candidate.CheckResult) -> pb.CheckResult:
 
 
 def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None) -> pb.DeliberationResult:
-    """A candidate with its evidence and its place; its patch by reference, without its operations."""
+    """A candidate with its evidence, its reviews and its place; its patch by reference, without its operations."""
     left, report = of.artifacts, state.reports.get(of.candidate_id)
     patch = None
     if left.patch is not None:
@@ -151,10 +135,11 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         )
     return pb.DeliberationResult(
         proposal=pb.Proposal(
-            author_id=of.agent_id,
+            author_id=of.author,
             author_role=str(of.role),
             content=of.summary,
             created_at_ms=milliseconds(of.submitted_at),
+            revisions=reviews.earlier_summaries(state, of),
         ),
         checks=check_suite(report) if report else None,
         score=ranked.score if ranked else 0.0,
@@ -172,16 +157,26 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         usage=usage(of.usage),
         audit_head=of.audit_head,
         duplicates=ranked.duplicates if ranked else (),
+        critiques=reviews.critiques(state, of.candidate_id),
+        reason=ranked.reason if ranked else "",
+        evidence_score=ranked.evidence if ranked else 0.0,
+        review_score=ranked.review if ranked else None,
+        vote_share=ranked.votes if ranked else None,
+        votes=reviews.votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
+        revises=of.revises,
+        round=of.round,
+        dropped_reason=reviews.fates(state).get(of.candidate_id, ""),
     )
 
 
 def results(state: ExecutionState) -> list[pb.DeliberationResult]:
-    """The candidates by rank. Of an execution that ended before it ranked them, all, without ranks."""
+    """The candidates by rank. Of an execution that ended before it ranked them, all that stand, without ranks."""
     if state.ranking:
         return [result(state, state.candidates[one.candidate_id], one) for one in state.ranking]
     if not state.status.terminal:
         return []
-    return [result(state, state.candidates[name], None) for name in sorted(state.candidates)]
+    standing = state.candidates.keys() - reviews.fates(state).keys()
+    return [result(state, state.candidates[name], None) for name in sorted(standing)]
 
 
 def stop_reason(of: str) -> pb.StopReason:
@@ -230,7 +225,7 @@ def _struct(of: Mapping[str, object]) -> struct_pb2.Struct:
 def winner_agent(state: ExecutionState) -> str:
     """The agent whose candidate won; empty without a winner."""
     winner = state.candidates.get(state.winner_id)
-    return winner.agent_id if winner else ""
+    return winner.author if winner else ""
 
 
 def audit_head(state: ExecutionState) -> str:

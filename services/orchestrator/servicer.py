@@ -17,6 +17,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.orchestrator import approvals, requests, responses
 from services.orchestrator.auth import caller_of
+from services.orchestrator.councils import Councils
 from services.orchestrator.errors import Context, NotAvailable
 from services.orchestrator.listing import page
 from services.orchestrator.live import WatchLive, with_live_text
@@ -51,6 +52,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         components: Measures what the fleet stands on.
         watch_live: Where models are heard while they speak; None: nowhere.
         planning: Takes planning events; None: nobody does.
+        councils: Keeps them; None: there are none.
     """
 
     def __init__(
@@ -62,9 +64,11 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         components: Callable[[], Awaitable[Sequence[Component]]],
         watch_live: WatchLive | None = None,
         planning: PlanningEvents | None = None,
+        councils: Councils | None = None,
     ) -> None:
         self._executions = executions
         self._planning = planning
+        self._councils = councils
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -153,6 +157,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
         told = responses.execution_message(state)
         told.pending_approvals.extend(approvals.pending(state, room=MAX_REPLY_BYTES // 2))
+        told.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - told.ByteSize()) // 4))
         told.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - told.ByteSize()))
         return pb.GetExecutionResponse(execution=told)
 
@@ -213,20 +218,25 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             pending_approvals=len(state.pending),
         )
 
-    async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> NoReturn:
-        raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")
+    async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> pb.RegisterAgentResponse:
+        return await self._with_councils().register(request)
 
-    async def UnregisterAgent(self, request: pb.UnregisterAgentRequest, context: Context) -> NoReturn:
-        raise NotAvailable(_NO_COUNCILS)
+    async def UnregisterAgent(self, request: pb.UnregisterAgentRequest, context: Context) -> pb.UnregisterAgentResponse:
+        return await self._with_councils().unregister(request)
 
-    async def CreateCouncil(self, request: pb.CreateCouncilRequest, context: Context) -> NoReturn:
-        raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")
+    async def CreateCouncil(self, request: pb.CreateCouncilRequest, context: Context) -> pb.CreateCouncilResponse:
+        return await self._with_councils().create(request)
 
-    async def ListCouncils(self, request: pb.ListCouncilsRequest, context: Context) -> NoReturn:
-        raise NotAvailable(_NO_COUNCILS)
+    async def ListCouncils(self, request: pb.ListCouncilsRequest, context: Context) -> pb.ListCouncilsResponse:
+        return await self._with_councils().list(request)
 
-    async def DeleteCouncil(self, request: pb.DeleteCouncilRequest, context: Context) -> NoReturn:
-        raise NotAvailable(_NO_COUNCILS)
+    async def DeleteCouncil(self, request: pb.DeleteCouncilRequest, context: Context) -> pb.DeleteCouncilResponse:
+        return await self._with_councils().delete(request)
+
+    def _with_councils(self) -> Councils:
+        if self._councils is None:
+            raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")
+        return self._councils
 
     async def ProcessPlanningEvent(
         self, request: pb.ProcessPlanningEventRequest, context: Context

@@ -1,7 +1,7 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient` and `VLLMAgentJob` are the doors for those who use
-it as a library; each is loaded when first asked for, since the last one brings Ray along.
+`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `DeliberateAsync` and `VLLMAgentJob` are the doors
+for those who use it as a library; each is loaded when first asked for, since the last one brings Ray along.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
     from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 
-__all__ = ["FunctionCallingAgent", "FunctionCallingClient", "ToolEnabledAgent", "VLLMAgentJob"]
+__all__ = ["DeliberateAsync", "FunctionCallingAgent", "FunctionCallingClient", "ToolEnabledAgent", "VLLMAgentJob"]
 _HOMES = {
+    "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",
     "ToolEnabledAgent": "swe_ai_fleet.runtime.tool_enabled_agent",

@@ -177,8 +177,11 @@ class Branches(Protocol):
         """
         ...
 
-    async def export(self, repository: PinnedRepository, since: str, branch: str) -> Exported:
-        """What a pinned commit adds to an earlier one. Raises ResourceExhausted where that is too large."""
+    async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
+        """What a pinned commit adds: to `base` as a patch, to `since` (empty: the base) as a bundle with a branch.
+
+        Raises ResourceExhausted where that is too large, PreconditionFailed where it does not build on them.
+        """
         ...
 
 

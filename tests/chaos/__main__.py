@@ -8,6 +8,7 @@ import secrets
 import sys
 from pathlib import Path
 
+from swe_ai_fleet.telemetry import configure_logging
 from tests.chaos.plan import Victim
 from tests.chaos.report import markdown, show, write
 from tests.chaos.run import Phase, run_chaos
@@ -38,26 +39,28 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=12.0, help="the run fails when it takes longer")
     parser.add_argument("--only", choices=("own", "cluster"), help="one phase alone")
     parser.add_argument("--calm", action="store_true", help="kill nothing: the same load and the same proof")
+    parser.add_argument("--kill", action="append", default=[], metavar="WHAT=COUNT", help="in place of the usual kills")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/chaos.md too")
     options = parser.parse_args()
     seed = options.seed or secrets.randbelow(1_000_000) + 1
     own = options.executions if options.only == "own" else options.executions * 3 // 5
+    chosen = {Victim(what): int(count) for what, _, count in (one.partition("=") for one in options.kill)}
+    own_kills, cluster_kills = (chosen, chosen) if chosen or options.calm else (OWN, CLUSTER)
     phases = [
-        Phase(name="own Ray each", executions=own, victims={} if options.calm else OWN),
+        Phase(name="own Ray each", executions=own, victims=own_kills),
         Phase(
             name="three nodes",
             executions=options.executions - (0 if options.only == "cluster" else own),
-            victims={} if options.calm else CLUSTER,
+            victims=cluster_kills,
             nodes=3,
         ),
     ]
     if options.only is not None:
         phases = [phases[options.only == "cluster"]]
+    configure_logging("error")
     print(f"seed {seed}", flush=True)
     outcome = asyncio.run(
-        run_chaos(
-            phases, seed=seed, width=options.width, latency=options.latency, limit_seconds=60 * options.minutes
-        )
+        run_chaos(phases, seed=seed, width=options.width, latency=options.latency, limit_seconds=60 * options.minutes)
     )
     write(outcome, Path("chaos.json"))
     show(outcome)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from tests.chaos.watch import Seen, Watch
 
 LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 150.0
-_REASSIGNED_WITHIN = 40.0
+_FOUND_OUT_SECONDS = {Victim.ACTOR: 6.0, Victim.WORKER: 6.0, Victim.NODE: 40.0}
+"""Within this Ray tells of what died: of a process at once, of a node once it missed a few health checks."""
 
 
 @dataclass(kw_only=True)
@@ -151,21 +153,23 @@ class Killer:
 
     def _reassigned(self, blow: Blow, struck: float) -> None:
         """Those whose runs are assigned anew soon after are the ones that were hit."""
+        before = list(self.watch.under_way)
 
         async def find() -> None:
-            until = struck + _REASSIGNED_WITHIN
-            before = list(self.watch.under_way)
+            until, back = struck + _FOUND_OUT_SECONDS[blow.victim], struck
             while time.time() < until and any(one.under_way for one in before):
                 await asyncio.sleep(LOOK_SECONDS)
-            hit = {
-                one.task_id: at
-                for one in before
-                for at in one.reassigned[:1 + len(one.reassigned)]
-                if struck <= at <= until
-            }
-            blow.hit = tuple(sorted(hit))
+            hit = [(one, at) for one in before for at in one.reassigned if struck <= at <= until]
+            blow.hit = tuple(sorted({one.task_id for one, _ in hit}))
+            for one, at in hit:
+                while not (again := [claimed for claimed in one.claims if claimed > at]):
+                    if time.time() > struck + PATIENCE_SECONDS:
+                        blow.recovered_seconds = -1.0
+                        return
+                    await asyncio.sleep(LOOK_SECONDS)
+                back = max(back, again[0])
             if hit:
-                blow.recovered_seconds = round(max(hit.values()) - struck, 1)
+                blow.recovered_seconds = round(back - struck, 1)
 
         self._keep(find())
 
@@ -211,13 +215,11 @@ async def _start(replicas: list[Replica]) -> None:
 
 
 def _pid(owner: str) -> int:
-    """The process id in an orchestrator's name."""
-    digits = [part for part in owner.replace("-", "/").split("/") if part.isdigit()]
-    return int(digits[-1]) if digits else 0
+    """The process id in an orchestrator's name: host, process, a few random digits."""
+    found = re.search(r"-(\d+)-[0-9a-f]+$", owner)
+    return int(found[1]) if found else 0
 
 
 def alive(processes: list[psutil.Process]) -> list[str]:
     """What still runs, for people."""
     return [f"{title(one)} ({one.pid})" for one in processes if title(one)]
-
-

@@ -53,8 +53,13 @@ class Load:
     accepted: dict[str, Accepted] = field(default_factory=dict[str, Accepted])
 
     @property
+    def told(self) -> set[str]:
+        """The executions whose result subscribers have heard."""
+        return {one.execution_id for one in self.watch.executions.values() if one.told_at}
+
+    @property
     def ended(self) -> int:
-        told = {one.execution_id for one in self.watch.executions.values() if one.told_at}
+        told = self.told
         return sum(one.execution_id in told for one in self.accepted.values())
 
     async def run(self, first: int, count: int) -> None:
@@ -73,7 +78,9 @@ class Load:
         self.accepted[task_id] = Accepted(
             task_id=task_id, execution_id=execution_id, agents=agents, lines=lines, attempts=attempts
         )
-        await self.watch.until(lambda: (seen := self.watch.executions.get(execution_id)) is not None and seen.told_at > 0)
+        await self.watch.until(
+            lambda: (seen := self.watch.executions.get(execution_id)) is not None and seen.told_at > 0
+        )
         room.release()
 
     async def _hand_in(self, task_id: str, agents: int, lines: int, dice: random.Random) -> tuple[str, int]:

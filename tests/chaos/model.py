@@ -18,7 +18,9 @@ from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.script import ScriptRequest
 
 NOTES = "notes.txt"
-TOOLS = ("files_read_file", "files_append_file", "http_get", "http_post")
+TOOLS = ("files_read_file", "files_append_file", "shell_run_command", "http_get", "http_post")
+_SLOW_SECONDS = 0.4
+"""How long the commands take that write some of the lines: long enough to be hit in the middle."""
 _TASK = re.compile(r"\[(chaos[\w-]*): (\d+) lines, witness (http://[\w.:/-]+)\]")
 _LINE = re.compile(r"chaos[\w-]* agent \d+ line (\d+)")
 _LOST = "The machine that you worked on was lost"
@@ -56,10 +58,10 @@ class Known:
         elif name == "http_get" and not failed:
             self.told = "told once" in content
             self.witness_seen = True
-        elif name == "files_append_file":
+        elif name in ("files_append_file", "shell_run_command"):
             self.disturb(file=failed, witness=False)
             if not failed:
-                self.lines |= {int(number) for number in _LINE.findall(str(arguments.get("content", "")))}
+                self.lines |= {int(number) for number in _LINE.findall(json.dumps(arguments))}
         elif name == "http_post":
             self.disturb(file=False, witness=failed)
             self.told = self.told or not failed
@@ -108,9 +110,14 @@ class Writer:
         if not state.told and len(missing) < lines:
             return Turn(tool_calls=(("http_post", {"url": place, "body": "done"}),))
         if missing:
-            content = line(task_id, agent, missing[0]) + "\n"
-            return Turn(tool_calls=(("files_append_file", {"path": NOTES, "content": content}),))
+            return Turn(tool_calls=(_write(line(task_id, agent, missing[0]), slowly=missing[0] % 2 == 0),))
         return Turn(tool_calls=(("final_answer", {"result": f"All {lines} lines are written."}),))
+
+
+def _write(text: str, *, slowly: bool) -> tuple[str, Mapping[str, Any]]:
+    if slowly:
+        return "shell_run_command", {"command": f"sleep {_SLOW_SECONDS}; echo '{text}' >> {NOTES}"}
+    return "files_append_file", {"path": NOTES, "content": f"{text}\n"}
 
 
 async def _serve(port: int, latency: float) -> None:

@@ -8,7 +8,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -37,15 +38,17 @@ class Child:
         self._variables = dict(variables)
         self._directory = directory
         self._process: asyncio.subprocess.Process | None = None
+        self.killed = False
+        """Whether its last life was ended by `kill`."""
 
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
-    def set(self, name: str, value: str) -> None:
-        """A variable of its environment from the next start on."""
-        self._variables[name] = value
+    def set(self, variables: Mapping[str, str]) -> None:
+        """More variables of its environment from the next start on."""
+        self._variables |= variables
 
     def said(self) -> str:
         """The end of what it printed, in all its lives."""
@@ -59,6 +62,7 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
+        self.killed = False
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / f"{self.name}.log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -75,6 +79,7 @@ class Child:
         """kill -9; what it had started is left to find out by itself."""
         if self.running:
             assert self._process is not None
+            self.killed = True
             self._process.kill()
             await self._process.wait()
 
@@ -96,10 +101,14 @@ class Child:
         return descendants(self.pid) if self.running else []
 
 
-def new_mark() -> str:
-    """Mark this process, and with it all that it starts from now on."""
+@contextmanager
+def new_mark() -> Generator[str]:
+    """Mark whatever this process starts while the context lasts."""
     os.environ[MARK] = secrets.token_hex(8)
-    return os.environ[MARK]
+    try:
+        yield os.environ[MARK]
+    finally:
+        del os.environ[MARK]
 
 
 def descendants(pid: int) -> list[psutil.Process]:

@@ -138,9 +138,7 @@ def _calls(proof: Proof, one: Accepted, events: Sequence[pb.ExecutionEvent]) -> 
 
 def _work(proof: Proof, stage: Stage, one: Accepted, final: dict[str, Any]) -> None:
     """The winner's patch and the delivered branch hold each line of one agent exactly once."""
-    wanted = [
-        sorted(line(one.task_id, agent, number) for number in range(1, one.lines + 1)) for agent in range(16)
-    ]
+    wanted = [sorted(line(one.task_id, agent, number) for number in range(1, one.lines + 1)) for agent in range(16)]
     added = sorted(
         text[1:] for text in final["artifacts"]["patch"].splitlines() if text.startswith("+") and text[1:2] == "c"
     )

@@ -33,7 +33,8 @@ def summary(outcome: Outcome) -> str:
         f"{proof.results} results published, {proof.chains} audit chains recomputed, {proof.tool_calls} tool calls "
         f"({proof.interrupted} interrupted), {proof.effects} effects outside, {outcome.events} events; "
         f"{proof.taken_over} take-overs of executions, {proof.reassigned} runs assigned anew, "
-        f"{outcome.handed_in_again} tasks handed in again; {len(proof.faults)} faults"
+        f"{outcome.handed_in_again} tasks handed in again; nothing left {outcome.clean_seconds:g} s after the end; "
+        f"{len(proof.faults)} faults"
     )
 
 

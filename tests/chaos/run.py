@@ -37,10 +37,11 @@ class Phase:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What a run came to."""
+    """What a run came to; `clean_seconds` after the last process was asked to end, nothing was left."""
 
     seed: int
     seconds: float = 0.0
+    clean_seconds: float = 0.0
     events: int = 0
     handed_in_again: int = 0
     blows: list[Blow] = field(default_factory=list[Blow])
@@ -56,24 +57,22 @@ async def run_chaos(phases: list[Phase], *, seed: int, width: int, latency: floa
     outcome = Outcome(seed=seed)
     # A short path: Ray puts sockets below it, whose paths may have at most 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="fc-", dir="/tmp"))
-    mark = new_mark()
     try:
-        async with open_stage(directory, latency=latency) as stage:
-            await _play(stage, phases, outcome, mark, width=width, limit_seconds=limit_seconds)
-        await _nothing_left(outcome.proof, mark, directory)
-    except BaseException:
-        print(f"the logs of the processes are in {directory}", flush=True)
-        raise
-    if outcome.holds:
-        shutil.rmtree(directory)
-    else:
-        print(f"the logs of the processes are in {directory}", flush=True)
+        with new_mark() as mark:
+            async with open_stage(directory, latency=latency) as stage:
+                await _play(stage, phases, outcome, width=width, limit_seconds=limit_seconds)
+            asked_at = time.monotonic()
+            await _nothing_left(outcome.proof, mark, directory)
+            outcome.clean_seconds = round(time.monotonic() - asked_at, 1)
+    finally:
+        if outcome.seconds and outcome.holds:
+            shutil.rmtree(directory)
+        else:
+            print(f"the logs of the processes are in {directory}", flush=True)
     return outcome
 
 
-async def _play(
-    stage: Stage, phases: list[Phase], outcome: Outcome, mark: str, *, width: int, limit_seconds: float
-) -> None:
+async def _play(stage: Stage, phases: list[Phase], outcome: Outcome, *, width: int, limit_seconds: float) -> None:
     began = time.time()
     async with open_watch(stage.nats_url, stage.nats_token) as (watch, connection):
         load = Load(stage=stage, watch=watch, width=width, seed=outcome.seed)
@@ -93,7 +92,7 @@ async def _play(
                     await stage.stop_replicas()
                     await stage.stop_cluster()
         except TimeoutError:
-            missing = [one for one in load.accepted.values() if not watch.executions[one.execution_id].told_at]
+            missing = [one for one in load.accepted.values() if one.execution_id not in load.told]
             raise TimeoutError(
                 f"not done within {limit_seconds:g} s: {load.ended} of {len(load.accepted)} accepted have ended; "
                 f"open are {[(one.task_id, one.execution_id) for one in missing][:8]}"
@@ -117,7 +116,7 @@ async def _nobody_at_work(proof: Proof, stage: Stage, phase: Phase) -> None:
     while True:
         clones = [str(path) for replica in stage.replicas for path in replica.workspaces]
         sessions = alive([one for one in _below(stage) if title(one) in ("bwrap", "git", "sh")])
-        if not clones and not sessions or time.monotonic() > until:
+        if (not clones and not sessions) or time.monotonic() > until:
             break
         await asyncio.sleep(_LOOK_SECONDS)
     proof.expect(not clones, f"{phase.name}: workspaces are left: {clones}")

@@ -59,10 +59,10 @@ class Replica(Child):
             return False
 
     async def serving(self) -> None:
-        """Wait until it serves. Raises AssertionError with the end of its log where it never does."""
+        """Wait until it serves or is killed. Raises AssertionError with the end of its log where it never does."""
         try:
             async with asyncio.timeout(READY_SECONDS):
-                while not self.ready:
+                while not self.ready and not self.killed:
                     assert self.running, f"{self.name} ended:\n{self.said()}"
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -88,6 +88,7 @@ class Stage:
     replicas: list[Replica]
     nodes: list[Child] = field(default_factory=list[Child])
     _cluster: str = ""
+    _ray: dict[str, str] = field(default_factory=dict[str, str])
     _made: int = 0
 
     async def kill_nats(self) -> int:
@@ -116,14 +117,14 @@ class Stage:
 
     async def start_cluster(self, nodes: int) -> None:
         """A Ray cluster of so many nodes; orchestrators that start from now on use it."""
-        os.environ.update(_RAY, RAY_AUTH_TOKEN=secrets.token_hex(32))
+        self._ray = {**_RAY, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         port = free_port()
         self._cluster = f"{HOST}:{port}"
         await self._start_node("--port", str(port))
         for _ in range(nodes - 1):
             await self.add_node()
         for replica in self.replicas:
-            replica.set("FLEET_RAY_ADDRESS", self._cluster)
+            replica.set({**self._ray, "FLEET_RAY_ADDRESS": self._cluster})
 
     async def add_node(self) -> Child:
         """One more node of the cluster."""
@@ -146,7 +147,7 @@ class Stage:
         self._made += 1
         name = f"node-{self._made}"
         arguments = ("-m", "tests.chaos.ray_node", "--directory", str(self.directory / name), *arguments)
-        node = Child(name, arguments, {}, self.directory)
+        node = Child(name, arguments, self._ray, self.directory)
         await node.start()
         await said(node, HOST)
         self.nodes.append(node)

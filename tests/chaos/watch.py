@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, RESULTS
+from swe_ai_fleet.domain.errors import NotFound
 
 _PATIENCE = 60.0
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(kw_only=True)
@@ -29,6 +31,7 @@ class Seen:
     claimed_at: float = 0.0
     agents_at: float = 0.0
     heard_at: float = 0.0
+    claims: list[float] = field(default_factory=list[float])
     reassigned: list[float] = field(default_factory=list[float])
     ended_at: float = 0.0
     told_at: float = 0.0
@@ -62,7 +65,13 @@ class Watch:
             await self._changed.wait_for(condition)
 
     async def follow(self, connection: Connection) -> None:
-        """Hear everything, from the first event on."""
+        """Hear everything, from the first event on; the first orchestrator makes the stream."""
+        while True:
+            with suppress(NotFound):
+                await self._follow(connection)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _follow(self, connection: Connection) -> None:
         tail = messages(connection, EVENTS, "agent.events.>", follow=True, patience=_PATIENCE)
         async with aclosing(tail) as stored:
             async for message in stored:
@@ -85,6 +94,7 @@ class Watch:
                 seen.owner, seen.generation, seen.claimed_at = body["owner"], body["generation"], at
             case "run_claimed":
                 seen.agents_at = seen.agents_at or at
+                seen.claims.append(at)
             case "run_reassigned":
                 seen.reassigned.append(at)
             case "execution_finished":

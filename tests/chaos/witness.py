@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from types import TracebackType
 from typing import Self
 
 from aiohttp import web
+
+_ANSWER_SECONDS = 0.3
 
 
 class Witness:
@@ -41,6 +44,8 @@ class Witness:
 
     async def _post(self, request: web.Request) -> web.Response:
         self.told[_place(request)] += 1
+        # Whoever is killed now has had the effect and not heard of it.
+        await asyncio.sleep(_ANSWER_SECONDS)
         return web.Response(text="thank you")
 
     async def _get(self, request: web.Request) -> web.Response:

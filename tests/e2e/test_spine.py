@@ -232,8 +232,8 @@ async def test_cancel_reaches_the_tool_processes(client, token, repository: Path
     assert not list((fleet.settings.home / "workspaces").glob(f"{accepted.execution_id}/*/tree"))
 
 
-async def test_a_killed_host_costs_its_agents_only(client, token, repository: Path) -> None:
-    """The host of one deliberation's agents is killed; they are lost, the execution says so, the fleet goes on."""
+async def test_agents_of_a_killed_host_go_on_in_another_one(client, token, repository: Path) -> None:
+    """The host of one deliberation's agents is killed in the middle of a command of theirs."""
     accepted = await client.SubmitTask(
         pb.SubmitTaskRequest(
             deliberate=pb.DeliberateRequest(
@@ -250,10 +250,15 @@ async def test_a_killed_host_costs_its_agents_only(client, token, repository: Pa
         os.kill(host.pid, signal.SIGKILL)
 
     events = await _events(client, token, accepted.execution_id)
-    assert [event.type for event in events].count("run_lost") == 2
-    finished = json.loads(events[-1].payload_json)
-    assert finished["status"] == "failed"
-    assert "died" in finished["error"]
+    bodies = [json.loads(event.payload_json) for event in events]
+    again = [body for body in bodies if body["type"] == "run_reassigned"]
+    assert sorted(body["lost_agent_id"] for body in again) == ["agent-dev-1", "agent-dev-2"]
+    assert all("died" in body["reason"] for body in again)
+    # The command that was cut off is not carried out again: its call is closed, and the model goes on from there.
+    calls = [body["entry"]["call_id"] for body in bodies if body["type"] == "tool_started" and body["entry"]["call_id"]]
+    assert len(calls) == len(set(calls))
+    assert any(body["type"] == "tool_finished" and body["result"]["outcome"] == "interrupted" for body in bodies)
+    assert [body["candidate"]["stop_reason"] for body in bodies if body["type"] == "candidate_submitted"]
     while list(_processes(SLEEPING)):
         await asyncio.sleep(0.05)
 

@@ -52,7 +52,7 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
     task = replace(TASK, model_profile="small, large")
     async with open_equipment(settings) as equipment:
         answers: list[str] = []
-        for assignment in assignments(task, PINNED, generation=1):
+        for assignment in assignments(task, PINNED):
             trail = AuditTrail(execution_id=assignment.execution_id, agent_id=assignment.agent_id)
             model = equipment.model(task, assignment.perspective, trail)
             reply = await model.reply((UserMessage(content=task.description),), (), Sampling())
@@ -61,7 +61,7 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
 
 
 def test_without_profiles_every_candidate_has_the_default() -> None:
-    assert {one.perspective.model_profile for one in assignments(TASK, PINNED, generation=1)} == {""}
+    assert {one.perspective.model_profile for one in assignments(TASK, PINNED)} == {""}
 
 
 def test_a_malformed_profile_or_price_is_named() -> None:
@@ -128,11 +128,11 @@ def test_candidates_together_stay_within_the_task(parts: int, own: Limits, total
 
 def test_each_candidate_gets_its_share_and_without_totals_its_own() -> None:
     limited = replace(TASK, constraints=Constraints(totals=Totals(max_tokens=900, max_tool_calls=30)))
-    for assignment in assignments(limited, PINNED, generation=1):
+    for assignment in assignments(limited, PINNED):
         limits = assignment.task.constraints.limits
         assert (limits.max_tokens, limits.max_tool_calls) == (300, 10)
         assert assignment.task.execution_id == limited.execution_id
-    assert all(one.task == TASK for one in assignments(TASK, PINNED, generation=1))
+    assert all(one.task == TASK for one in assignments(TASK, PINNED))
 
 
 def test_a_total_that_leaves_an_agent_nothing_is_refused() -> None:

@@ -175,8 +175,11 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
     assert reply.winner_id == "agent-qa-1"
     assert [(one.rank, one.candidate_id, one.checks.all_passed) for one in reply.results] == [
         (1, "agent-qa-1", True),
-        (2, "agent-qa-2", False),
+        (2, "agent-qa-2-r2", False),
     ]
+    second = reply.results[1]
+    assert (second.proposal.author_id, second.revises, second.round) == ("agent-qa-2", "agent-qa-2-r1", 2)
+    assert list(second.proposal.revisions) == ["done", "done"]
     winner = reply.results[0]
     assert (winner.proposal.author_id, winner.proposal.author_role, winner.proposal.content) == (
         "agent-qa-1",
@@ -188,6 +191,11 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
     assert winner.patch.base_commit == reply.metadata["base_commit"]
     assert winner.artifacts.patch.artifact.digest == hashlib.sha256(winner.patch.text).hexdigest()
     assert winner.stop_reason == pb.STOP_REASON_FINAL_ANSWER
+    assert [(one.reviewer_id, one.round, one.verdict) for one in winner.critiques] == [
+        ("agent-qa-2", 1, pb.VERDICT_ACCEPT)
+    ]
+    assert 0 < winner.evidence_score < 1
+    assert winner.review_score == 1.0
     assert winner.checks.policy.passed
     assert winner.checks.policy.duration_ms == 3
     assert (winner.checks.lint.error_count, winner.checks.lint.warning_count) == (1, 2)
@@ -201,8 +209,7 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
     assert dict(winner.operations[0].params) == {"path": "file-1.py", "lines": 1}
     assert not winner.operations[0].HasField("exit_code")
     assert reply.audit_head == winner.audit_head != ""
-    assert reply.usage.prompt_tokens == 200
-    assert reply.metadata["peer_review"] == "not available"
+    assert reply.usage.prompt_tokens == 400
     assert service.workspaces.deliveries == []
 
 
@@ -234,7 +241,7 @@ async def test_orchestrate_delivers_the_winner(service: Service):
     assert patch == reply.winner.patch.text
     assert (delivery.author_name, delivery.author_email, delivery.push) == ("Ada", "fleet@localhost", True)
     assert reply.metadata["passed_over"] == "options.custom_params"
-    assert "peer_review" not in reply.metadata
+    assert service.fleet.reviewed == []
 
 
 @pytest.mark.parametrize("kind", ["deliberate", "orchestrate"])

@@ -71,18 +71,20 @@ class Place:
 
     async def empty(self) -> None:
         """Wait until every message is acknowledged or terminated."""
-        while await self.left():
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(SECONDS):
+            while await self.left():
+                await asyncio.sleep(0.02)
 
     async def dead_letter(self) -> tuple[bytes, dict[str, str]]:
         """The newest dead letter of the queue's consumer, once there is one."""
-        while True:
-            try:
-                found = await self.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{self.queue.consumer}")
-            except nats.js.errors.NotFoundError:
-                await asyncio.sleep(0.02)
-            else:
-                return found.data or b"", dict(found.headers or {})
+        async with asyncio.timeout(SECONDS):
+            while True:
+                try:
+                    found = await self.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{self.queue.consumer}")
+                except nats.js.errors.NotFoundError:
+                    await asyncio.sleep(0.02)
+                else:
+                    return found.data or b"", dict(found.headers or {})
 
     @asynccontextmanager
     async def replica(self, handler: Callable[[Work], Awaitable[None]], **changes: object) -> AsyncIterator[None]:
@@ -105,7 +107,7 @@ async def a_place(address: NatsAddress, **changes: object) -> AsyncIterator[Plac
         first_delay_seconds=0.02,
         last_delay_seconds=0.1,
     )
-    async with asyncio.timeout(SECONDS), connected(address) as log, foreign(address) as client:
+    async with connected(address) as log, foreign(address) as client:
         await log.ensure_streams()
         await client.jetstream().add_stream(name=queue.stream, subjects=list(queue.subjects), retention="workqueue")
         yield Place(address=address, queue=replace(queue, **changes), client=client)
@@ -131,7 +133,7 @@ class Diary:
             self.news.notify_all()
 
     async def until(self, count: int) -> None:
-        async with self.news:
+        async with asyncio.timeout(SECONDS), self.news:
             await self.news.wait_for(lambda: len(self.got) >= count)
 
 
@@ -271,7 +273,7 @@ async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:
             await killed.wait()
 
     killed = asyncio.Event()
-    async with AsyncExitStack() as stack, asyncio.timeout(SECONDS):
+    async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(EmbeddedNats(tmp_path / "data"))
         async with a_place(server.address, ack_wait_seconds=1.0, concurrency=2) as place:
             await place.put(*map(str, range(10)))
@@ -308,19 +310,21 @@ class Orchestrator:
 
     async def taken(self, stream: str) -> None:
         """Wait until nothing is left of what was put into a stream."""
-        while (await self.client.jetstream().stream_info(stream)).state.messages:
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(SECONDS):
+            while (await self.client.jetstream().stream_info(stream)).state.messages:
+                await asyncio.sleep(0.02)
 
     async def dead_letter(self, consumer: str, sequence: int) -> str:
         """Why the message at a sequence number was given up."""
-        while True:
-            try:
-                found = await self.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{consumer}")
-            except nats.js.errors.NotFoundError:
-                found = None
-            if found is not None and int((found.headers or {})["Fleet-Sequence"]) >= sequence:
-                return (found.headers or {})["Fleet-Reason"]
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(SECONDS):
+            while True:
+                try:
+                    found = await self.client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{consumer}")
+                except nats.js.errors.NotFoundError:
+                    found = None
+                if found is not None and int((found.headers or {})["Fleet-Sequence"]) >= sequence:
+                    return (found.headers or {})["Fleet-Reason"]
+                await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -337,7 +341,6 @@ async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]
         owner="intake",
     )
     async with (
-        asyncio.timeout(SECONDS),
         connected(nats_server.address) as log,
         foreign(nats_server.address) as client,
         Executions(surroundings) as executions,

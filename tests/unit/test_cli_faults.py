@@ -15,9 +15,9 @@ import pytest
 from services.orchestrator.errors import status
 from swe_ai_fleet.cli.client import connect, fault_of_call
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of, fault_of
-from swe_ai_fleet.cli.place import find_place, running_place
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.runtime.place import find_place, running_place
 from swe_ai_fleet.settings import Settings
 
 

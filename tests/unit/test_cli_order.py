@@ -10,7 +10,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import submitted_task
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order, repo_ref
-from swe_ai_fleet.domain.task import Role, TaskKind, UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, Role, TaskKind, UncommittedChanges, check_identifier
 
 
 def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_every_option_reaches_the_task_that_the_server_makes_of_it(tmp_path: Pat
 def test_a_plain_order_leaves_everything_to_the_server(tmp_path: Path) -> None:
     request = Order(description="Fix it", repo=str(tmp_path)).request()
     task = submitted_task(request)
-    assert (task.num_agents, task.rounds, task.role) == (3, 1, Role.DEV)
+    assert (task.num_agents, task.rounds, task.role) == (0, COUNCIL_ROUNDS, Role.DEV)
     assert task.repo.uncommitted is UncommittedChanges.REFUSE
     assert not request.orchestrate.HasField("environment")
     assert task.constraints.allowed_hosts is None

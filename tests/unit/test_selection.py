@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, BlobRef, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.review import Critique, Finding, Vote
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.selection import evidence, rank, representatives
+from swe_ai_fleet.orchestrator.selection import ARCHITECT, evidence, rank, representatives
 
 
 def candidate(name: str, *, diff: str | None = None, lines: int = 1, tokens: int = 10) -> Candidate:
@@ -93,12 +94,114 @@ def test_every_candidate_is_told_of_once_and_ranks_count_from_one(given_field):
     assert [one.rank for one in ranking] == list(range(1, len(ranking) + 1))
 
 
-@given(fields(diffs=False), st.randoms(use_true_random=False))
-def test_the_order_of_submission_does_not_matter(given_field, random):
-    found, reports = given_field
-    shuffled = list(found)
-    random.shuffle(shuffled)
-    assert rank(shuffled, reports) == rank(found, reports)
+def critique(about: str, score: float, *, by: str = "peer", must_fix: bool = False, at: int = 1, error: str = ""):
+    findings = (Finding(text="wrong", must_fix=True),) if must_fix else ()
+    return Critique(reviewer_id=by, candidate_id=about, round=at, score=score, findings=findings, error=error, at="now")
+
+
+def votes(choices: str, order: str, *, by: str = "judge") -> list[Vote]:
+    """One vote for each letter of the choices; `?` is one that could not be read."""
+    return [
+        Vote(
+            judge_id=by, sample=sample, order=tuple(order), choice=choice.strip("?"), error="?" if choice == "?" else ""
+        )
+        for sample, choice in enumerate(choices, start=1)
+    ]
+
+
+@st.composite
+def opinions(draw: st.DrawFn):
+    """What reviewers and judges say of `agent-0` to `agent-7`, sensible or not."""
+    names = [f"agent-{number}" for number in range(8)]
+    people = st.sampled_from([*names[:3], "peer", "judge", ARCHITECT])
+    said = [
+        critique(
+            draw(st.sampled_from(names)), draw(st.floats(allow_nan=True)), by=draw(people), must_fix=must_fix, at=at
+        )
+        for at, must_fix in enumerate(draw(st.lists(st.booleans(), max_size=6)))
+    ]
+    cast = [
+        Vote(
+            judge_id=draw(people), sample=1, order=tuple(order), choice=draw(st.sampled_from([*names, ""])), error=error
+        )
+        for order, error in draw(
+            st.lists(st.tuples(st.lists(st.sampled_from(names), unique=True), st.sampled_from(["", "odd"])), max_size=6)
+        )
+    ]
+    return said, cast
+
+
+@given(fields(diffs=True), opinions(), st.randoms(use_true_random=False))
+def test_the_order_in_which_anything_comes_does_not_matter(given_field, opinion, random):
+    (found, reports), (said, cast) = given_field, opinion
+    ranking = rank(found, reports, critiques=said, votes=cast)
+    shuffled = [list(one) for one in (found, said, cast)]
+    for one in shuffled:
+        random.shuffle(one)
+    assert rank(shuffled[0], reports, critiques=shuffled[1], votes=shuffled[2]) == ranking
+
+
+@given(fields(diffs=True), opinions())
+def test_no_opinion_lifts_a_failing_candidate_over_a_passing_one(given_field, opinion):
+    (found, reports), (said, cast) = given_field, opinion
+    ranking = rank(found, reports, critiques=said, votes=cast)
+    assert [one.accepted for one in ranking] == sorted((one.accepted for one in ranking), reverse=True)
+    assert [one.score for one in ranking] == sorted((one.score for one in ranking), reverse=True)
+    assert all(0 <= part <= 1 for one in ranking for part in (one.score, one.evidence, one.review or 0, one.votes or 0))
+    # Among those that failed it decides nothing at all.
+    failing = [one.candidate_id for one in ranking if not one.accepted]
+    assert failing == [one.candidate_id for one in rank(found, reports) if not one.accepted]
+
+
+@given(fields(diffs=True), opinions(), st.lists(st.sampled_from(["peer", "judge", ARCHITECT]), max_size=4))
+def test_votes_that_cannot_be_read_change_nothing(given_field, opinion, judges):
+    (found, reports), (said, cast) = given_field, opinion
+    names = tuple(one.candidate_id for one in found)
+    lost = [Vote(judge_id=name, sample=1, order=names, error="no letter in it") for name in judges]
+
+    def places(them: list[Vote]):
+        return [replace(one, reason="") for one in rank(found, reports, critiques=said, votes=them)]
+
+    assert places([*cast, *lost]) == places(cast)
+
+
+@given(fields(diffs=False), opinions(), st.data())
+def test_better_evidence_never_stands_lower(given_field, opinion, data):
+    (found, reports), (said, cast) = given_field, opinion
+    name = data.draw(st.sampled_from(found)).candidate_id
+    results = reports[name].results if name in reports else ()
+    better = report(
+        name,
+        *(
+            replace(one, passed=one.passed or data.draw(st.booleans()), score=data.draw(st.floats(one.score, 1)))
+            for one in results
+        ),
+    )
+
+    def place(known: dict[str, CheckReport]) -> int:
+        return next(one.rank for one in rank(found, known, critiques=said, votes=cast) if one.candidate_id == name)
+
+    if better.accepted == (name in reports and reports[name].accepted):
+        assert place({**reports, name: better}) <= place(reports)
+    else:
+        # Now that it passed, others' votes for it are heard, and its author's opinions as before.
+        assert place({**reports, name: better}) <= 1 + sum(
+            one.accepted for one in rank(found, reports) if one.candidate_id != name
+        )
+
+
+@settings(max_examples=50)
+@given(st.floats(0, 1), st.floats(0, 1), st.booleans())
+def test_a_better_review_never_stands_lower(low, high, must_fix):
+    low, high = sorted((low, high))
+    passing = {name: report(name, check(True)) for name in "ab"}
+    pair = [candidate("a", lines=2), candidate("b", lines=1)]
+
+    def place(score: float, worse: bool) -> int:
+        said = [critique("a", score, must_fix=worse), critique("b", 0.6)]
+        return next(one.rank for one in rank(pair, passing, critiques=said) if one.candidate_id == "a")
+
+    assert place(high, False) <= place(low, must_fix)
 
 
 @given(st.lists(checks, max_size=6))
@@ -153,3 +256,128 @@ def test_evidence_is_what_a_candidate_without_a_report_lacks():
     assert (only.accepted, only.score, only.reason) == (False, 0.0, "no evidence could be gathered")
     failing = report("a", replace(check(False), message="2 failed"))
     assert "2 failed" in rank([candidate("a")], {"a": failing})[0].reason
+
+
+PASSING = {name: report(name, check(True)) for name in "abcd"}
+
+
+def best(ranking) -> list[str]:
+    return [one.candidate_id for one in ranking]
+
+
+def test_reviews_change_the_order_of_equal_evidence_and_say_so():
+    field = [candidate("a", lines=1), candidate("b", lines=9)]
+    assert best(rank(field, PASSING)) == ["a", "b"]
+    said = [critique("a", 0.9, must_fix=True), critique("b", 0.8), critique("b", 0.9, by="other")]
+    first, second = rank(field, PASSING, critiques=said)
+    assert (first.candidate_id, first.review, second.review) == ("b", 0.85, 0.5)
+    assert first.reason == (
+        "every check passed; reviews 0.85 from 2; 9 changed lines; ahead of a: reviews 0.85 against 0.50"
+    )
+    assert second.reason == (
+        "every check passed; reviews 0.50 from 1, 1 must-fix; 1 changed lines; behind b: reviews 0.50 against 0.85"
+    )
+
+
+def test_what_counts_of_reviews():
+    field = [candidate("a"), candidate("b")]
+    said = [
+        critique("a", 0.2, at=1),
+        critique("a", 0.6, at=2),
+        critique("a", 1.0, by="a"),
+        critique("a", 0.0, by="other", error="no answer"),
+        critique("gone", 1.0),
+    ]
+    ranking = {one.candidate_id: one for one in rank(field, PASSING, critiques=said)}
+    assert (ranking["a"].review, ranking["b"].review) == (0.6, None)
+    # Nobody said anything about the other one: that is neither praise nor blame.
+    assert ranking["a"].rank == 1
+    lower = rank(field, PASSING, critiques=[critique("a", 0.4)])
+    assert best(lower) == ["b", "a"]
+
+
+def test_opinion_outweighs_a_blemish_and_no_more():
+    def blemished(kind: CheckKind) -> CheckReport:
+        rest = [check(True, kind=CheckKind.APPLY), check(True, kind=CheckKind.POLICY), check(True)]
+        return report("a", *rest, check(False, kind=kind, required=False))
+
+    clean = report("b", *(check(True, kind=kind) for kind in (CheckKind.APPLY, CheckKind.POLICY, CheckKind.DRY_RUN)))
+    field, said = [candidate("a"), candidate("b")], [critique("a", 0.9), critique("b", 0.1)]
+    first, _ = rank(field, {"a": blemished(CheckKind.LINT), "b": clean}, critiques=said)
+    assert first.candidate_id == "a"
+    assert "reviews 0.90 against 0.10, in spite of evidence 0.88 against 1.00" in first.reason
+    assert best(rank(field, {"a": blemished(CheckKind.COMMAND), "b": clean}, critiques=said)) == ["b", "a"]
+
+
+def test_a_persuasive_candidate_that_fails_stays_behind():
+    field = [candidate("a", lines=1), candidate("b", lines=50)]
+    reports = {"a": report("a", replace(check(False), message="1 failed", score=0.99)), "b": PASSING["b"]}
+    said = [critique("a", 1.0, by=name) for name in ("x", "y")] + [critique("b", 0.0, must_fix=True)]
+    first, second = rank(field, reports, critiques=said, votes=votes("aaaa", "ab"))
+    assert best([first, second]) == ["b", "a"]
+    assert (first.votes, second.votes) == (None, None)
+    assert "4 not counted" in first.reason
+    assert second.reason.endswith("behind b: that one passed")
+
+
+def test_votes_are_shares_of_the_ballots_a_candidate_was_on():
+    field = [candidate(name) for name in "abc"]
+    cast = [*votes("bb", "bc", by="a"), *votes("cc", "ac", by="b"), *votes("b?", "ab", by="c")]
+    ranking = {one.candidate_id: one for one in rank(field, PASSING, votes=cast)}
+    assert {name: one.votes for name, one in ranking.items()} == {"a": 0.0, "b": 1.0, "c": 0.5}
+    assert best(ranking.values()) == ["b", "c", "a"]
+    assert "3 of 3 votes, 1 not counted" in ranking["b"].reason
+
+
+def test_nobodys_vote_for_their_own_work_counts():
+    field = [candidate("a"), candidate("b", lines=2)]
+    assert [one.votes for one in rank(field, PASSING, votes=votes("bbb", "ab", by="b"))] == [None, None]
+
+
+def test_the_architects_choice_decides_among_those_that_passed():
+    field = [candidate("a", lines=1), candidate("b", lines=9), candidate("c"), candidate("d")]
+    reports = {**PASSING, "d": report("d", check(False))}
+    said = [critique("a", 1.0), critique("b", 0.0), critique("c", 0.9)]
+    chosen = rank(field, reports, critiques=said, votes=votes("bab", "ab", by=ARCHITECT))
+    assert best(chosen) == ["b", "a", "c", "d"]
+    assert "the architect's choice (2 of 3 votes)" in chosen[0].reason
+    assert "ahead of a: the architect's choice, in spite of reviews 0.00 against 1.00" in chosen[0].reason
+    assert best(rank(field, reports, critiques=said, votes=votes("ddd", "abd", by=ARCHITECT))) == ["a", "c", "b", "d"]
+    # One that cannot be read, whoever cast it, takes nothing from it.
+    odd = votes("?", "ab", by="peer")
+    assert best(rank(field, reports, critiques=said, votes=[*votes("b", "ab", by=ARCHITECT), *odd])) == best(chosen)
+    # A tie leaves it to everything else.
+    assert best(rank(field, reports, critiques=said, votes=votes("abba", "ab", by=ARCHITECT)))[:2] == ["a", "b"]
+
+
+def test_candidates_that_came_to_the_same_change_stand_together_and_before_others():
+    field = [candidate("a", lines=1), candidate("b", lines=5), candidate("c", lines=4), candidate("d", lines=9)]
+    behaviours = {"a": "one", "b": "other", "c": "other", "d": "third"}
+    first, *rest = rank(field, PASSING, behaviours=behaviours)
+    assert (first.candidate_id, first.duplicates) == ("c", ("b",))
+    assert "2 candidates came to it" in first.reason
+    assert "ahead of a: agreement 0.50 against 0.25" in first.reason
+    assert best(rest) == ["a", "d"]
+    # Where a check tells them apart they are two.
+    apart = {**PASSING, "b": report("b", check(True), check(False, kind=CheckKind.LINT, required=False))}
+    assert len(rank(field, apart, behaviours=behaviours)) == 4
+
+
+def test_equal_candidates_are_one_place_with_the_whole_score():
+    field = [candidate(name, diff="same") for name in "abc"]
+    [only] = rank(field, PASSING, critiques=[critique("b", 1.0)], votes=votes("abc", "abc"))
+    assert (only.candidate_id, only.duplicates, only.score) == ("a", ("b", "c"), 1.0)
+
+
+def test_a_rubric_however_long_weighs_no_more_than_its_kind():
+    items = [check(False, kind=CheckKind.RUBRIC, required=False) for _ in range(40)]
+    assert evidence(report("a", check(True), *items)) == evidence(report("a", check(True), items[0]))
+
+
+def test_the_reason_names_what_set_two_candidates_apart():
+    field = [candidate("a", lines=2, tokens=9), candidate("b", lines=2, tokens=5), candidate("c", lines=2, tokens=9)]
+    reasons = [one.reason for one in rank(field, PASSING)]
+    assert reasons[0].endswith("ahead of a: equal scores, 5 tokens against 9")
+    assert reasons[2].endswith("behind a: equal in all that counts, so the names decide")
+    long = report("a", replace(check(False), message="x" * 10_000))
+    assert len(rank([candidate("a")], {"a": long})[0].reason) < 500

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.keeping_model import Keeping
+from swe_ai_fleet.agents.opening import SecondGo
 from swe_ai_fleet.agents.recorded_run import recorded_run
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
@@ -62,7 +63,7 @@ class CodingRun:
 
     async def _hand_in(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
         task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
-        works = EarlierWork(equipment=self.equipment, blobs=self.blobs)
+        works = EarlierWork(log=self.log, blobs=self.blobs, mask=self.equipment.mask)
         if assignment.resume:
             earlier, revision = await self._earlier(assignment, keeper, works)
         else:
@@ -114,14 +115,14 @@ class CodingRun:
 
     async def _earlier(
         self, assignment: Assignment, keeper: WorkspaceKeeper, works: EarlierWork
-    ) -> tuple[RunState, str]:
+    ) -> tuple[RunState, SecondGo | None]:
         """Where the run stands, with clone and trail put there. Its last owner can write nothing more by now.
 
         A checkpoint has the work that is revised in it.
         """
         await keeper.journal.flush()
         earlier = await read_run(self.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id)
-        revision = "" if earlier.checkpoint is not None else await works.restore(assignment, keeper.clone)
+        revision = None if earlier.checkpoint is not None else await works.restore(assignment, keeper.clone)
         return await resume(earlier, keeper, self.blobs), revision
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from jinja2 import Environment as Templates
@@ -38,12 +39,8 @@ def opening_messages(
     facts: RepositoryFacts | None = None,
     mask: SecretMask | None = None,
     notes: Sequence[str] = (),
-    revision: str = "",
 ) -> tuple[Message, ...]:
-    """The system and the first user message of one candidate's run. `notes` say in a line each what there is.
-
-    A `revision` (see `revision_text`) stands behind all that the author's first run was told.
-    """
+    """The system and the first user message of one candidate's run. `notes` say in a line each what there is."""
     constraints, environment = task.constraints, workspace.environment
     system = (
         _templates()
@@ -76,8 +73,23 @@ def opening_messages(
         )
     )
     hidden = mask or str
-    told = "\n\n".join(part for part in (hidden(user.strip()), revision) if part)
-    return SystemMessage(content=hidden(system.strip())), UserMessage(content=told)
+    return SystemMessage(content=hidden(system.strip())), UserMessage(content=hidden(user.strip()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondGo:
+    """What an author is told who revises: `text`, behind the messages that its `first` run began with.
+
+    Without those (the log does not have them any more) they are made anew.
+    """
+
+    text: str
+    first: tuple[Message, ...] = ()
+
+    def behind(self, opening: Sequence[Message]) -> tuple[Message, ...]:
+        """An opening with the text at the end of its last message: chat templates want turns that alternate."""
+        *before, last = opening
+        return (*before, UserMessage(content=f"{last.content}\n\n{self.text}"))
 
 
 def revision_text(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.opening import revision_text
-from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
+from swe_ai_fleet.agents.opening import SecondGo, revision_text
 from swe_ai_fleet.agents.untrusted import Fence, evidence
 from swe_ai_fleet.domain.candidate import Assignment, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
+from swe_ai_fleet.domain.event import RunStarted
+from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.review import Critique, Finding
-from swe_ai_fleet.ports import BlobStore, Clone, SecretMask
+from swe_ai_fleet.ports import BlobStore, Clone, EventLog, SecretMask
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000
@@ -25,32 +26,45 @@ class EarlierWork:
     """Puts what an author handed in before into a clean clone.
 
     Args:
-        equipment: Has the repository's facts, which are those of the clean clone, and the mask.
+        log: Has the author's first run.
         blobs: Has the patch.
+        mask: Hides secrets.
     """
 
-    equipment: Equipment
+    log: EventLog
     blobs: BlobStore
+    mask: SecretMask
 
-    async def restore(self, assignment: Assignment, clone: Clone) -> str:
-        """Apply the patch of the candidate that is revised; what the author is told, empty for a first draft.
+    async def restore(self, assignment: Assignment, clone: Clone) -> SecondGo | None:
+        """Apply the patch of the candidate that is revised; what the author is told, None for a first draft.
+
+        It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
+        the repository as all candidates are shown it is not the one in this clone.
 
         Raises NotFound (the patch is gone), Unavailable.
         """
         revision, task = assignment.revision, assignment.task
         if revision is None:
-            return ""
-        # What the author is told of the repository must be what all candidates of the task are told, to the letter.
-        await self.equipment.facts.of(
-            (task.tenant, task.execution_id), clone, focus=task.description, map_tokens=MAP_TOKENS
-        )
+            return None
         ref = revision.candidate.artifacts.patch
         patch = await self.blobs.get(ref) if ref is not None else b""
         try:
             await clone.apply(patch)
+            applied = True
         except PatchRejected:
-            return told(revision, patch, applied=False, execution_id=task.execution_id, mask=self.equipment.mask)
-        return told(revision, patch, applied=True, execution_id=task.execution_id, mask=self.equipment.mask)
+            applied = False
+        text = told(revision, patch, applied=applied, execution_id=task.execution_id, mask=self.mask)
+        return SecondGo(text=text, first=await self._first(assignment))
+
+    async def _first(self, assignment: Assignment) -> tuple[Message, ...]:
+        events = self.log.read(
+            assignment.task.tenant, assignment.execution_id, agent_id=assignment.author_id or assignment.agent_id
+        )
+        async with aclosing(events) as stored:
+            async for one in stored:
+                if isinstance(one.event.body, RunStarted):
+                    return one.event.body.messages
+        return ()
 
 
 def told(revision: Revision, patch: bytes, *, applied: bool, execution_id: str, mask: SecretMask) -> str:

@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.opening import opening_messages
+from swe_ai_fleet.agents.opening import SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
@@ -96,13 +96,13 @@ async def solve(
     consent: Consent | None = None,
     earlier: RunState | None = None,
     keeping: Keeping | None = None,
-    revision: str = "",
+    revision: SecondGo | None = None,
 ) -> Solution:
     """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons.
 
     With `earlier` it goes on from there; clone and trail must stand where that run left them. With `keeping` the
-    workspace is stored now and then, so that another process can go on from it. With a `revision` the
-    clone holds the author's earlier work, and that is what it is told about it.
+    workspace is stored now and then, so that another process can go on from it. With a `revision` the clone holds
+    the author's earlier work.
 
     Raises ModelError where the model cannot be asked what it can do, InvalidRequest for what is not there.
     """
@@ -128,19 +128,22 @@ async def solve(
         )
         toolbox = _toolbox(task, clone, pipeline, held, model, budget, equipment, earlier)
         if earlier is None or earlier.started is None:
-            facts = await equipment.facts.of(
-                (task.tenant, task.execution_id), clone, focus=task.description, map_tokens=MAP_TOKENS
-            )
-            opening = opening_messages(
-                task,
-                workspace=clone,
-                limits=limits,
-                perspective=perspective,
-                notes=(*held.notes, _PROPOSE) if proposes else held.notes,
-                facts=facts,
-                mask=mask,
-                revision=revision,
-            )
+            opening = revision.first if revision is not None else ()
+            if not opening:
+                facts = await equipment.facts.of(
+                    (task.tenant, task.execution_id), clone, focus=task.description, map_tokens=MAP_TOKENS
+                )
+                opening = opening_messages(
+                    task,
+                    workspace=clone,
+                    limits=limits,
+                    perspective=perspective,
+                    notes=(*held.notes, _PROPOSE) if proposes else held.notes,
+                    facts=facts,
+                    mask=mask,
+                )
+            if revision is not None:
+                opening = revision.behind(opening)
             started = RunStarted(
                 role=task.role,
                 model=capabilities.model,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import grpc
 import grpc.aio
-from google.rpc import error_details_pb2, status_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.runtime.call_faults import named_field
 
 R = TypeVar("R")
 
@@ -21,7 +21,6 @@ START_HINT = "start one with `fleet up`, or run in this process with --local"
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
 _CALL_SECONDS = 60.0
-_DETAILS = "grpc-status-details-bin"
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _STATUS_EXITS = {
     grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
@@ -73,6 +72,26 @@ class FleetClient:
     async def resolve(self, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
         call = self._stub.ResolveApproval(request, metadata=self._metadata, timeout=_CALL_SECONDS)
         return await self._answer(call, pb.ResolveApprovalResponse)
+
+    async def councils(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
+        call = self._stub.ListCouncils(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.ListCouncilsResponse)
+
+    async def create_council(self, request: pb.CreateCouncilRequest) -> pb.CreateCouncilResponse:
+        call = self._stub.CreateCouncil(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.CreateCouncilResponse)
+
+    async def delete_council(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
+        call = self._stub.DeleteCouncil(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.DeleteCouncilResponse)
+
+    async def register_agent(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
+        call = self._stub.RegisterAgent(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.RegisterAgentResponse)
+
+    async def unregister_agent(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
+        call = self._stub.UnregisterAgent(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.UnregisterAgentResponse)
 
     async def events(
         self, execution_id: str, *, from_sequence: int = 0, include_text: bool = False
@@ -143,26 +162,14 @@ def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
     code = error.code()
     exit_code = _STATUS_EXITS.get(code, Exit.NOT_ACCEPTED)
     message = error.details() or code.name.lower().replace("_", " ")
-    trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
+    field = named_field(error)
     hint = ""
-    if code is grpc.StatusCode.UNAVAILABLE and not rich:
-        # Only gRPC itself leaves the details out: nobody answered.
+    if code is grpc.StatusCode.UNAVAILABLE and field is None:
         message = f"no fleet answers at {address}"
         hint = f"{START_HINT} (the call said: {error.details()})"
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         hint = "FLEET_TOKEN must hold the token that the server wrote into its fleet.json"
-    return CommandFault(message, exit_code=exit_code, field=_field(rich[0]) if rich else "", hint=hint)
-
-
-def _field(details: bytes) -> str:
-    """The field that a rich error names; empty where it names none."""
-    for detail in status_pb2.Status.FromString(details).details:
-        request = error_details_pb2.BadRequest()
-        if detail.Unpack(request):
-            for violation in request.field_violations:
-                return violation.field
-    return ""
+    return CommandFault(message, exit_code=exit_code, field=field or "", hint=hint)
 
 
 def _is_execution_id(name: str) -> bool:

@@ -16,11 +16,11 @@ from pathlib import Path
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.place import find_place
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import findings_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
+from swe_ai_fleet.runtime.place import find_place
 from swe_ai_fleet.settings import Settings
 
 _PROTOCOLS = {

@@ -9,9 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.councils import councils_app
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client, local_client
 from swe_ai_fleet.cli.screen import Screen
@@ -34,12 +37,8 @@ tools_app = typer.Typer(
     help="What agents can do, and one such operation by hand.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(tools_app, name="tools")
+app.add_typer(councils_app, name="councils")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Server = Annotated[
-    str, typer.Option("--server", envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet other than this home's.")
-]
-Token = Annotated[str, typer.Option(envvar="FLEET_TOKEN", hidden=True)]
 Name = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
 
 
@@ -57,8 +56,10 @@ def run(
     *,
     repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository to work on.")] = ".",
     ref: Annotated[str, typer.Option(help="Branch, tag or commit to start from. Default: what is checked out.")] = "",
-    agents: Annotated[int, typer.Option(min=0, help="How many agents solve it. Default: 3.")] = 0,
-    rounds: Annotated[int | None, typer.Option(min=0, help="Rounds of peer review. Default: 1.")] = None,
+    agents: Annotated[int, typer.Option(min=0, help="How many agents solve it. Default: the council's, or 3.")] = 0,
+    rounds: Annotated[
+        int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")
+    ] = None,
     role: Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "DEV",
     check: Annotated[
         list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
@@ -87,6 +88,13 @@ def run(
         str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
     ] = "",
     max_cost: Annotated[float, typer.Option(min=0, help="Most money an agent may spend. Default: no limit.")] = 0.0,
+    priority: Annotated[int, typer.Option(min=0, max=9, help="Of what waits, higher goes first.")] = 0,
+    architect: Annotated[
+        int, typer.Option(min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes.")
+    ] = 0,
+    subtasks: Annotated[
+        bool, typer.Option("--subtasks", help="Split the task first; merge what the parts come to.")
+    ] = False,
     local: Annotated[
         bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
     ] = False,
@@ -119,6 +127,9 @@ def run(
         mode=mode,
         profile=profile,
         max_cost=max_cost,
+        priority=priority,
+        architect=architect,
+        subtasks=subtasks,
     )
 
     def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
@@ -127,6 +138,9 @@ def run(
         return fleet_client(settings, server=server, token=token)
 
     carry_out(lambda screen, settings: work(screen, fleet(screen, settings), order), json=json)
+
+
+app.command()(batch)
 
 
 @app.command()

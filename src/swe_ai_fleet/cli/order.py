@@ -5,24 +5,17 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.approvals import policy_value
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode, Role, UncommittedChanges, check_identifier
+from swe_ai_fleet.runtime.repository_reference import repository_reference
 
 _SLUG_LENGTH = 40
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
-# host:path as scp and git write it; a single letter before the colon is a drive, not a host.
-_SCP_LIKE = re.compile(r"(?:[\w.-]+@)?[\w.-]{2,}:(?!//).+")
-_UNCOMMITTED = {
-    UncommittedChanges.REFUSE: pb.UNCOMMITTED_CHANGES_UNSPECIFIED,
-    UncommittedChanges.INCLUDE: pb.UNCOMMITTED_CHANGES_INCLUDE,
-    UncommittedChanges.IGNORE: pb.UNCOMMITTED_CHANGES_IGNORE,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +42,9 @@ class Order:
     mode: str = ""
     profile: str = ""
     max_cost: float = 0.0
+    priority: int = 0
+    architect: int = 0
+    subtasks: bool = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -63,6 +59,11 @@ class Order:
         if self.deliberate_only and self.branch:
             raise CommandFault(
                 "--branch and --deliberate-only exclude each other: a deliberation applies nothing",
+                exit_code=Exit.USAGE,
+            )
+        if self.deliberate_only and self.subtasks:
+            raise CommandFault(
+                "--subtasks and --deliberate-only exclude each other: subtasks are merged, and so applied",
                 exit_code=Exit.USAGE,
             )
         constraints = pb.TaskConstraints(
@@ -87,6 +88,9 @@ class Order:
                     approval=policy_value(self.approve),
                     planning_mode=mode_value(self.mode),
                     model_profile=self.profile,
+                    priority=self.priority,
+                    architect_top_k=self.architect,
+                    enable_peer_review=None if self.rounds is None else self.rounds > 0,
                     repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                     environment=given,
                 )
@@ -101,7 +105,11 @@ class Order:
                     enable_peer_review=self.rounds != 0,
                     deliberation_rounds=self.rounds or 0,
                     num_agents=self.agents,
+                    enable_architect_selection=self.architect > 0,
+                    architect_top_k=self.architect,
+                    derive_subtasks=self.subtasks,
                 ),
+                priority=self.priority,
                 repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                 delivery=pb.Delivery(branch=self.branch),
                 approval=policy_value(self.approve),
@@ -127,16 +135,10 @@ class Order:
 
 def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges) -> pb.RepoRef:
     """The repository that `location` names: a directory of this machine, or a URL. Raises CommandFault."""
-    directory = Path(location).expanduser()
-    if directory.is_dir():
-        return pb.RepoRef(path=str(directory.resolve()), ref=ref, uncommitted=_UNCOMMITTED[uncommitted])
-    if "://" in location or _SCP_LIKE.fullmatch(location):
-        return pb.RepoRef(url=location, ref=ref)
-    raise CommandFault(
-        f"--repo {location!r} is neither a directory nor a URL",
-        exit_code=Exit.USAGE,
-        hint="give a git repository's directory, or a URL that git clones",
-    )
+    try:
+        return repository_reference(location, ref=ref, uncommitted=uncommitted)
+    except InvalidRequest as fault:
+        raise CommandFault(f"--repo {fault.message}", exit_code=Exit.USAGE, hint=fault.hint) from None
 
 
 def mode_value(word: str) -> pb.PlanningMode:

@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from swe_ai_fleet.cli.client import START_HINT, FleetClient, connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.runtime.place import find_place, running_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
     from services.orchestrator.main import RunningFleet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given."""
-
-    address: str
-    token: str = field(default="", repr=False)
-    pid: int = 0
-
-
-def running_place(home: Path) -> Place | None:
-    """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
-    try:
-        card: object = json.loads((home / "fleet.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(card, dict):
-        return None
-    entries = cast("dict[str, object]", card)
-    address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
-    if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
-        return None
-    return Place(address=address, token=token, pid=pid)
-
-
-def find_place(settings: Settings, *, server: str, token: str) -> Place | None:
-    """The fleet named by an address, else the one that runs on the home.
-
-    The home's token is sent to the address it was made for and to no other.
-    """
-    running = running_place(settings.home)
-    if not server:
-        return running
-    if not token and running is not None and running.address == server:
-        token = running.token
-    return Place(address=server, token=token)
 
 
 @asynccontextmanager
@@ -94,13 +54,3 @@ async def started_fleet(settings: Settings) -> AsyncGenerator[RunningFleet, None
             yield running
     except FleetError as error:
         raise fault_of(error, starting=True) from error
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

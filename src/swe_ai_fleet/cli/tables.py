@@ -68,6 +68,27 @@ def executions_table(executions: Iterable[pb.Execution]) -> Table:
     return table
 
 
+def councils_table(councils: Iterable[pb.CouncilInfo]) -> Table:
+    table = _table("council", "role", "agents", "status", "model")
+    for council in councils:
+        _row(table, council.council_id, council.role, str(council.num_agents), council.status, council.model)
+    return table
+
+
+def members_table(councils: Iterable[pb.CouncilInfo]) -> Table:
+    """Every agent of the councils, with who runs it."""
+    table = _table("agent", "role", "run by", "profile", "tasks", "languages")
+    for council in councils:
+        for agent in council.agents:
+            can = agent.capabilities
+            tasks = (
+                f"{agent.running_tasks} of {can.max_concurrent_tasks}" if agent.endpoint else str(agent.running_tasks)
+            )
+            runs = agent.endpoint or "the fleet"
+            _row(table, agent.agent_id, council.role, runs, can.model_profile, tasks, ", ".join(can.languages))
+    return table
+
+
 def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
     table = _table("agent", "entries", "head", "verdict")
     for verdict in verdicts:

@@ -6,8 +6,9 @@ import os
 
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.interrupts import interrupts
-from swe_ai_fleet.cli.place import running_place, started_fleet
+from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.runtime.place import running_place
 from swe_ai_fleet.settings import Settings
 
 

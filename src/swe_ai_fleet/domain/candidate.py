@@ -158,13 +158,17 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckAssignment:
-    """Checks to run. Without a patch the repository's own commit is checked (a delivered branch)."""
+    """Checks to run. Without a patch the repository's own commit is checked (a delivered branch).
+
+    What failed on the `baseline` commit already does not count; with a patch that is the repository's own.
+    """
 
     execution_id: str
     candidate_id: str
     task: Task
     repository: PinnedRepository
     patch: BlobRef | None = None
+    baseline: PinnedRepository | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from swe_ai_fleet.domain.task import PinnedRepository
 
 
+OURS = "integration"
+THEIRS = "subtask"
+"""What conflict markers call the two sides."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRequest:
     """A patch against `base`, to be merged into `head`; the result is a commit on top of `head`.

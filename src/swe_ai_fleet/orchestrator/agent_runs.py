@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from swe_ai_fleet.domain.candidate import Assignment, Candidate
+from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
 from swe_ai_fleet.domain.errors import AgentLost
 from swe_ai_fleet.domain.event import RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
@@ -66,6 +66,18 @@ class AgentRuns:
                 generation = self._next(agent_id)
 
         return await self.attempt(agent_id, once)
+
+    async def check(self, assignment: CheckAssignment) -> CheckReport:
+        """The evidence about a candidate, gathered again where the process that gathered it is lost.
+
+        Raises AgentLost when there are no more attempts, FleetErrors of the check.
+        """
+        for pause in self.pauses:
+            try:
+                return await self.fleet.check(assignment)
+            except AgentLost:
+                await asyncio.sleep(pause)
+        return await self.fleet.check(assignment)
 
     async def attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
         """The value of a call that takes the generation of its run, tried again where its process is lost.

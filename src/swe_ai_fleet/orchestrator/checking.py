@@ -11,8 +11,9 @@ from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import ChecksFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.behaviour import diff_key
-from swe_ai_fleet.ports import Fleet, Journal
+from swe_ai_fleet.ports import Journal
 
 
 @dataclass(kw_only=True)
@@ -22,14 +23,14 @@ class Checking:
     Args:
         task: What they solve.
         repository: Where they started.
-        fleet: Where checks run.
+        runs: Where checks run.
         journal: The execution's own.
         known: What an earlier driver left; evidence in it stands.
     """
 
     task: Task
     repository: PinnedRepository
-    fleet: Fleet
+    runs: AgentRuns
     journal: Journal
     known: ExecutionState | None = None
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
@@ -58,7 +59,7 @@ class Checking:
             patch=candidate.artifacts.patch,
         )
         try:
-            return await self.fleet.check(assignment)
+            return await self.runs.check(assignment)
         except Fenced:
             raise
         except FleetError as error:

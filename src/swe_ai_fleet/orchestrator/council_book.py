@@ -18,8 +18,8 @@ from swe_ai_fleet.orchestrator.councils import adopted, agent_name, council_name
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
 MAX_COUNCIL_BYTES = 512 * 1024
-_TRIES = 30
-_PAUSE_SECONDS = 0.02
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ class CouncilBook:
     ) -> T:
         """Apply a change to what the store has now, again where somebody else was faster; None stores nothing."""
         key = _key(tenant, role)
-        for attempt in range(_TRIES):
+        for _ in range(_TRIES):
             entry = await self._store.get(key)
             record, told = change(_record(entry))
             if record is None:
@@ -194,7 +194,7 @@ class CouncilBook:
             try:
                 await self._store.put(key, data, revision=entry.revision if entry else 0)
             except Fenced:
-                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS * (attempt + 1)))  # noqa: S311
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311
                 continue
             return told
         raise Unavailable(f"the council of {role} is being changed by others all the time", hint="try again")

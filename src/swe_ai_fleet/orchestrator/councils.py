@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.candidate import Assignment, Perspective
 from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, DEFAULT_AGENTS, DEFAULT_ROUNDS, PinnedRepository, Role, Task
 
 TEMPERATURE = "temperature"
@@ -86,6 +89,18 @@ def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
             name = member.agent_id if turn == 1 else f"{member.agent_id}-seat{turn}"
             found.append(Seat(number=len(found) + 1, agent_id=name, member=member))
     return tuple(found)
+
+
+def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
+    """For how many executions each agent of a role's council works now, by its id."""
+    counts: Counter[str] = Counter()
+    for state in states:
+        if state.task.role is not role or state.council is None or state.status is not ExecutionStatus.IN_PROGRESS:
+            continue
+        lost = {name for name, agent in state.agents.items() if agent.status == "lost"}
+        sitting = seats(seated(state.task, state.council), state.council)
+        counts.update({seat.member.agent_id for seat in sitting if seat.agent_id not in lost | state.candidates.keys()})
+    return counts
 
 
 def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:

@@ -81,7 +81,7 @@ class Deliberation:
         self._checking = Checking(
             task=self.task,
             repository=self.repository,
-            fleet=self.runs.fleet,
+            runs=self.runs,
             journal=self.journal,
             known=self.known,
         )

@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import structlog
+
 from swe_ai_fleet.domain.event import ApprovalAwaited, CancelRequested, ExecutionStarted, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.drive import Drive
@@ -19,10 +21,16 @@ POLL_SECONDS = 1.0
 HEAD_START_SECONDS = 1.0
 """The replica that accepted an execution begins it, unless it has no room; the others leave it so long."""
 AGAIN_SECONDS = 3.0
-"""After a drive has ended, its execution is looked at again: by then the projection knows what the drive wrote."""
+"""After a drive has ended, its execution is looked at again: by then the projection knows what the drive wrote.
+
+Twice as long each time that it turns out not to be over.
+"""
+_MOST_DOUBLINGS = 6
 
 _NEWS = (ExecutionStarted, CancelRequested, ApprovalAwaited)
 """What may give the dispatcher something to do."""
+
+_log = structlog.get_logger()
 
 
 class Dispatcher:
@@ -49,6 +57,7 @@ class Dispatcher:
         self._max_executions = max_executions
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._not_before: dict[str, float] = {}
+        self._tries: dict[str, int] = {}
         self._served: dict[Caller, float] = {}
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
@@ -93,7 +102,11 @@ class Dispatcher:
     async def _look(self) -> None:
         while True:
             self._news.clear()
-            self._take()
+            try:
+                self._take()
+            except Exception:  # noqa: BLE001 - the edge of a background task
+                # Without this loop nothing would be driven any more; what is at fault is looked at again in a moment.
+                _log.exception("the dispatcher met a fault of ours")
             try:
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._news.wait()
@@ -140,9 +153,14 @@ class Dispatcher:
         execution_id, drive = state.execution_id, self._make(state)
         work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
         self._drives[execution_id] = (drive, work)
-        work.add_done_callback(lambda _: self._ended(execution_id))
+        work.add_done_callback(lambda ended: self._ended(execution_id, ended))
 
-    def _ended(self, execution_id: str) -> None:
+    def _ended(self, execution_id: str, work: asyncio.Task[None]) -> None:
         del self._drives[execution_id]
-        self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS
+        fault = None if work.cancelled() else work.exception()
+        if fault is not None:
+            _log.error("a drive met a fault of ours", execution_id=execution_id, exc_info=fault)
+        tries = self._tries.get(execution_id, 0)
+        self._tries[execution_id] = tries + 1
+        self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS * 2 ** min(tries, _MOST_DOUBLINGS)
         self._news.set()

@@ -29,7 +29,7 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Deliberation, Verdict
 from swe_ai_fleet.orchestrator.orchestrate import Delivering
 from swe_ai_fleet.orchestrator.results import execution_result
-from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, ResultBus, WorkspaceProvider
+from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, Repositories, ResultBus
 
 _log = structlog.get_logger()
 
@@ -47,7 +47,7 @@ class Surroundings:
     blobs: BlobStore
     results: ResultBus
     fleet: Fleet
-    workspaces: WorkspaceProvider
+    workspaces: Repositories
     model: ChatModel
     owner: str
     pauses: Sequence[float] = PAUSES

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.approval import ApprovalResolution
+from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
@@ -22,6 +23,8 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.approvals import check_resolution, check_same, chosen, control
+from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.councils import seated
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
@@ -75,6 +78,7 @@ class Executions:
         access: What tools may use; a task that asks for more is refused.
         profiles: The model profiles there are.
         priced: Whether models have prices; without them no task can be limited by cost.
+        councils: Those of roles; None: agents are made for each task.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Executions:
         access: ToolAccess | None = None,
         profiles: Collection[str] = (),
         priced: bool = False,
+        councils: CouncilBook | None = None,
     ) -> None:
         self.projection = Projection(surroundings.log, self._heard)
         self._with = surroundings
@@ -94,7 +99,9 @@ class Executions:
         self._access = access or ToolAccess()
         self._profiles = frozenset(profiles)
         self._priced = priced
+        self._councils = councils
         self._accepting: dict[str, asyncio.Task[Submission]] = {}
+        self._deciding = asyncio.Lock()
         self._replicas = replicas or OnlyReplica(surroundings.owner)
         self._dispatcher = Dispatcher(
             self.projection,
@@ -126,12 +133,14 @@ class Executions:
         if known is not None:
             return _same(known, task)
         self._check_room(task)
+        council = await council_for(task, self._councils) if self._councils is not None else None
+        self._check(seated(task, council).validated(max_agents=self._room.agents))
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
         await self._with.model.ping()
         while task.execution_id in self._accepting:
             await asyncio.wait([self._accepting[task.execution_id]])
         # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
-        accepting = asyncio.create_task(self._accept(task, repository), name=f"accept {task.execution_id}")
+        accepting = asyncio.create_task(self._accept(task, repository, council), name=f"accept {task.execution_id}")
         self._accepting[task.execution_id] = accepting
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(accepting)
@@ -160,10 +169,15 @@ class Executions:
                     "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit tokens"
                 )
 
-    async def _accept(self, task: Task, repository: PinnedRepository) -> Submission:
-        """The one publish that accepts; whoever comes second finds the first one's event."""
+    async def _accept(self, task: Task, repository: PinnedRepository, council: Council | None) -> Submission:
+        """The one publish that accepts; whoever comes second finds the first one's event.
+
+        The task is stored as its council carries it out; what was asked for tells a repeated request.
+        """
         writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
-        started = ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint())
+        started = ExecutionStarted(
+            task=seated(task, council), repository=repository, fingerprint=task.fingerprint(), council=council
+        )
         try:
             async with self._log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
@@ -235,6 +249,10 @@ class Executions:
         InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed.
         """
         check_resolution(resolution)
+        async with self._deciding:
+            return await self._resolve(tenant, execution_id, resolution)
+
+    async def _resolve(self, tenant: str, execution_id: str, resolution: ApprovalResolution) -> ExecutionState:
         state = await self.get(tenant, execution_id)
         request = chosen(state, resolution.approval_id)
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())

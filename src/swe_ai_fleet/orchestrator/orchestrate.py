@@ -1,61 +1,74 @@
-"""Delivery: the winner of a deliberation becomes a commit on a branch, and is checked once more where it stands."""
+"""An orchestration: a task solved, as a whole or in parts, and delivered."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
-from swe_ai_fleet.domain.candidate import Candidate, CheckAssignment, CheckReport, Delivered
-from swe_ai_fleet.domain.event import WinnerDelivered
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.ports import BlobStore, Fleet, Journal, WorkspaceProvider
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.deliberate import Verdict
+from swe_ai_fleet.orchestrator.delivering import Delivering
+from swe_ai_fleet.orchestrator.endings import Ending, stands, without_winner
+from swe_ai_fleet.orchestrator.subtasks import ChildEnd, SplitTask, SubmitChild
+from swe_ai_fleet.ports import BlobStore, Journal, Repositories
 
-SUBJECT_LENGTH = 72
+__all__ = ["ChildEnd", "Delivering", "Orchestration", "SubmitChild"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivering:
-    """Brings winners to their target repositories."""
+class Orchestration:
+    """One orchestration under way.
 
-    workspaces: WorkspaceProvider
+    Args:
+        task: What is to be done.
+        repository: Where it begins.
+        runs: Where agents and checks run.
+        journal: The execution's own.
+        workspaces: Merges and delivers.
+        blobs: Has patches and bundles.
+        deliberate: Solves the task as a whole.
+        submit: Hands in a subtask's task to start from a pinned commit; the same task again is the same execution.
+        ended: Waits for the end of an execution.
+        known: What an earlier driver left; nothing in it is done again.
+    """
+
+    task: Task
+    repository: PinnedRepository
+    runs: AgentRuns
+    journal: Journal
+    workspaces: Repositories
     blobs: BlobStore
-    fleet: Fleet
+    deliberate: Callable[[], Awaitable[Verdict]]
+    submit: SubmitChild
+    ended: ChildEnd
+    known: ExecutionState | None = None
 
-    async def deliver(
-        self, task: Task, repository: PinnedRepository, winner: Candidate, journal: Journal
-    ) -> tuple[Delivered, CheckReport]:
-        """Commit the winner, run the checks on the delivered commit, record both.
-
-        Raises PatchRejected, PreconditionFailed (the branch is taken or checked out), Unavailable.
-        """
-        patch = winner.artifacts.patch
-        content = await self.blobs.get(patch) if patch else b""
-        delivery = replace(
-            task.delivery,
-            branch=task.delivery.branch or f"fleet/{task.task_id}",
-            message=task.delivery.message or commit_message(task, winner),
-        )
-        delivered = await self.workspaces.deliver(task.execution_id, repository, content, delivery)
-        report = await self.fleet.check(
-            CheckAssignment(
-                execution_id=task.execution_id,
-                candidate_id=winner.candidate_id,
-                task=task,
-                repository=replace(repository, commit=delivered.commit_sha),
-            )
-        )
-        await journal.append(WinnerDelivered(delivered=delivered, report=report))
-        return delivered, report
-
-
-def commit_message(task: Task, winner: Candidate) -> str:
-    """The task's first line as subject, the agent's summary as body, and trailers that lead back to the execution."""
-    subject = task.description.strip().splitlines()[0]
-    if len(subject) > SUBJECT_LENGTH:
-        subject = subject[: SUBJECT_LENGTH - 1].rstrip() + "…"
-    trailers = (
-        f"Fleet-Task: {task.task_id}",
-        f"Fleet-Execution: {task.execution_id}",
-        f"Fleet-Agent: {winner.agent_id}",
-        f"Fleet-Audit-Head: {winner.audit_head}",
-    )
-    return "\n\n".join(part for part in (subject, winner.summary.strip()[:4000], "\n".join(trailers)) if part) + "\n"
+    async def run(self) -> Ending:
+        """Carry it out to its ending. Raises FleetError for what ends it without one, Fenced."""
+        if self.task.derive_subtasks:
+            return await SplitTask(
+                task=self.task,
+                repository=self.repository,
+                runs=self.runs,
+                journal=self.journal,
+                workspaces=self.workspaces,
+                blobs=self.blobs,
+                submit=self.submit,
+                ended=self.ended,
+                known=self.known,
+            ).run()
+        verdict = await self.deliberate()
+        winner = verdict.winner
+        if winner is None:
+            return without_winner(verdict)
+        report = self.known.delivery_report if self.known else None
+        if report is None:
+            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, fleet=self.runs.fleet)
+            _, report = await delivering.deliver(self.task, self.repository, winner, self.journal)
+        if not stands(report):
+            error = "the checks failed on the delivered branch though they had passed on the candidate"
+            return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
+        return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)

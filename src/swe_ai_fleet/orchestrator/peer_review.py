@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckReport, ReviewAssignment, Revision
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
@@ -228,8 +229,9 @@ def pairs(
 ) -> list[tuple[str, str]]:
     """(subject, reviewer) for each review of a round: up to `PEERS` others for each subject.
 
-    The authors sit in a ring; a candidate goes to those who sit behind its author, whoever has reviewed least first, so
-    that all review about as much. With each `turn` it goes further along. Who wrote the same diff does not review it.
+    The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
+    review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
+    whoever has his share passes it on as long as somebody else is left.
 
     Args:
         authors: Everybody, in a fixed order.
@@ -238,12 +240,12 @@ def pairs(
         turn: Counts the rounds before this one.
     """
     load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
+    share = ceil(len(subjects) * min(PEERS, len(authors) - 1) / len(authors))
     for subject in subjects:
         at = authors.index(subject)
-        ring = [*authors[at + 1 :], *authors[:at]]
-        others = [author for author in ring if diffs[author] != diffs[subject]]
+        others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
         start = turn * PEERS % len(others) if others else 0
-        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one])[:PEERS]:
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda one: load[one] >= share)[:PEERS]:
             load[reviewer] += 1
             chosen.append((subject, reviewer))
     return chosen

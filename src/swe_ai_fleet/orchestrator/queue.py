@@ -49,8 +49,10 @@ class Waiting:
         The limit is what keeps a long backlog from growing older than everybody else's urgent work: at the top, callers
         take turns whatever they waited.
         """
-        waited = max(0.0, now - self.accepted_at)
-        return max(self.priority, min(MAX_PRIORITY, self.priority + int(waited // aging_seconds)))
+        waited = now - self.accepted_at
+        if waited < aging_seconds or self.priority >= MAX_PRIORITY:
+            return self.priority
+        return min(MAX_PRIORITY, self.priority + int(waited // aging_seconds))
 
 
 def next_up(
@@ -80,10 +82,12 @@ def next_up(
         aging_seconds: How long a wait is worth one level.
     """
     turns = served or {}
+    never = float("-inf")
 
     def key(one: Waiting) -> tuple[int, int, float, float, str]:
-        last = turns.get(one.by, float("-inf"))
-        return -one.level(now, aging_seconds), running.get(one.by, 0), last, one.accepted_at, one.execution_id
+        by = one.by
+        level = one.level(now, aging_seconds)
+        return -level, running.get(by, 0), turns.get(by, never), one.accepted_at, one.execution_id
 
     return min(waiting, key=key, default=None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 PLANNER = "planner"
+_MERGE = "merge-"
+_SHORT_COMMIT = 12
 
 
 def revision_run(author_id: str, round_number: int) -> str:
@@ -18,3 +20,13 @@ def review_run(reviewer_id: str, candidate_id: str, round_number: int) -> str:
 def judge_run(judge_id: str) -> str:
     """The run in which a judge votes."""
     return f"{judge_id}-judges"
+
+
+def merge_run(subtask_id: str, head: str) -> str:
+    """The run in which an agent resolves what a subtask conflicts with, on that head of the integration branch."""
+    return f"{_MERGE}{subtask_id}-{head[:_SHORT_COMMIT]}"
+
+
+def is_merge_run(agent_id: str) -> bool:
+    """Whether a run resolves a conflict."""
+    return agent_id.startswith(_MERGE)

@@ -186,7 +186,7 @@ def standings(
     valid = [vote for vote in cast if _valid(vote, places)]
     places = [_voted(_reviewed(place, said), cast, valid) for place in places]
     accepted = [place for place in places if place.accepted]
-    decides = bool(cast) and all(vote.judge_id == ARCHITECT for vote in cast)
+    decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
         Part.EVIDENCE: True,
         Part.AGREEMENT: any(place.others for place in accepted),

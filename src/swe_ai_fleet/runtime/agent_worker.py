@@ -12,6 +12,7 @@ from swe_ai_fleet.agents.external_run import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
+from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.candidate import (
     Assignment,
     Candidate,
@@ -24,7 +25,7 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.orchestrator.checks import EvidenceGatherer
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.ports import Clone, WorkspaceProvider
 from swe_ai_fleet.runtime.councils import outside_agents
 from swe_ai_fleet.runtime.equipment import open_equipment
@@ -108,7 +109,13 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             approval_timeout_seconds=settings.approval_timeout_seconds,
             checkpoint_seconds=settings.checkpoint_seconds,
         )
-        evidence = EvidenceGatherer(workspaces=workspaces, blobs=log, access=equipment.access, mask=equipment.mask)
+        evidence = EvidenceGatherer(
+            workspaces=workspaces,
+            blobs=log,
+            access=equipment.access,
+            mask=equipment.mask,
+            rubric=RubricJudge(equipment=equipment),
+        )
         services = RunServices(
             equipment=equipment, log=log, blobs=log, audit_key=settings.audit_key.encode(), host=host
         )

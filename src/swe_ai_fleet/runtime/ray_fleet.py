@@ -86,15 +86,8 @@ class RayFleet:
         return from_json(Candidate, await self._call(lambda actor: actor.run_assignment.remote(to_json(assignment))))
 
     async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """One check on the least busy host. A host that dies takes the check along once; it runs again on another."""
-
-        def call(actor: Any) -> ObjectRef:
-            return actor.check.remote(to_json(assignment))
-
-        try:
-            return from_json(CheckReport, await self._call(call))
-        except AgentLost:
-            return from_json(CheckReport, await self._call(call))
+        """One check on the least busy host. Raises as `run` does."""
+        return from_json(CheckReport, await self._call(lambda actor: actor.check.remote(to_json(assignment))))
 
     async def review(self, assignment: ReviewAssignment) -> Critique:
         """One review on the least busy host. Raises as `run` does."""

@@ -39,6 +39,7 @@ from swe_ai_fleet.domain.event import (
     WorkspaceCheckpointed,
     Writer,
 )
+from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
@@ -53,6 +54,8 @@ FAILED = CheckResult(
     kind=CheckKind.DRY_RUN, name="tests", passed=False, output="1 failed", exit_code=1, message="exit code 1"
 )
 DELIVERED_COMMIT = "d" * 40
+DRAFT = "draft"
+"""How commits of unfinished merges begin."""
 
 
 class Storage(EventLog, BlobStore, Protocol):
@@ -287,15 +290,20 @@ class ScriptedFleet:
 
 @dataclass(kw_only=True)
 class ScriptedWorkspaces:
-    """A `WorkspaceProvider` that pins whatever it is given and delivers onto one commit.
+    """`Repositories` that pin whatever they are given and deliver onto one commit; merges are lists of patches.
 
     Args:
         faults: Raised when a repository with this ref is pinned.
         delivery_fault: Raised instead of a delivery.
+        conflicts: The files in which a patch conflicts with whatever was merged before it.
     """
 
     faults: Mapping[str, FleetError] = field(default_factory=dict[str, FleetError])
     delivery_fault: FleetError | None = None
+    conflicts: Mapping[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
+    merges: list[MergeRequest] = field(default_factory=list[MergeRequest])
+    merged: dict[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
+    branches: dict[str, str] = field(default_factory=dict[str, str])
     deliveries: list[tuple[str, bytes, Delivery]] = field(default_factory=list[tuple[str, bytes, Delivery]])
     released: list[str] = field(default_factory=list[str])
 
@@ -328,6 +336,38 @@ class ScriptedWorkspaces:
         if made not in self.deliveries:
             self.deliveries.append(made)
         return Delivered(commit_sha=DELIVERED_COMMIT, branch=delivery.branch, pushed=delivery.push)
+
+    async def merge(self, request: MergeRequest) -> Merge:
+        """A commit named after the patches that lead to it. Doing it again makes the same one."""
+        self.merges.append(request)
+        before = self.merged.get(request.head.commit, ())
+        # A draft has the patch that it is a draft of at its end.
+        unfinished = self.merged.get(request.base.commit, ())[len(before) :] if request.base != request.head else ()
+        drafted = unfinished if request.base.commit.startswith(DRAFT) else ()
+        if (not request.patch and not drafted) or request.patch in before:
+            return Merge(commit=request.head.commit, bundle=b"")
+        patches = (*before, *drafted, request.patch)
+        files = self.conflicts.get(request.patch, ()) if before and not drafted else ()
+        digest = hashlib.sha1(b"\0".join((request.since.encode(), *patches)), usedforsecurity=False).hexdigest()
+        commit = f"{DRAFT}{digest}"[:40] if files else digest
+        self.merged[commit] = patches
+        report = f"CONFLICT in {', '.join(files)}" if files else ""
+        return Merge(commit=commit, bundle=f"bundle of {commit}".encode(), conflicts=files, report=report)
+
+    async def publish(
+        self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
+    ) -> Delivered:
+        """Remember where the branch stands. Doing it again changes nothing."""
+        if self.delivery_fault is not None:
+            raise self.delivery_fault
+        if self.branches.setdefault(delivery.branch, repository.commit) != repository.commit:
+            raise PreconditionFailed(f"branch {delivery.branch} exists with other content", field="delivery.branch")
+        return Delivered(commit_sha=repository.commit, branch=delivery.branch, pushed=delivery.push)
+
+    async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
+        """The patches that lead to a commit from a base."""
+        patches = self.merged.get(repository.commit, ())[len(self.merged.get(base, ())) :]
+        return Exported(patch=b"".join(patches), bundle=f"bundle of {repository.commit}".encode())
 
     async def release(self, execution_id: str) -> None:
         """Remember that the execution is over."""

@@ -181,7 +181,7 @@ COMPONENT_STATE_DEGRADED: ComponentState
 COMPONENT_STATE_DOWN: ComponentState
 
 class DeliberateRequest(_message.Message):
-    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k")
+    __slots__ = ("task_id", "task_description", "role", "constraints", "rounds", "num_agents", "repo", "context", "model_profile", "approval", "enable_tools", "planning_mode", "environment", "memory", "tools", "attempt", "priority", "architect_top_k", "enable_peer_review")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +200,7 @@ class DeliberateRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     ARCHITECT_TOP_K_FIELD_NUMBER: _ClassVar[int]
+    ENABLE_PEER_REVIEW_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_description: str
     role: str
@@ -218,7 +219,8 @@ class DeliberateRequest(_message.Message):
     attempt: int
     priority: int
     architect_top_k: int
-    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ...) -> None: ...
+    enable_peer_review: bool
+    def __init__(self, task_id: _Optional[str] = ..., task_description: _Optional[str] = ..., role: _Optional[str] = ..., constraints: _Optional[_Union[TaskConstraints, _Mapping]] = ..., rounds: _Optional[int] = ..., num_agents: _Optional[int] = ..., repo: _Optional[_Union[RepoRef, _Mapping]] = ..., context: _Optional[str] = ..., model_profile: _Optional[str] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ..., enable_tools: _Optional[bool] = ..., planning_mode: _Optional[_Union[PlanningMode, str]] = ..., environment: _Optional[_Union[EnvironmentSpec, _Mapping]] = ..., memory: _Optional[_Union[MemoryOptions, _Mapping]] = ..., tools: _Optional[_Iterable[str]] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., architect_top_k: _Optional[int] = ..., enable_peer_review: _Optional[bool] = ...) -> None: ...
 
 class DeliberateResponse(_message.Message):
     __slots__ = ("task_id", "results", "winner_id", "duration_ms", "metadata", "execution_id", "status", "audit_head", "usage")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from swe_ai_fleet.agents.outside_agent import AgentFault
@@ -15,12 +16,22 @@ MAX_ADDRESSES = 4
 _METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
 
 
-async def target_of(endpoint: AgentEndpoint, rules: EndpointRules) -> str:
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a host; raises OSError or UnicodeError where it has none."""
+
+
+async def system_resolve(host: str, port: int) -> Sequence[str]:
+    """What this machine's resolver says."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(each[4][0]) for each in found]
+
+
+async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolve: Resolve = system_resolve) -> str:
     """The endpoint's addresses as gRPC takes them, each of them allowed. Raises AgentFault.
 
     A name is resolved once, here, so that the addresses that were judged are the ones that are called.
     """
-    addresses = await _addresses(endpoint)
+    addresses = await _addresses(endpoint, resolve)
     named = rules.names(endpoint)
     for address in addresses:
         if not (is_public(address) or (named and (endpoint.is_address or not _is_guarded(address)))):
@@ -34,19 +45,18 @@ async def target_of(endpoint: AgentEndpoint, rules: EndpointRules) -> str:
     return f"{'ipv6' if ':' in addresses[0] else 'ipv4'}:{','.join(places)}"
 
 
-async def _addresses(endpoint: AgentEndpoint) -> list[str]:
+async def _addresses(endpoint: AgentEndpoint, resolve: Resolve) -> Sequence[str]:
     """The host's addresses of one family, IPv4 first."""
     if endpoint.is_address:
         return [endpoint.host]
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        found = tuple(dict.fromkeys(await resolve(endpoint.host, endpoint.port)))
     except (OSError, UnicodeError) as error:
         raise AgentFault(f"the host of the agent at {endpoint} cannot be resolved: {error}") from None
-    for family in (socket.AF_INET, socket.AF_INET6):
-        addresses = list(dict.fromkeys(str(each[4][0]) for each in found if each[0] == family))
-        if addresses:
-            return addresses[:MAX_ADDRESSES]
-    raise AgentFault(f"the host of the agent at {endpoint} has no address")
+    addresses = [each for each in found if ":" not in each] or found
+    if not addresses:
+        raise AgentFault(f"the host of the agent at {endpoint} has no address")
+    return addresses[:MAX_ADDRESSES]
 
 
 def _is_guarded(text: str) -> bool:

@@ -24,6 +24,7 @@ PROTOCOL_VERSION = 1
 DESCRIBE_SECONDS = 10.0
 MAX_MESSAGE_BYTES = MAX_PATCH_BYTES + 1024 * 1024
 _DETAILS_CHARS = 500
+_TOO_LARGE = "message larger than max"
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
@@ -111,7 +112,8 @@ def _explained(place: AgentEndpoint) -> Generator[None]:
     except grpc.aio.AioRpcError as error:
         code = error.code()
         words = (error.details() or "")[:_DETAILS_CHARS]
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        # gRPC itself says that of a message over the limit, which is no smaller the next time.
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in words:
             raise AgentBusy(f"the agent at {place} is busy: {words}") from None
         if code is grpc.StatusCode.UNAVAILABLE:
             raise AgentFault(f"the agent at {place} cannot be reached, or went away: {words}") from None

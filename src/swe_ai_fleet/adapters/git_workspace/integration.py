@@ -18,11 +18,8 @@ from swe_ai_fleet.adapters.git_workspace.local import identity
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
+from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
 
-OURS = "integration"
-THEIRS = "subtask"
-"""What conflict markers call the two sides."""
 MAX_SIDE_BYTES = 1024 * 1024
 MAX_SHOWN_FILES = 50
 _MERGE_TIMEOUT_SECONDS = 600.0
@@ -76,14 +73,15 @@ class Integrations:
                 theirs=await self._side(layout, common, theirs, merged.conflicts),
             )
 
-    async def export(self, seed: Path, since: str, branch: str) -> Exported:
+    async def export(self, seed: Path, base: str, branch: str, since: str) -> Exported:
         """The seed's commit as a patch, and as a bundle with a branch. Raises ResourceExhausted, PreconditionFailed."""
         async with self._repository(seed) as layout:
-            if not await self._is_ancestor(layout, since, seed.name):
-                raise PreconditionFailed(f"{seed.name[:12]} does not build on {since[:12]}", field="repo")
+            for earlier in (base, since):
+                if not await self._is_ancestor(layout, earlier, seed.name):
+                    raise PreconditionFailed(f"{seed.name[:12]} does not build on {earlier[:12]}", field="repo")
             await self._git.run("update-ref", f"refs/heads/{branch}", seed.name, layout=layout)
             return Exported(
-                patch=await self._diff(layout, since, seed.name),
+                patch=await self._diff(layout, base, seed.name),
                 bundle=await make_bundle(self._git, layout, f"refs/heads/{branch}", since),
             )
 

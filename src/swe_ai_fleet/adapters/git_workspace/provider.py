@@ -189,13 +189,13 @@ class GitWorkspaceProvider:
         target = await self._local.find(location)
         return await self._deliveries.publish_local(target, repository.commit, seed, since, delivery)
 
-    async def export(self, repository: PinnedRepository, since: str, branch: str) -> Exported:
-        """What a pinned commit adds to an earlier one, as a patch, and as a bundle with a branch of that name.
+    async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
+        """What a pinned commit adds: to `base` as a patch, to `since` (empty: the base) as a bundle with a branch.
 
         Raises InvalidRequest (no branch name), PreconditionFailed, ResourceExhausted (too large).
         """
         check_branch(branch, field="delivery.branch")
-        return await self._integrations.export(await self._origins.seed(repository), since, branch)
+        return await self._integrations.export(await self._origins.seed(repository), base, branch, since or base)
 
     async def warm(self) -> None:
         """Prepare what every environment of this node shares, so that the first task does not wait for it."""

@@ -42,7 +42,7 @@ def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vio
     """
     changed = {PurePosixPath(name).name for file in patch.files for name in (file.path, file.old_path)}
     generated = {file.path: header for file in patch.files if (header := _header(file, text_of))}
-    causes = {path for path in patch.paths if path not in generated and not is_test(path) and not is_document(path)}
+    causes = {path for path in patch.paths if path not in generated and _may_be_source(path)}
     for file in patch.files:
         if file.is_deleted:
             continue
@@ -56,6 +56,10 @@ def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vio
             named = set(_FILE_NAME.findall(header)) - {PurePosixPath(file.path).name}
             if not (named & changed or causes):
                 yield _warning(Concern.GENERATED, file, "a file that says it is generated changes without its source")
+
+
+def _may_be_source(path: str) -> bool:
+    return not (is_test(path) or is_document(path) or is_lock(path) or _sources_of_code(path))
 
 
 def _header(file: FilePatch, text_of: Callable[[str], str]) -> str:

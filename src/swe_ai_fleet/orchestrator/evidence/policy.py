@@ -88,7 +88,9 @@ def _of_file(file: FilePatch, task: Task) -> Iterator[Violation]:
     if file.is_binary and not file.is_deleted:
         yield Violation(concern=Concern.BINARIES, path=path, text="is a binary file")
     if file.mode not in _MODES:
-        yield Violation(concern=Concern.MODES, path=path, text=f"has the mode {file.mode[:10]!r}, which git never gives")
+        yield Violation(
+            concern=Concern.MODES, path=path, text=f"has the mode {file.mode[:10]!r}, which git never gives"
+        )
     if file.mode == _LINK and _leads_outside(file):
         text = "is a symbolic link that leads outside the repository"
         yield Violation(concern=Concern.LINKS, path=path, text=text, required=False)

@@ -33,10 +33,14 @@ _NAME = (
     r"(?i:(?:api|secret|private|access|auth|encryption|signing|master|client|account)[_-]?key"
     r"|token|secret|passw(?:or)?d|passphrase|credential)s?"
 )
-_ASSIGNED = re.compile(_NAME + r"""["'\]]{0,2}\s{0,3}(?::\s{0,3}\w{1,30}\s{0,3})?(?::=|=>|=|:)\s{0,3}["']([^"'\s]{16,200})["']""")
+_ASSIGNED = re.compile(
+    _NAME + r"""["'\]]{0,2}\s{0,3}(?::\s{0,3}\w{1,30}\s{0,3})?(?::=|=>|=|:)\s{0,3}["']([^"'\s]{16,200})["']"""
+)
 _LISTED = re.compile(_NAME + r"\s{0,3}[=:]\s{0,3}([^\s\"'#]{16,200})[ \t\r]*$", re.M)
 _LISTING_SUFFIXES = (".env", ".ini", ".cfg", ".conf", ".properties", ".yml", ".yaml", ".toml", ".sh", ".envrc")
-_PLACEHOLDER = re.compile(r"(?i)example|sample|dummy|fake|placeholder|change.?me|your|xxxx|redacted|masked|[<>{}$%*()]|://")
+_PLACEHOLDER = re.compile(
+    r"(?i)example|sample|dummy|fake|placeholder|change.?me|your|xxxx|redacted|masked|[<>{}$%*()]|://"
+)
 _IDENTIFIER = re.compile(r"[A-Za-z]+\d{0,4}(?:[_.:/@-]+(?:[A-Za-z]+\d{0,4}|\d{1,4}))*")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _LEAST_BITS = 3.0

@@ -29,8 +29,8 @@ _SECTIONS = re.compile(r"flake8|mypy.*|tool:pytest|pytest|coverage:.*|pycodestyl
 _PACKAGE_KEYS = ("jest", "vitest", "mocha", "ava", "nyc", "c8", "eslintConfig", "eslintIgnore")
 _HOOK = re.compile(r"\s*(?:async\s+)?def pytest_|.*\bautouse\b|\s*(?:collect_ignore|pytest_plugins)")
 _SILENCERS = re.compile(
-    r"#\s*(?:noqa\b|type:\s*ignore|pyright:\s*(?:ignore|basic)|mypy:\s*ignore|pylint:\s*disable|pragma:\s*no cover|nosec\b|"
-    r"ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
+    r"#\s*(?:noqa\b|type:\s*ignore|pyright:\s*(?:ignore|basic)|mypy:\s*ignore|pylint:\s*disable|pragma:\s*no cover|"
+    r"nosec\b|ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
     r"\b(?:istanbul|c8|v8) ignore\b|#!?\[allow\("
 )
 _NAMED = 3
@@ -111,7 +111,11 @@ def _of_package(text: str) -> Mapping[str, object]:
     named = cast("dict[str, object]", scripts) if isinstance(scripts, dict) else {}
     return {
         **{key: package[key] for key in _PACKAGE_KEYS if key in package},
-        **{f"the script {name}": line for name, line in named.items() if re.match(r"(?:pre|post)?(?:test|lint)\b", name)},
+        **{
+            f"the script {name}": line
+            for name, line in named.items()
+            if re.match(r"(?:pre|post)?(?:test|lint)\b", name)
+        },
     }
 
 

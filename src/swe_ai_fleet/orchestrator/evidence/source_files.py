@@ -6,7 +6,9 @@ import re
 from pathlib import PurePosixPath
 
 _TEST_DIRECTORIES = frozenset({"test", "tests", "__tests__", "spec", "specs", "testdata", "fixtures"})
-_TEST_NAMES = re.compile(r"test_.+\.py|.+_test\.py|tests\.py|conftest\.py|.+_test\.go|.+[.-](?:test|spec)\.[cm]?[jt]sx?")
+_TEST_NAMES = re.compile(
+    r"test_.+\.py|.+_test\.py|tests\.py|conftest\.py|.+_test\.go|.+[.-](?:test|spec)\.[cm]?[jt]sx?"
+)
 _DOCUMENTS = (".md", ".rst", ".txt", ".adoc", ".ipynb")
 _LANGUAGES = {
     **dict.fromkeys((".py", ".pyi"), "python"),

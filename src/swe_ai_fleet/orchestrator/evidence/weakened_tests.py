@@ -102,7 +102,7 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
         fresh = come[file.path] - sum(gone.values(), Counter[str]())
         if lost:
             yield _lost(file, lost, fresh)
-        else:
+        elif not gone[file.path]:  # those that moved took their assertions along
             yield from _fewer_assertions(file, dialect)
         yield from _switched_off(file, before, after)
 
@@ -121,15 +121,15 @@ def _switched_off(file: FilePatch, before: _Side, after: _Side) -> Iterator[Viol
     known = {*before.names, *before.groups}
     for name, line in after.skipped.items():
         if name in known and name not in before.skipped:
-            yield Violation(concern=Concern.TESTS, path=file.path, line=line, text=f"switches the test {name[:200]} off")
+            yield Violation(
+                concern=Concern.TESTS, path=file.path, line=line, text=f"switches the test {name[:200]} off"
+            )
     for line in after.ownerless:
         yield Violation(concern=Concern.TESTS, path=file.path, line=line, text="switches tests off")
 
 
 def _fewer_assertions(file: FilePatch, dialect: _Dialect) -> Iterator[Violation]:
-    removed, added = (
-        sum(1 for line in file.lines(sign) if dialect.assertion.match(line.text)) for sign in ("-", "+")
-    )
+    removed, added = (sum(1 for line in file.lines(sign) if dialect.assertion.match(line.text)) for sign in ("-", "+"))
     if removed > added:
         line = next(line.number for line in file.lines("-") if dialect.assertion.match(line.text))
         text = f"{removed} assertions go and {added} come"

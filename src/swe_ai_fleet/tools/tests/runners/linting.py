@@ -22,7 +22,9 @@ _REASON_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class Linted:
+    """What one linter said; `failure` is why it could not be run to its end."""
+
     findings: list[Finding]
     failure: str = ""
     truncated: bool = False
@@ -39,7 +41,7 @@ async def lint(
     runs = linters(inventory, paths, workspace.environment.lint_command, scratch)
     if not runs:
         raise ToolFailure("no linter is configured for these files; use shell_run_command to run one")
-    said = [await _run(run, workspace, inventory, timeout_seconds) for run in runs]
+    said = [await run_linter(run, workspace, inventory, timeout_seconds) for run in runs]
     found = [finding for part in said for finding in part.findings if concerns(finding, paths)]
     failures = [part.failure for part in said if part.failure]
     return _told(
@@ -51,7 +53,8 @@ async def lint(
     )
 
 
-async def _run(run: Lint, workspace: Workspace, inventory: Inventory, timeout_seconds: float) -> _Said:
+async def run_linter(run: Lint, workspace: Workspace, inventory: Inventory, timeout_seconds: float) -> Linted:
+    """Run one linter; a failure is a value."""
     command = Command(
         argv=run.argv,
         cwd=run.cwd,
@@ -65,13 +68,13 @@ async def _run(run: Lint, workspace: Workspace, inventory: Inventory, timeout_se
     text, truncated = result.stdout.text(), result.stdout.elided > 0
     findings = await asyncio.to_thread(run.parse, text, workspace.mount, run.cwd)
     if not result.timed_out and (findings or result.ok):
-        return _Said(findings=findings or [], truncated=truncated)
+        return Linted(findings=findings or [], truncated=truncated)
     place = "" if run.cwd == "." else f" in {run.cwd}"
     if result.exit_code == 127:
-        return _Said(findings=[], failure=f"{run.name}{place} is not installed in this workspace's environment.")
+        return Linted(findings=[], failure=f"{run.name}{place} is not installed in this workspace's environment.")
     why = "its time was up" if result.timed_out else f"exit code {result.exit_code}"
     words = (result.stderr.text().strip() or text.strip())[-_REASON_CHARS:]
-    return _Said(findings=findings or [], failure=f"{run.name}{place} failed ({why}): {words}", truncated=truncated)
+    return Linted(findings=findings or [], failure=f"{run.name}{place} failed ({why}): {words}", truncated=truncated)
 
 
 def _told(found: list[Finding], failures: list[str], ran: str, *, none_ran: bool, truncated: bool) -> ToolResult:

@@ -1,0 +1,164 @@
+"""Councils on the wire: created, listed, deleted; agents that join and leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator import requests, responses
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.councils import at_work, council_name
+
+_CONFIG_FIELDS = {
+    "rounds": "config.deliberation_rounds",
+    "model_profile": "config.model_profile",
+    "agent_type": "config.agent_type",
+    "custom_params": "config.custom_params",
+}
+_AGENT_FIELDS = {
+    "model_profile": "capabilities.model_profile",
+    "max_concurrent_tasks": "capabilities.max_concurrent_tasks",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Councils:
+    """Carries out the five calls about councils.
+
+    Attributes:
+        book: Where councils are kept.
+        states: All executions of a tenant, as far as they are known here.
+        models: The model of each profile; the empty name is the default's.
+    """
+
+    book: CouncilBook
+    states: Callable[[str], Sequence[ExecutionState]]
+    models: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    async def create(self, request: pb.CreateCouncilRequest) -> pb.CreateCouncilResponse:
+        requests.check_values(request)
+        config = request.config
+        role = _role(request.role)
+        settings = Council(
+            council_id=council_name(role),
+            role=role,
+            members=(),
+            rounds=config.deliberation_rounds,
+            peer_review=config.enable_peer_review if request.HasField("config") else True,
+            model_profile=config.model_profile,
+            agent_type=config.agent_type,
+            custom_params=dict(config.custom_params),
+        )
+        with _named(_CONFIG_FIELDS):
+            council = await self.book.create(DEFAULT_TENANT, settings, num_agents=request.num_agents)
+        return pb.CreateCouncilResponse(
+            council_id=council.council_id,
+            agents_created=len(council.members),
+            agent_ids=[member.agent_id for member in council.members],
+        )
+
+    async def list(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
+        requests.check_values(request)
+        role = _role(request.role_filter, field="role_filter") if request.role_filter else None
+        councils = await self.book.list(DEFAULT_TENANT, role)
+        states = self.states(DEFAULT_TENANT)
+        return pb.ListCouncilsResponse(
+            councils=[self._info(each, at_work(states, each.role), agents=request.include_agents) for each in councils]
+        )
+
+    async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
+        requests.check_values(request)
+        role = _role(request.role)
+        deletion = await self.book.delete(DEFAULT_TENANT, role)
+        if deletion.council is None:
+            return pb.DeleteCouncilResponse(message=f"{role} has no council")
+        kind = "the default council" if deletion.was_default else "the council"
+        return pb.DeleteCouncilResponse(
+            success=True,
+            message=f"{kind} of {role} is deleted; agents are made for each of its tasks",
+            agents_removed=len(deletion.council.members),
+        )
+
+    async def register(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
+        requests.check_values(request)
+        role = _role(request.role)
+        given = request.capabilities
+        member = CouncilMember(
+            agent_id=request.agent_id,
+            model_profile=given.model_profile,
+            endpoint=request.endpoint,
+            max_concurrent_tasks=given.max_concurrent_tasks or 1,
+            supported_tasks=tuple(given.supported_tasks),
+            languages=tuple(given.languages),
+            metadata=dict(request.metadata),
+        )
+        with _named(_AGENT_FIELDS):
+            done = await self.book.register(DEFAULT_TENANT, role, member)
+        size = len(done.council.members)
+        message = f"{request.agent_id} {'is registered anew' if done.known else 'has joined'}; {size} in the council"
+        return pb.RegisterAgentResponse(success=True, message=message, council_id=done.council.council_id)
+
+    async def unregister(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
+        requests.check_values(request)
+        role = _role(request.role)
+        if not request.agent_id:
+            raise InvalidRequest("no agent id given", field="agent_id")
+        if await self.book.unregister(DEFAULT_TENANT, role, request.agent_id):
+            return pb.UnregisterAgentResponse(success=True, message="the agent has left; what it works for goes on")
+        return pb.UnregisterAgentResponse(message=f"no such agent in the council of {role}")
+
+    def _info(self, council: Council, working: Mapping[str, int], *, agents: bool) -> pb.CouncilInfo:
+        busy = bool(council.members) and all(working.get(each.agent_id) for each in council.members)
+        names = [name.strip() for name in council.model_profile.split(",")] or [""]
+        return pb.CouncilInfo(
+            council_id=council.council_id,
+            role=str(council.role),
+            num_agents=len(council.members),
+            agents=[_agent(each, working.get(each.agent_id, 0)) for each in council.members] if agents else [],
+            status="busy" if busy else "active" if council.members else "empty",
+            model=", ".join(filter(None, (self.models.get(name, "") for name in names))),
+        )
+
+
+def _agent(member: CouncilMember, running: int) -> pb.AgentInfo:
+    return pb.AgentInfo(
+        agent_id=member.agent_id,
+        capabilities=pb.AgentCapabilities(
+            supported_tasks=member.supported_tasks,
+            model_profile=member.model_profile,
+            max_concurrent_tasks=member.max_concurrent_tasks,
+            languages=member.languages,
+        ),
+        endpoint=member.endpoint,
+        metadata=member.metadata,
+        registered_at_ms=responses.milliseconds(member.registered_at),
+        running_tasks=running,
+    )
+
+
+def _role(text: str, *, field: str = "role") -> Role:
+    """A role that must be named: nothing is created or deleted by leaving a word out. Raises InvalidRequest."""
+    if not text.strip():
+        raise InvalidRequest("no role given", field=field, hint=f"one of {', '.join(Role)}")
+    try:
+        return Role.parse(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field=field, hint=error.hint) from None
+
+
+@contextmanager
+def _named(names: Mapping[str, str]) -> Generator[None]:
+    """Inside, faults name fields as they are called in the request."""
+    try:
+        yield
+    except FleetError as error:
+        name, bracket, rest = error.field.partition("[")
+        if name not in names:
+            raise
+        raise type(error)(error.message, field=f"{names[name]}{bracket}{rest}", hint=error.hint) from error

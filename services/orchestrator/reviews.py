@@ -1,0 +1,89 @@
+"""What peers and judges said of candidates, and what became of revisions, as clients get it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import cast
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.quantities import milliseconds, usage
+from swe_ai_fleet.domain import review
+from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.execution import ExecutionState
+
+REVISED = "a revision took its place: "
+
+
+def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
+    """What peers said of a candidate, those who had nothing to say among them."""
+    return [_critique(one) for one in state.critiques if one.candidate_id == candidate_id]
+
+
+def votes(state: ExecutionState, candidates: Collection[str]) -> list[pb.Vote]:
+    """The votes for a candidate or for one that behaves the same."""
+    return [_vote(one) for one in state.votes if one.choice in candidates]
+
+
+def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
+    """What the author said of what a candidate revises, oldest first."""
+    told: list[str] = []
+    seen = {of.candidate_id}
+    before = state.candidates.get(of.revises)
+    while before is not None and before.candidate_id not in seen:
+        seen.add(before.candidate_id)
+        told.insert(0, before.summary)
+        before = state.candidates.get(before.revises)
+    return told
+
+
+def fates(state: ExecutionState) -> dict[str, str]:
+    """By its id, why a candidate does not stand; those that do are not in it."""
+    replaced = {
+        one.revises: f"{REVISED}{one.candidate_id}"
+        for one in state.candidates.values()
+        if one.revises and one.candidate_id in state.judged and one.candidate_id not in state.dropped
+    }
+    return {**replaced, **state.dropped}
+
+
+def superseded(state: ExecutionState) -> list[Candidate]:
+    """The candidates that do not stand: dropped revisions, and what a revision took the place of."""
+    found = fates(state)
+    return [one for name, one in state.candidates.items() if name in found]
+
+
+def _critique(of: review.Critique) -> pb.Critique:
+    return pb.Critique(
+        reviewer_id=of.reviewer_id,
+        round=of.round,
+        verdict=pb.VERDICT_UNSPECIFIED
+        if of.error
+        else cast("pb.Verdict", pb.Verdict.Value(f"VERDICT_{of.verdict.name}")),
+        score=of.score,
+        content=of.content,
+        findings=[_in_words(finding) for finding in of.findings],
+        created_at_ms=milliseconds(of.at),
+        details=[
+            pb.Finding(text=finding.text, file=finding.file, line=finding.line, must_fix=finding.must_fix)
+            for finding in of.findings
+        ],
+        usage=usage(of.usage),
+        error_message=of.error,
+    )
+
+
+def _in_words(finding: review.Finding) -> str:
+    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    return f"{place}: {finding.text}" if place else finding.text
+
+
+def _vote(of: review.Vote) -> pb.Vote:
+    return pb.Vote(
+        judge_id=of.judge_id,
+        sample=of.sample,
+        order=of.order,
+        choice=of.choice,
+        reason=of.reason,
+        error_message=of.error,
+        usage=usage(of.usage),
+    )

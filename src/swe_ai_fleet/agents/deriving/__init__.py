@@ -1,0 +1,5 @@
+"""A planner that splits a task into subtasks."""
+
+from swe_ai_fleet.agents.deriving.run import DeriveRun, derivation_in
+
+__all__ = ["DeriveRun", "derivation_in"]

@@ -1,0 +1,249 @@
+"""One judge's votes: the same candidates in several orders, one question each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.judging.ballot import LETTERS, ballot_order
+from swe_ai_fleet.agents.judging.prompt import judge_messages, room_for
+from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
+from swe_ai_fleet.agents.resumption import read_run
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.candidate import Artifacts, JudgeAssignment
+from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
+from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted, Writer
+from swe_ai_fleet.domain.message import Message, ModelReply, Sampling, UserMessage
+from swe_ai_fleet.domain.review import Vote
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import ChatModel, Clone
+
+ATTEMPTS = 2
+"""Replies to one ballot before the vote counts as unreadable."""
+MAX_SECONDS = 600.0
+"""For all samples of a judge, and no more than the task allows its agents."""
+MAX_REASON_CHARS = 2_000
+AGAIN = (
+    "That names no candidate: {problem}. Answer with nothing but a JSON object with the keys reason and choice; choice "
+    "is one of {letters}."
+)
+NEXT_BALLOT = "next ballot"
+_CHARS_PER_TOKEN = 4
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeRun:
+    """Carries out `JudgeAssignment`s, each recorded like every run."""
+
+    services: RunServices
+
+    async def carry_out(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:
+        """One judge's votes, `samples` of them, each over the candidates in another order.
+
+        A reply that names no candidate (asked for a second time), faults of the model and spent limits are votes with
+        an error. A judging that had ended in an earlier process is handed in again; one that had not begins anew.
+
+        Raises Fenced, Unavailable; a cancellation passes after it was recorded.
+        """
+        task, resumes = assignment.task, assignment.generation > 1
+        writer = Writer(
+            tenant=task.tenant,
+            execution_id=assignment.execution_id,
+            task_id=task.task_id,
+            agent_id=assignment.agent_id,
+            generation=assignment.generation,
+        )
+        async with self.services.recorded(writer, resumes=resumes) as run:
+            await run.journal.flush()
+            if resumes and (known := await self._known(assignment)):
+                return known
+            return await _Judging(self.services, assignment, clone.environment.key, run).carry_out()
+
+    async def _known(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+        """The votes of an earlier process; none where it did not come to its end."""
+        run = await read_run(self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id)
+        if run.finished is None or run.finished.stop_reason is StopReason.CANCELLED:
+            return ()
+        try:
+            return from_json(tuple[Vote, ...], run.finished.answer)
+        except ValidationError:
+            return ()
+
+
+class _Judging:
+    """One judging under way. Its conversation in the log is that of the ballot before the model."""
+
+    def __init__(self, services: RunServices, assignment: JudgeAssignment, environment: str, run: RecordedRun) -> None:
+        self._services = services
+        self._assignment = assignment
+        self._environment = environment
+        self._journal, self._trail = run.journal, run.trail
+        self._mask = services.equipment.mask
+        self._budget = Budget(_limits(assignment.task.constraints.limits))
+        self._patches: dict[str, bytes] = {}
+        self._room = 0
+        self._narrowed = False
+        self._step = 0
+        self._shown: tuple[Message, ...] = ()
+        self._fault = ""
+
+    async def carry_out(self) -> tuple[Vote, ...]:
+        """Vote, and record the end."""
+        votes: list[Vote] = []
+        model: ChatModel | None = None
+        name = ""
+        try:
+            async with asyncio.timeout(self._budget.seconds_left):
+                model, name = await self._open()
+        except TimeoutError:
+            self._fault = self._late
+        except (ModelError, InvalidRequest, NotFound) as error:
+            self._fault = str(error)
+        names = [one.candidate_id for one in self._assignment.candidates]
+        for sample in range(1, self._assignment.samples + 1):
+            vote = Vote(
+                judge_id=self._assignment.judge_id,
+                sample=sample,
+                order=ballot_order(names, self._assignment.seed, sample),
+            )
+            # What the server refuses once it would refuse again.
+            votes.append(await self._vote(vote, model, name) if model and not self._fault else self._lost(vote))
+        await self._journal.append(
+            RunFinished(
+                stop_reason=self._stop_reason(votes),
+                artifacts=Artifacts(),
+                usage=self._budget.total(),
+                audit_head=self._trail.head,
+                answer=to_json(tuple(votes)).decode(),
+                error=self._hidden(self._fault),
+            )
+        )
+        return tuple(votes)
+
+    async def _open(self) -> tuple[ChatModel, str]:
+        """The model, its name, and the patches to be shown. Raises ModelError, InvalidRequest, NotFound."""
+        assignment, equipment = self._assignment, self._services.equipment
+        for one in assignment.candidates:
+            if (patch := one.artifacts.patch) is not None:
+                self._patches[one.candidate_id] = await self._services.blobs.get(patch)
+        model = equipment.model(assignment.task, assignment.perspective, self._trail)
+        capabilities = await model.probe()
+        self._budget = Budget(self._budget.limits, prices=equipment.price(capabilities.model))
+        self._room = room_for(capabilities.max_model_len)
+        return model, capabilities.model
+
+    async def _vote(self, vote: Vote, model: ChatModel, name: str) -> Vote:
+        """One vote. Raises nothing that the model is to blame for."""
+        if spent := self._budget.spent(iterations=0):
+            self._fault = f"the judge's limit is reached ({spent})"
+            return self._lost(vote)
+        with self._budget.child(self._budget.limits) as budget:
+            letter, reason, error = "", "", ""
+            try:
+                async with asyncio.timeout(self._budget.seconds_left):
+                    letter, reason = await self._choice(vote, model, name, budget)
+            except TimeoutError:
+                error = self._fault = self._late
+            except ModelError as fault:
+                error = self._fault = str(fault)
+            except ValueError as fault:
+                error = f"the judge's answer cannot be used: {fault}"
+            usage = budget.total()
+        choice = vote.order[LETTERS.index(letter)] if letter else ""
+        return replace(vote, choice=choice, reason=self._hidden(reason), usage=usage, error=self._hidden(error))
+
+    async def _choice(self, vote: Vote, model: ChatModel, name: str, budget: Budget) -> tuple[str, str]:
+        """The letter chosen and why. Raises ValueError saying why there is none, ModelError."""
+        letters = LETTERS[: len(vote.order)]
+        conversation = list(self._ballot(vote, name))
+        problem = ""
+        for _ in range(ATTEMPTS):
+            try:
+                reply = await self._ask(model, conversation, vote.sample, letters, budget)
+            except ContextTooLong:
+                if self._narrowed:
+                    raise
+                # The estimate of what fits was wrong; for the other ballots it would be too.
+                problem, self._narrowed, self._room = "the ballot is too long for the model", True, self._room // 2
+                conversation = list(self._ballot(vote, name))
+                continue
+            answer = reply.message
+            try:
+                return read_choice([answer.content, *(call.arguments for call in answer.tool_calls)], letters)
+            except ValueError as error:
+                problem = str(error)
+            again = UserMessage(content=AGAIN.format(problem=problem, letters=", ".join(letters)))
+            self._journal.post(MessageAdded(step=self._step, message=again))
+            conversation += [replace(answer, tool_calls=()), again]
+        raise ValueError(problem)
+
+    async def _ask(
+        self, model: ChatModel, conversation: Sequence[Message], sample: int, letters: str, budget: Budget
+    ) -> ModelReply:
+        sampling = Sampling(
+            temperature=self._assignment.perspective.temperature, seed=(self._assignment.seed + sample) % _SEEDS
+        )
+        began = time.monotonic()
+        reply = await model.reply(conversation, (), sampling, schema=choice_schema(letters))
+        budget.settle(reply.usage)
+        self._step += 1
+        took = round((time.monotonic() - began) * 1000)
+        self._journal.post(ModelReplied(step=self._step, reply=reply, duration_ms=took))
+        return reply
+
+    def _ballot(self, vote: Vote, name: str) -> tuple[Message, ...]:
+        """The messages of a ballot, recorded as the whole of the conversation from here on."""
+        messages = judge_messages(self._assignment, vote.order, self._patches, room=self._room, mask=self._mask)
+        if not self._shown:
+            self._journal.post(
+                RunStarted(
+                    role=self._assignment.task.role,
+                    model=name,
+                    messages=messages,
+                    tools=(),
+                    temperature=self._assignment.perspective.temperature,
+                    seed=self._assignment.seed,
+                    environment=self._environment,
+                )
+            )
+        else:
+            before, after = (sum(len(one.content) for one in some) for some in (self._shown, messages))
+            self._journal.post(
+                HistoryCondensed(
+                    step=self._step,
+                    method=NEXT_BALLOT,
+                    messages=messages,
+                    tokens_before=before // _CHARS_PER_TOKEN,
+                    tokens_after=after // _CHARS_PER_TOKEN,
+                )
+            )
+        self._shown = messages
+        return messages
+
+    @property
+    def _late(self) -> str:
+        return f"the judge had no more than {self._budget.limits.timeout_seconds:g} seconds"
+
+    def _lost(self, vote: Vote) -> Vote:
+        return replace(vote, error=self._hidden(self._fault) or "the judge could not be asked", usage=Usage())
+
+    def _stop_reason(self, votes: Sequence[Vote]) -> StopReason:
+        if any(vote.choice for vote in votes):
+            return StopReason.FINAL_ANSWER
+        return StopReason.MODEL_ERROR if self._fault else StopReason.MALFORMED_REPLIES
+
+    def _hidden(self, text: str) -> str:
+        return self._mask(text)[:MAX_REASON_CHARS]
+
+
+def _limits(limits: Limits) -> Limits:
+    """What a judging may spend, given what an agent of its task may."""
+    return replace(limits, timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds))

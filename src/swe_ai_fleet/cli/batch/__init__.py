@@ -1,0 +1,1 @@
+"""`fleet batch`: many tasks from a file."""

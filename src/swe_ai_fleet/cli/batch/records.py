@@ -1,0 +1,220 @@
+"""Records of a batch file: SWE-bench's, or tasks in our own words, a JSON object a line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import check_identifier
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+_MAX_ID_CHARS = 200
+_NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hidden:
+    """What decides about a patch when all is done, and is never shown to an agent."""
+
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    test_patch: str = ""
+    commands: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.fail_to_pass or self.pass_to_pass or self.commands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One task of a batch. `line` is where it stands; numbers left at 0 take the batch's own."""
+
+    line: int
+    instance_id: str
+    description: str
+    repo: str = ""
+    base_commit: str = ""
+    ref: str = ""
+    context: str = ""
+    hints: str = ""
+    role: str = ""
+    checks: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    agents: int = 0
+    rounds: int | None = None
+    timeout_seconds: int = 0
+    hidden: Hidden = field(default_factory=Hidden)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadLine:
+    """A line that holds no task, and why."""
+
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.reason}"
+
+
+def read_records(path: Path) -> tuple[list[Record], list[BadLine]]:
+    """The tasks of a file and the lines that hold none. Raises OSError."""
+    records: list[Record] = []
+    bad: list[BadLine] = []
+    first: dict[str, int] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(_lines(file), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = _record(number, line)
+                if record.instance_id in first:
+                    raise _Bad(f"{record.instance_id!r} stands in line {first[record.instance_id]} already")
+            except _Bad as fault:
+                bad.append(BadLine(line=number, reason=str(fault)))
+                continue
+            first[record.instance_id] = number
+            records.append(record)
+    return records, bad
+
+
+def task_id(batch: str, instance_id: str) -> str:
+    """The task id that a record of a batch always has: `batch-<batch>-<instance_id>`, made valid where it is not."""
+    plain = f"batch-{batch}-{instance_id}"
+    try:
+        return check_identifier(plain, field="instance_id")
+    except InvalidRequest:
+        digest = hashlib.sha256(plain.encode()).hexdigest()[:10]
+        return f"{_NOT_IN_AN_ID.sub('-', plain)[:110].strip('-')}-{digest}"
+
+
+class _Bad(Exception):
+    """Why a line is refused."""
+
+
+def _lines(file: BinaryIO) -> Generator[bytes]:
+    """Lines, each cut a byte behind the most that one may have."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        yield line
+        while not line.endswith(b"\n") and (line := file.readline(MAX_LINE_BYTES + 1)):
+            pass
+
+
+def _record(number: int, line: bytes) -> Record:
+    if len(line) > MAX_LINE_BYTES:
+        raise _Bad(f"it has more than {MAX_LINE_BYTES} bytes")
+    try:
+        value: object = json.loads(line)
+    except (ValueError, RecursionError) as fault:
+        raise _Bad(f"no JSON: {fault}"[:200]) from None
+    if not isinstance(value, dict):
+        raise _Bad("no JSON object")
+    given = _Fields(cast("dict[str, object]", value))
+    instance_id = given.text("instance_id", "task_id", "id")
+    if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():
+        raise _Bad(f"instance_id is to be 1 to {_MAX_ID_CHARS} printable characters")
+    description = given.text("problem_statement", "task", "task_description", "description")
+    if not description.strip():
+        raise _Bad("problem_statement is empty")
+    rounds = given.number("rounds")
+    return Record(
+        line=number,
+        instance_id=instance_id,
+        description=description,
+        repo=given.text("repo"),
+        base_commit=given.text("base_commit", "commit"),
+        ref=given.text("ref"),
+        context=given.text("context"),
+        hints=given.text("hints_text"),
+        role=given.text("role"),
+        checks=(*given.texts("checks"), *given.texts("test_cmd")),
+        setup=given.texts("setup"),
+        variables=given.pairs("env"),
+        network=given.texts("network"),
+        path=given.texts("path"),
+        agents=given.number("agents", "num_agents") or 0,
+        rounds=rounds,
+        timeout_seconds=given.number("timeout_seconds") or 0,
+        hidden=Hidden(
+            fail_to_pass=given.texts("FAIL_TO_PASS"),
+            pass_to_pass=given.texts("PASS_TO_PASS"),
+            test_patch=given.text("test_patch"),
+            commands=given.texts("evaluation"),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """A line's fields, each of the type that it must have. A field that is null counts as left out."""
+
+    values: Mapping[str, object]
+
+    def text(self, *names: str) -> str:
+        """The first of these fields that is there."""
+        for name in names:
+            value = self.values.get(name)
+            if value is None or value == "":
+                continue
+            return _text(value, name)
+        return ""
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts, as such, as JSON in a text (the way SWE-bench has them), or one text alone."""
+        value = self.values.get(name)
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                raise _Bad(f"{name} is no list") from None
+        if value is None or value == "":
+            return ()
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            raise _Bad(f"{name} is no list")
+        items = tuple(_text(item, name) for item in cast("list[object]", value))
+        if not all(item.strip() for item in items):
+            raise _Bad(f"{name} holds an empty text")
+        return items
+
+    def pairs(self, name: str) -> tuple[str, ...]:
+        """An object of texts, as KEY=VALUE each."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, dict):
+            raise _Bad(f"{name} is no object")
+        return tuple(f"{_text(key, name)}={_text(one, name)}" for key, one in cast("dict[str, object]", value).items())
+
+    def number(self, *names: str) -> int | None:
+        for name in names:
+            value = self.values.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+                raise _Bad(f"{name} is no whole number from 0 on")
+            return value
+        return None
+
+
+def _text(value: object, name: str) -> str:
+    """A text that can stand in a request."""
+    if not isinstance(value, str):
+        raise _Bad(f"{name} is, or holds, something that is no text")
+    if "\0" in value:
+        raise _Bad(f"{name} has a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _Bad(f"{name} has half a character (a lone surrogate)") from None
+    return value

@@ -1,0 +1,144 @@
+"""A rubric as evidence: a model's verdict on each item, which counts only with a quote that really stands there."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
+from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.task import Constraints
+from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
+from swe_ai_fleet.orchestrator.evidence.patch import Patch
+
+MAX_ITEMS = 30
+_BULLET = re.compile(r"\s*(?:[-*•]|\d{1,3}[.)])\s+(.+)")
+_SHORTEST_QUOTE = 6
+_MAX_QUOTE_LINES = 12
+_WORTH = {"met": 1.0, "partly": 0.5, "not": 0.0}
+
+
+def rubric_items(constraints: Constraints) -> tuple[str, ...]:
+    """What a change is held against: each requirement, and the rubric by its bullets, whole where it has none."""
+    rubric = constraints.rubric.strip()
+    bullets = [match[1].strip() for line in rubric.splitlines() if (match := _BULLET.fullmatch(line))]
+    items = (*constraints.requirements, *(bullets or ([rubric] if rubric else [])))
+    return tuple(dict.fromkeys(item.strip() for item in items if item.strip()))[:MAX_ITEMS]
+
+
+async def rubric_check(
+    judge: RubricJudge, assignment: CheckAssignment, patch: Patch, files: CloneFiles, earlier: Sequence[CheckResult]
+) -> CheckResult | None:
+    """The check, never required; its score is the share of items met, those partly met by half.
+
+    None where the task has neither rubric nor requirements. No model is asked about a candidate that is out already.
+    """
+    items = rubric_items(assignment.task.constraints)
+    if not items:
+        return None
+    report = CheckReport(candidate_id=assignment.candidate_id, results=tuple(earlier))
+    if not report.accepted:
+        return _skipped("not every required check passed")
+    started_at = time.monotonic()
+    diff = b"".join(file.raw for file in patch.files).decode("utf-8", "replace")
+    opinion = await judge.opinion(assignment, items, diff, report)
+    took = round((time.monotonic() - started_at) * 1000)
+    if opinion.error:
+        return _skipped(f"the model gave no usable answer: {opinion.error}", opinion, took)
+    return _told(items, opinion, _Quotes(patch, files), took)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One item as it counts."""
+
+    worth: float
+    text: str
+
+
+class _Quotes:
+    """Where a model's quotes are looked up."""
+
+    def __init__(self, patch: Patch, files: CloneFiles) -> None:
+        self._files = files
+        self._changed = "\n".join(_squeezed(line.text) for file in patch.files for line in file.lines("+-"))
+
+    def stands(self, verdict: ItemVerdict) -> bool:
+        """Whether each line of a quote stands in a changed line, or in the file that is named."""
+        lines = [_squeezed(line) for line in verdict.quote.strip().splitlines() if line.strip()]
+        if not lines or len(lines) > _MAX_QUOTE_LINES or len("".join(lines)) < _SHORTEST_QUOTE:
+            return False
+        if all(self._in(self._changed, line) for line in lines):
+            return True
+        text = self._files.text(verdict.file) if verdict.file else ""
+        named = "\n".join(map(_squeezed, text.splitlines()))
+        return all(self._in(self._changed, line) or self._in(named, line) for line in lines)
+
+    @staticmethod
+    def _in(text: str, line: str) -> bool:
+        # Models copy the sign along.
+        return line in text or (line[:1] in ("+", "-") and bool(line[1:].strip()) and line[1:].strip() in text)
+
+
+def _told(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, took: int) -> CheckResult:
+    by_item = {verdict.item: verdict for verdict in reversed(opinion.verdicts)}
+    judged = [_judge(item, by_item.get(number), quotes) for number, item in enumerate(items, start=1)]
+    met = sum(1 for one in judged if one.worth == 1)
+    return CheckResult(
+        kind=CheckKind.RUBRIC,
+        name="rubric",
+        passed=met == len(items),
+        required=False,
+        score=round(sum(one.worth for one in judged) / len(items), 4),
+        message=f"{met} of {len(items)} items met",
+        output="\n".join(f"{number}. {one.text}" for number, one in enumerate(judged, start=1)),
+        problems=tuple(one.text for one in judged if one.worth < 1),
+        details=_spent(opinion),
+        duration_ms=took,
+    )
+
+
+def _judge(item: str, verdict: ItemVerdict | None, quotes: _Quotes) -> _Judged:
+    title = item if len(item) <= 200 else f"{item[:200]}…"
+    if verdict is None:
+        return _Judged(0.0, f"{title}: no verdict")
+    word = re.split(r"[\s_.,:;-]", verdict.verdict.strip().lower().strip("\"'*`"))[0]
+    word = {"partial": "partly", "partially": "partly", "yes": "met", "fully": "met"}.get(word, word)
+    worth = _WORTH.get(word, 0.0)
+    quote = " ".join(verdict.quote.split())[:300]
+    because = f" ({' '.join(verdict.reason.split())[:300]})" if verdict.reason.strip() else ""
+    if word not in _WORTH:
+        return _Judged(0.0, f"{title}: no verdict that can be read{because}")
+    if worth and not quotes.stands(verdict):
+        said = f"the quote {quote!r} does not stand there" if quote else "without a quote"
+        return _Judged(0.0, f"{title}: said to be {word}, but {said}{because}")
+    shown = f" by {quote!r}" if worth else ""
+    return _Judged(worth, f"{title}: {'not met' if word == 'not' else f'{word}'}{shown}{because}")
+
+
+def _skipped(reason: str, opinion: RubricOpinion | None = None, took: int = 0) -> CheckResult:
+    return CheckResult(
+        kind=CheckKind.RUBRIC,
+        name="rubric",
+        passed=False,
+        required=False,
+        skipped_reason=reason,
+        details=_spent(opinion) if opinion else {},
+        duration_ms=took,
+    )
+
+
+def _spent(opinion: RubricOpinion) -> dict[str, str]:
+    usage = opinion.usage
+    return {
+        "model": opinion.model,
+        "prompt_tokens": str(usage.prompt_tokens),
+        "completion_tokens": str(usage.completion_tokens),
+        "cost": f"{usage.cost:.6g}",
+    }
+
+
+def _squeezed(line: str) -> str:
+    return " ".join(line.split())

@@ -1,0 +1,219 @@
+"""A task carried out in parts: split, each part deliberated in its turn, merged, checked as a whole, delivered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import CheckAssignment, CheckReport, DeriveAssignment
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.event import (
+    ChecksFinished,
+    ExecutionStatus,
+    SubtaskEnded,
+    SubtasksDerived,
+    SubtaskStarted,
+    WinnerDelivered,
+)
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome, check_graph, doomed, ready
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.child_tasks import child_task, part, planner_task
+from swe_ai_fleet.orchestrator.delivering import Delivering
+from swe_ai_fleet.orchestrator.endings import Ending, stands
+from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
+from swe_ai_fleet.orchestrator.run_names import PLANNER
+from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.ports import BlobStore, Journal, Repositories
+
+WHOLE = "integration"
+"""Under this name stands the evidence about the integration branch."""
+MAX_REASON_CHARS = 500
+
+SubmitChild = Callable[[Task, PinnedRepository], Awaitable[str]]
+ChildEnd = Callable[[str], Awaitable[ExecutionState]]
+
+
+@dataclass(kw_only=True)
+class SplitTask:
+    """One orchestration in parts under way.
+
+    Every subtask is an execution of its own. It begins on the integration branch as it stands when everything that it
+    depends on is merged: that may be more than what it depends on, never less. What it wins with is merged onto the
+    branch as it stands by then; merges come one at a time. A subtask that fails takes along what depends on it, and
+    nothing else.
+
+    Args:
+        task: The whole.
+        repository: Where it begins.
+        runs: Where the planner, conflicts and checks run.
+        journal: The execution's own.
+        workspaces: Merges and delivers.
+        blobs: Has patches and bundles.
+        submit: Hands in a subtask's task to start from a pinned commit; the same task again is the same execution.
+        ended: Waits for the end of an execution.
+        known: What an earlier driver left; nothing in it is done again.
+    """
+
+    task: Task
+    repository: PinnedRepository
+    runs: AgentRuns
+    journal: Journal
+    workspaces: Repositories
+    blobs: BlobStore
+    submit: SubmitChild
+    ended: ChildEnd
+    known: ExecutionState | None = None
+    _begun: set[str] = field(default_factory=set[str])
+    _merging: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._outcomes = dict(self.known.subtask_outcomes) if self.known else {}
+
+    async def run(self) -> Ending:
+        """Carry it out. Only the whole is delivered; what is merged of less stays on the integration branch.
+
+        Raises InvalidRequest where the task cannot be split, FleetError, Fenced.
+        """
+        derivation = await self._derivation()
+        integration = self._integration(derivation)
+        async with asyncio.TaskGroup() as group:
+            await self._advance(derivation, integration, group)
+        usage = sum((one.usage for one in self._outcomes.values()), derivation.usage) + integration.spending.usage
+        if failed := self._failed(derivation):
+            return Ending(status=ExecutionStatus.FAILED, error=failed, usage=usage)
+        return await self._delivered(integration, usage)
+
+    async def _derivation(self) -> Derivation:
+        if self.known is not None and self.known.derivation is not None:
+            return self.known.derivation
+        assignment = DeriveAssignment(
+            execution_id=self.task.execution_id,
+            agent_id=PLANNER,
+            task=planner_task(self.task),
+            repository=self.repository,
+        )
+        derivation = await self.runs.attempt(
+            PLANNER, lambda generation: self.runs.fleet.derive(replace(assignment, generation=generation))
+        )
+        derivation = replace(derivation, subtasks=check_graph(derivation.subtasks))
+        await self.journal.append(SubtasksDerived(derivation=derivation))
+        return derivation
+
+    def _integration(self, derivation: Derivation) -> Integration:
+        constraints = self.task.constraints
+        totals = part(constraints.totals, derivation.usage, len(derivation.subtasks) + 1, least=self.task.num_agents)
+        kept = replace(self.task, constraints=replace(constraints, totals=totals))
+        return Integration(
+            task=self.task,
+            repository=self.repository,
+            head=(self.known.integration if self.known else None) or self.repository,
+            runs=self.runs,
+            workspaces=self.workspaces,
+            blobs=self.blobs,
+            spending=Spending(task=kept, usage=spent_on_merges(self.known)),
+        )
+
+    async def _advance(self, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup) -> None:
+        """Begin what can begin, give up what never can."""
+        for subtask, causes in doomed(derivation.subtasks, self._outcomes):
+            error = f"it depends on {', '.join(causes)}"
+            outcome = SubtaskOutcome(subtask_id=subtask.subtask_id, status=SKIPPED, error=error)
+            self._outcomes[subtask.subtask_id] = outcome
+            await self.journal.append(SubtaskEnded(outcome=outcome))
+        for subtask in ready(derivation.subtasks, self._outcomes, self._begun):
+            self._begun.add(subtask.subtask_id)
+            group.create_task(self._carry_out(subtask, derivation, integration, group))
+
+    async def _carry_out(
+        self, subtask: Subtask, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup
+    ) -> None:
+        child = child_task(self.task, subtask, derivation)
+        outcome = SubtaskOutcome(
+            subtask_id=subtask.subtask_id, execution_id=child.execution_id, status=ExecutionStatus.FAILED
+        )
+        try:
+            state = await self._solved(subtask, child, integration.head)
+            outcome = replace(outcome, status=state.status, usage=state.usage, error=state.error[:MAX_REASON_CHARS])
+            if state.status is ExecutionStatus.COMPLETED:
+                await self._merge(outcome, child, state, integration)
+            else:
+                await self._end(outcome)
+        except Fenced:
+            raise
+        except FleetError as error:
+            await self._end(replace(outcome, error=str(error)[:MAX_REASON_CHARS]))
+        await self._advance(derivation, integration, group)
+
+    async def _solved(self, subtask: Subtask, child: Task, base: PinnedRepository) -> ExecutionState:
+        """The end of a subtask's own execution. One that was begun before has the base that it was begun with."""
+        if self.known is None or subtask.subtask_id not in self.known.subtask_executions:
+            started = SubtaskStarted(
+                subtask_id=subtask.subtask_id, execution_id=child.execution_id, base_commit=base.commit
+            )
+            await self.journal.append(started)
+        return await self.ended(await self.submit(child, base))
+
+    async def _merge(
+        self, outcome: SubtaskOutcome, child: Task, state: ExecutionState, integration: Integration
+    ) -> None:
+        async with self._merging:
+            merged = await integration.merge(child, state, outcome.subtask_id)
+            if merged.head is None:
+                await self._end(replace(outcome, error=merged.error[:MAX_REASON_CHARS]))
+                return
+            # Nothing may stand on a commit that the log does not know.
+            await self._end(replace(outcome, commit_sha=merged.head.commit, error=""), merged.head)
+            integration.head = merged.head
+
+    async def _end(self, outcome: SubtaskOutcome, head: PinnedRepository | None = None) -> None:
+        await self.journal.append(SubtaskEnded(outcome=outcome, repository=head))
+        self._outcomes[outcome.subtask_id] = outcome
+
+    def _failed(self, derivation: Derivation) -> str:
+        """What went wrong, by name; empty where every subtask is merged."""
+        failed = [self._outcomes[one.subtask_id] for one in derivation.subtasks]
+        told = [
+            f"{one.subtask_id} ({one.error or one.status})"
+            for one in failed
+            if not one.merged and one.status != SKIPPED
+        ]
+        skipped = [one.subtask_id for one in failed if one.status == SKIPPED]
+        parts = (
+            f"subtasks failed: {'; '.join(told)}" if told else "",
+            f"skipped: {', '.join(skipped)}" if skipped else "",
+        )
+        return "; ".join(one for one in parts if one)
+
+    async def _delivered(self, integration: Integration, usage: Usage) -> Ending:
+        if integration.head.commit == self.repository.commit:
+            return Ending(status=ExecutionStatus.FAILED, error="together the subtasks change nothing", usage=usage)
+        report = await self._checked(integration.head)
+        if not stands(report):
+            failed = "; ".join(one.name for one in report.results if not one.passed and not one.skipped_reason)
+            error = f"every subtask passed, but together they do not: {failed}"
+            return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
+        if self.known is None or self.known.delivered is None:
+            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, fleet=self.runs.fleet)
+            delivered = await delivering.publish(self.task, self.repository, integration.head)
+            await self.journal.append(WinnerDelivered(delivered=delivered, report=report))
+        return Ending(status=ExecutionStatus.COMPLETED, usage=usage)
+
+    async def _checked(self, head: PinnedRepository) -> CheckReport:
+        """The whole checks, on what will be delivered, against where it all began."""
+        if self.known is not None and (found := self.known.reports.get(WHOLE)) is not None:
+            return found
+        report = await self.runs.check(
+            CheckAssignment(
+                execution_id=self.task.execution_id,
+                candidate_id=WHOLE,
+                task=self.task,
+                repository=head,
+                baseline=self.repository,
+            )
+        )
+        await self.journal.append(ChecksFinished(report=report))
+        return report

@@ -1,0 +1,220 @@
+"""`DeliberateAsync`: a task handed to a running fleet as a library call that does not wait for the end."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, TypedDict, cast
+
+import grpc
+import grpc.aio
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from swe_ai_fleet.domain.errors import (
+    AlreadyExists,
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.constraints import read_constraints
+from swe_ai_fleet.runtime.place import Place, find_place
+from swe_ai_fleet.runtime.repository_reference import repository_reference
+from swe_ai_fleet.settings import Settings
+
+ACCEPTANCE_SECONDS = 600.0
+"""How long an acceptance may take: the fleet may have to clone the repository first."""
+_STATUS = "DELIBERATION_STATUS_"
+_START_HINT = "start one with `fleet up`, or name its address"
+_FAULTS: Mapping[grpc.StatusCode, type[FleetError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
+}
+# What a fleet decides for all of its tasks.
+_NOT_HERE = ("command_timeout_seconds",)
+
+
+class Accepted(TypedDict):
+    """A task that a fleet has taken: `status` is `PENDING`, or how far it is where it had been handed in before."""
+
+    task_id: str
+    execution_id: str
+    status: str
+
+
+class DeliberateAsync:
+    """Lets several agents of a running fleet solve a task, without waiting for them.
+
+    Results come on NATS (`agent.results.<task_id>`; each agent's own, named `agent-<role>-<i>`, behind it) and from
+    the fleet's `GetDeliberationResult`.
+
+    Args:
+        server: `host:port` of the fleet; empty: FLEET_SERVER, else the fleet that runs on the home of the settings.
+        token: What it asks for; empty: FLEET_TOKEN, else that of the home's fleet, which no other address is sent.
+        repo: The repository to work on, a directory or a URL; a task's `constraints["repo_url"]` goes before it.
+        role: DEV, QA, ARCHITECT, DEVOPS or DATA.
+        rounds: Rounds of peer review; 0: the fleet's default.
+        model_profile: Model profiles of the fleet, separated by commas; the agents take them in turn.
+        settings: Where else to look for a fleet; from the environment when not given.
+    """
+
+    def __init__(
+        self,
+        server: str = "",
+        token: str = "",
+        *,
+        repo: str = "",
+        role: str = "DEV",
+        rounds: int = 0,
+        model_profile: str = "",
+        settings: Settings | None = None,
+    ) -> None:
+        self._settings = settings or Settings()
+        self._server = server or os.environ.get("FLEET_SERVER", "")
+        self._token = token or os.environ.get("FLEET_TOKEN", "")
+        self._repo = repo
+        self._role = Role.parse(role)
+        self._rounds = rounds
+        self._model_profile = model_profile
+
+    async def execute(
+        self,
+        task_id: str,
+        task: str,
+        context: str = "",
+        constraints: Mapping[str, object] | None = None,
+        num_agents: int = 3,
+    ) -> Accepted:
+        """Hand a task in; its acceptance is durable when this returns. The same task again changes nothing.
+
+        Args:
+            task_id: Names the task, its results and its agents' audit; makes the call repeatable.
+            task: What is to be done.
+            context: What else the agents should know.
+            constraints: As for `ToolEnabledAgent.execute_task`: limits, tools, paths, checks; repo_url and ref.
+            num_agents: How many agents solve it.
+
+        Raises:
+            InvalidRequest, AlreadyExists (other content under the same id), PreconditionFailed, ResourceExhausted:
+                As the fleet says; `field` names what to change.
+            Unavailable: No fleet answers.
+        """
+        request = self._request(task_id, task, context, dict(constraints or {}), num_agents)
+        place = find_place(self._settings, server=self._server, token=self._token)
+        if place is None:
+            raise Unavailable(f"no fleet runs on {self._settings.home}", field="server", hint=_START_HINT)
+        answer = await _submitted(place, request)
+        status = pb.DeliberationStatus.Name(answer.status).removeprefix(_STATUS)
+        return Accepted(task_id=answer.task_id, execution_id=answer.execution_id, status=status)
+
+    def _request(
+        self, task_id: str, task: str, context: str, wanted: dict[str, object], num_agents: int
+    ) -> pb.SubmitTaskRequest:
+        location = str(wanted.pop("repo_url", "") or "") or self._repo
+        ref = str(wanted.pop("ref", "") or "")
+        if not location:
+            raise InvalidRequest("no repository given", field="constraints.repo_url", hint="or name one as `repo`")
+        if num_agents < 1:
+            raise InvalidRequest(f"num_agents is {num_agents}", field="num_agents", hint="at least 1")
+        return pb.SubmitTaskRequest(
+            deliberate=pb.DeliberateRequest(
+                task_id=task_id,
+                task_description=task,
+                role=self._role,
+                constraints=constraints_message(wanted),
+                rounds=self._rounds,
+                num_agents=num_agents,
+                repo=repository_reference(location, ref=ref),
+                context=context,
+                model_profile=self._model_profile,
+            )
+        )
+
+
+def constraints_message(wanted: Mapping[str, object]) -> pb.TaskConstraints:
+    """Constraints as library callers write them, for the wire; what is not given is left to the fleet.
+
+    Raises InvalidRequest naming what is malformed.
+    """
+    for name in _NOT_HERE:
+        if name in wanted:
+            raise InvalidRequest(f"{name} is the fleet's own", field=f"constraints.{name}", hint="leave it out")
+    read = read_constraints(wanted)
+    limits, totals = read.limits, read.totals
+    hosts = read.allowed_hosts
+    message = pb.TaskConstraints(
+        rubric=read.rubric,
+        requirements=read.requirements,
+        metadata=dict(read.metadata),
+        allowed_tools=read.allowed_tools,
+        denied_tools=read.denied_tools,
+        allowed_paths=read.allowed_paths,
+        checks=[
+            pb.CheckSpec(
+                name=check.name,
+                command=check.command,
+                timeout_seconds=math.ceil(check.timeout_seconds),
+                required=check.required,
+                expected_exit_code=check.expected_exit_code,
+            )
+            for check in read.checks
+        ],
+        network=pb.NetworkPolicy(allowed_hosts=hosts) if hosts is not None else None,
+        abort_on_error=read.abort_on_error,
+        mcp_servers=[
+            pb.McpServer(
+                name=server.name,
+                command=server.command,
+                url=server.url,
+                variables=dict(server.variables),
+                tools=server.tools,
+                allowed_hosts=server.allowed_hosts,
+            )
+            for server in read.mcp_servers
+        ],
+        total_max_tokens=totals.max_tokens,
+        total_max_tool_calls=totals.max_tool_calls,
+        total_max_cost=totals.max_cost,
+    )
+    given: dict[str, float] = {
+        "max_iterations": limits.max_iterations,
+        "max_tool_calls": limits.max_tool_calls,
+        "max_tokens": limits.max_tokens,
+        "timeout_seconds": math.ceil(limits.timeout_seconds),
+        "max_cost": limits.max_cost,
+    }
+    for name, value in given.items():
+        if name in wanted:
+            setattr(message, name, value)
+    return message
+
+
+async def _submitted(place: Place, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
+    metadata = (("authorization", f"Bearer {place.token}"),) if place.token else ()
+    async with grpc.aio.insecure_channel(place.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = cast("Any", OrchestratorServiceStub)(channel)
+        try:
+            answer = await stub.SubmitTask(request, metadata=metadata, timeout=ACCEPTANCE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise _fault(error, place.address) from error
+    return cast("pb.SubmitTaskResponse", answer)
+
+
+def _fault(error: grpc.aio.AioRpcError, address: str) -> FleetError:
+    field = named_field(error)
+    code = error.code()
+    if code is grpc.StatusCode.UNAVAILABLE and field is None:
+        return Unavailable(f"no fleet answers at {address}", field="server", hint=_START_HINT)
+    kind = _FAULTS.get(code, PreconditionFailed)
+    message = error.details() or code.name.lower().replace("_", " ")
+    return kind(message, field=(field or "").removeprefix("deliberate."))

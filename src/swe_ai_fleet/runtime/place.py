@@ -1,0 +1,58 @@
+"""Where a fleet runs: its address, and the token it asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from swe_ai_fleet.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given."""
+
+    address: str
+    token: str = field(default="", repr=False)
+    pid: int = 0
+
+
+def running_place(home: Path) -> Place | None:
+    """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
+    try:
+        card: object = json.loads((home / "fleet.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(card, dict):
+        return None
+    entries = cast("dict[str, object]", card)
+    address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
+    if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
+        return None
+    return Place(address=address, token=token, pid=pid)
+
+
+def find_place(settings: Settings, *, server: str, token: str) -> Place | None:
+    """The fleet named by an address, else the one that runs on the home.
+
+    The home's token is sent to the address it was made for and to no other.
+    """
+    running = running_place(settings.home)
+    if not server:
+        return running
+    if not token and running is not None and running.address == server:
+        token = running.token
+    return Place(address=server, token=token)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,216 @@
+"""Two orchestrators against one NATS: what one has accepted can be had through the other, and outlives the first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import psutil
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.cli.audit import verify_events
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.scripts import HELLO_FILES, PROPOSING, SLEEP, SLEEPING, SLOW
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+LEASE_SECONDS = 2
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """One orchestrator process and a client of it."""
+
+    process: asyncio.subprocess.Process
+    stub: pb_grpc.OrchestratorServiceStub
+    call: dict[str, Any]
+
+    async def submit(self, request: pb.OrchestrateRequest | pb.DeliberateRequest) -> str:
+        kind = "orchestrate" if isinstance(request, pb.OrchestrateRequest) else "deliberate"
+        submitted = pb.SubmitTaskRequest(**{kind: request})  # type: ignore[arg-type]
+        return (await self.stub.SubmitTask(submitted, **self.call)).execution_id
+
+    async def execution(self, execution_id: str) -> pb.Execution:
+        request = pb.GetExecutionRequest(execution_id=execution_id)
+        return (await self.stub.GetExecution(request, **self.call)).execution
+
+    async def until(self, execution_id: str, kind: str) -> None:
+        """Watch until an event of a kind comes."""
+        request = pb.StreamExecutionRequest(execution_id=execution_id)
+        async for event in self.stub.StreamExecution(request, **self.call):
+            if event.type == kind:
+                return
+        raise AssertionError(f"it ended without {kind}")
+
+    async def events(self, execution_id: str) -> list[pb.ExecutionEvent]:
+        """All of them, once the execution has ended."""
+        request = pb.StreamExecutionRequest(execution_id=execution_id)
+        return [event async for event in self.stub.StreamExecution(request, **self.call)]
+
+    async def listed(self) -> list[tuple[str, int, int, str]]:
+        """What it says of every execution."""
+        reply = await self.stub.ListExecutions(pb.ListExecutionsRequest(page_size=100), **self.call)
+        return [(one.execution_id, one.status, one.finished_at_ms, one.winner_id) for one in reply.executions]
+
+
+@asynccontextmanager
+async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterator[Replica]:
+    variables = {
+        "FLEET_HOME": str(home),
+        "FLEET_NATS_URL": nats.address.url,
+        "FLEET_NATS_TOKEN": nats.address.token,
+        "FLEET_MODEL_URL": model_url,
+        "FLEET_MODEL": "scripted",
+        "FLEET_LISTEN": "127.0.0.1:0",
+        "FLEET_LEASE_SECONDS": str(LEASE_SECONDS),
+        "FLEET_CHECKPOINT_SECONDS": "0",
+    }
+    home.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "services.orchestrator.main"),
+        env={**os.environ, **variables},
+        cwd=home,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(90):
+            while not (home / "fleet.json").exists():
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        card = json.loads((home / "fleet.json").read_text())
+        async with grpc.aio.insecure_channel(card["address"]) as channel:
+            metadata = (("authorization", f"Bearer {card['token']}"),)
+            stub = pb_grpc.OrchestratorServiceStub(channel)
+            yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 90})
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+@pytest.fixture(scope="module")
+async def pair(
+    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Two orchestrators with homes and Rays of their own; the second one lives to the end."""
+    directory = tmp_path_factory.mktemp("replicas")
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(EmbeddedNats(directory / "nats"))
+        homes = [directory / "one", directory / "two"]
+        one, two = [await stack.enter_async_context(replica(home, nats, model_server.url)) for home in homes]
+        yield one, two
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+def task(text: str, repository: Path, **fields: Any) -> pb.OrchestrateRequest:
+    return pb.OrchestrateRequest(
+        task_id=f"replicas-{uuid.uuid4().hex[:8]}",
+        task_description=text,
+        repo=pb.RepoRef(path=str(repository)),
+        options=pb.OrchestratorOptions(num_agents=1),
+        **fields,
+    )
+
+
+async def agree(one: Replica, two: Replica, execution_id: str) -> None:
+    """Wait until both list the same, the execution as ended among it."""
+    async with asyncio.timeout(10):
+        while True:
+            listed = await one.listed()
+            ended = [entry for entry in listed if entry[0] == execution_id and entry[2]]
+            if ended and listed == await two.listed():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
+    pair: tuple[Replica, Replica], repository: Path
+) -> None:
+    one, two = pair
+    wanted = task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN)
+    execution_id = await one.submit(wanted)
+    await two.until(execution_id, "approval_requested")
+    (asked,) = (await two.execution(execution_id)).pending_approvals
+    assert asked.proposal.startswith("Append hello_world")
+    assert (await two.submit(wanted)) == execution_id
+
+    answer = pb.ResolveApprovalRequest(
+        execution_id=execution_id,
+        approval_id=asked.approval_id,
+        decision=pb.APPROVAL_DECISION_APPROVED,
+        approver="ada",
+    )
+    await two.stub.ResolveApproval(answer, **two.call)
+    events = await two.events(execution_id)
+    assert [event.sequence for event in events] == [event.sequence for event in await one.events(execution_id)]
+    assert all(verdict.intact for verdict in verify_events(events))
+
+    request = pb.GetDeliberationResultRequest(task_id=wanted.task_id)
+    fetched = await two.stub.GetDeliberationResult(request, **two.call)
+    assert fetched.status == pb.DELIBERATION_STATUS_COMPLETED
+    assert "def hello_world" in fetched.results[0].patch.diff
+    assert fetched == await one.stub.GetDeliberationResult(request, **one.call)
+    await agree(one, two, execution_id)
+
+
+async def test_a_task_of_one_is_cancelled_through_the_other(pair: tuple[Replica, Replica], repository: Path) -> None:
+    one, two = pair
+    execution_id = await one.submit(task(SLEEP, repository))
+    await two.until(execution_id, "tool_started")
+    request = pb.CancelExecutionRequest(execution_id=execution_id, reason="not wanted any more")
+    reply = await two.stub.CancelExecution(request, **two.call)
+    assert reply.status == pb.DELIBERATION_STATUS_CANCELLED
+    assert not [process for process in psutil.process_iter() if SLEEPING in _words(process)]
+    for door in pair:
+        state = await door.execution(execution_id)
+        assert state.status == pb.DELIBERATION_STATUS_CANCELLED
+        assert state.error_message == "not wanted any more"
+    await agree(one, two, execution_id)
+
+
+async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica, Replica], repository: Path) -> None:
+    one, two = pair
+    wanted = task(SLOW, repository)
+    execution_id = await one.submit(wanted)
+    await two.until(execution_id, "tool_started")
+    first_owner = (await two.execution(execution_id)).owner
+    assert str(one.process.pid) in first_owner
+    one.process.kill()
+
+    reply = await two.stub.Orchestrate(wanted, **two.call)
+    assert reply.execution_id == execution_id
+    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
+    assert git(repository, "rev-parse", reply.branch) == reply.commit_sha
+    events = await two.events(execution_id)
+    claims = [json.loads(event.payload_json) for event in events if event.type == "execution_claimed"]
+    assert [claim["generation"] for claim in claims] == [1, 2]
+    assert claims[0]["owner"] == first_owner != claims[1]["owner"]
+    # The conversation went on where it was: nothing that had been answered was asked again.
+    steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
+    assert steps == sorted(set(steps))
+    assert all(verdict.intact for verdict in verify_events(events))
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

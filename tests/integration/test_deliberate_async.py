@@ -1,0 +1,123 @@
+"""A task handed to a running fleet as a library call."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import nats
+import pytest
+
+from swe_ai_fleet import DeliberateAsync
+from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.runtime.deliberate_async import constraints_message
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES
+
+SECONDS = 60
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLEET_SERVER", "FLEET_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+async def test_it_answers_at_once_and_the_result_comes_by_itself(fleet: FleetUnderTest, repository: Path) -> None:
+    task_id = f"async-{uuid.uuid4().hex[:8]}"
+    listening = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
+    results = await listening.subscribe(f"agent.results.{task_id}")
+    await listening.flush()
+    library = DeliberateAsync(repo=str(repository), settings=fleet.settings)
+
+    accepted = await library.execute(task_id, HELLO, "Keep it short.", {"max_iterations": 20}, num_agents=1)
+
+    assert accepted == {"task_id": task_id, "execution_id": accepted["execution_id"], "status": "PENDING"}
+    told = json.loads((await results.next_msg(SECONDS)).data)
+    await listening.close()
+    assert (told["execution_id"], told["status"], told["winner"]) == (
+        accepted["execution_id"],
+        "completed",
+        "agent-dev-1",
+    )
+    again = await library.execute(task_id, HELLO, "Keep it short.", {"max_iterations": 20}, num_agents=1)
+    assert again == {**accepted, "status": "COMPLETED"}
+    with pytest.raises(AlreadyExists) as refusal:
+        await library.execute(task_id, "Something else", num_agents=1)
+    assert refusal.value.field == "task_id"
+
+
+async def test_a_fleet_is_found_by_its_address_too(
+    fleet: FleetUnderTest, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = Settings(home=tmp_path / "home")
+    constraints = {"repo_url": str(repository), "timeout_seconds": 60}
+    stranger = DeliberateAsync(fleet.running.address, "guessed", settings=elsewhere)
+    with pytest.raises(PreconditionFailed, match="token"):
+        await stranger.execute("t", HELLO, constraints=constraints)
+    monkeypatch.setenv("FLEET_SERVER", fleet.running.address)
+    monkeypatch.setenv("FLEET_TOKEN", fleet.running.token)
+    accepted = await DeliberateAsync(settings=elsewhere).execute(
+        f"async-{uuid.uuid4().hex[:8]}", HELLO, constraints=constraints, num_agents=1
+    )
+    async with connect(fleet.running.address, fleet.running.token) as client:
+        found = await client.execution(accepted["execution_id"])
+        await client.cancel(accepted["execution_id"], "seen")
+    assert found.task_id == accepted["task_id"]
+
+
+async def test_without_a_fleet_it_says_so(tmp_path: Path, repository: Path) -> None:
+    nowhere = Settings(home=tmp_path / "home")
+    for server in ("", "127.0.0.1:9"):
+        with pytest.raises(Unavailable) as refusal:
+            await DeliberateAsync(server, repo=str(repository), settings=nowhere).execute("t", HELLO)
+        assert refusal.value.field == "server"
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("task_id", {"task_id": "no spaces"}),
+        ("num_agents", {"num_agents": 0}),
+        ("num_agents", {"num_agents": 10**6}),
+        ("constraints", {"constraints": {"max_iterations": "many"}}),
+        ("constraints.command_timeout_seconds", {"constraints": {"command_timeout_seconds": 1}}),
+        ("constraints.timeout_seconds", {"constraints": {"timeout_seconds": 10**8}}),
+        ("repo", {"constraints": {"repo_url": "no/such/place"}}),
+    ],
+)
+async def test_what_is_malformed_names_its_field(
+    fleet: FleetUnderTest, repository: Path, field: str, changes: dict[str, object]
+) -> None:
+    library = DeliberateAsync(repo=str(repository), settings=fleet.settings)
+    with pytest.raises(InvalidRequest) as refusal:
+        await library.execute(**{"task_id": "t", "task": HELLO, **changes})
+    assert refusal.value.field == field
+
+
+async def test_without_a_repository_or_a_known_role_nothing_is_sent(tmp_path: Path) -> None:
+    nowhere = Settings(home=tmp_path / "home")
+    with pytest.raises(InvalidRequest) as refusal:
+        await DeliberateAsync(settings=nowhere).execute("t", HELLO)
+    assert refusal.value.field == "constraints.repo_url"
+    with pytest.raises(InvalidRequest, match="chef"):
+        DeliberateAsync(role="chef", settings=nowhere)
+
+
+def test_what_is_not_given_is_left_to_the_fleet() -> None:
+    assert not constraints_message({}).ListFields()
+    message = constraints_message(
+        {"max_tokens": 5, "timeout_seconds": 1.5, "checks": ["make"], "allowed_hosts": [], "case": "C-1"}
+    )
+    assert (message.max_tokens, message.timeout_seconds, message.max_iterations) == (5, 2, 0)
+    assert message.checks[0].command == "make" and message.checks[0].required
+    assert message.HasField("network") and dict(message.metadata) == {"case": "C-1"}

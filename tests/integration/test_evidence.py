@@ -1,0 +1,386 @@
+"""Evidence about candidates: real git, real sandbox, real pytest and ruff; only the model is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from swe_ai_fleet.tools.secrets import Secrets
+
+APP = """\
+seen = []
+
+
+def add(a, b):
+    return a + b
+
+
+def sub(a, b):
+    return a - b
+
+
+def mul(a, b):
+    return a + b
+"""
+TESTS = """\
+import unittest
+
+import app
+
+
+class Sums(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(app.add(1, 2), 3)
+
+    def test_sub(self):
+        self.assertEqual(app.sub(3, 2), 1)
+
+    def test_mul(self):
+        self.assertEqual(app.mul(2, 3), 6)
+"""
+FILES = {"app.py": APP, "tests/test_app.py": TESTS, "tests/__init__.py": "", "ruff.toml": 'lint.select = ["F"]\n'}
+DIVIDES = APP + "\n\ndef div(a, b):\n    return a // b\n"
+MUL = "tests.test_app.Sums::test_mul"
+
+
+class CountingProvider(GitWorkspaceProvider):
+    """Notes the names of the clones that were opened."""
+
+    opened: list[str]
+
+    def open(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AbstractAsyncContextManager[GitClone]:
+        self.opened.append(name)
+        return super().open(execution_id, name, repository, environment)
+
+
+class World:
+    """A repository and what gathers evidence about patches to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.repo = make_repository(root / "repo", FILES)
+        sandbox = Sandbox(SandboxPolicy())
+        self.provider = CountingProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
+        self.provider.opened = []
+        self.log = MemoryLog()
+        self.gatherer = EvidenceGatherer(workspaces=self.provider, blobs=self.log, mask=Secrets(["entrusted-value-1"]))
+        self.task = Task(
+            task_id="t", kind=TaskKind.DELIBERATE, description="Divide.", repo=RepoRef(location=str(self.repo))
+        )
+
+    async def pinned(self) -> PinnedRepository:
+        return await self.provider.pin("default", self.task.repo)
+
+    def patch(self, files: Mapping[str, str | None]) -> bytes:
+        """What turns the repository's own files into these."""
+        write_files(self.repo, {name: content for name, content in files.items() if content is not None})
+        for name, content in files.items():
+            if content is None:
+                (self.repo / name).unlink()
+        git(self.repo, "add", "--all")
+        options = ("--cached", "--binary", "--full-index", "--no-renames")
+        done = subprocess.run(("git", "diff", *options), cwd=self.repo, check=True, capture_output=True)
+        git(self.repo, "reset", "--quiet", "--hard")
+        return done.stdout
+
+    async def check(
+        self,
+        files: Mapping[str, str | None],
+        *,
+        name: str = "candidate",
+        gatherer: EvidenceGatherer | None = None,
+        **constraints: object,
+    ) -> CheckReport:
+        """The evidence about a candidate that leaves these files."""
+        task = replace(self.task, constraints=Constraints(**constraints))  # pyright: ignore[reportArgumentType]
+        assignment = CheckAssignment(
+            execution_id=self.task.execution_id,
+            candidate_id=name,
+            task=task,
+            repository=await self.pinned(),
+            patch=await self.log.put("default", self.task.execution_id, self.patch(files), "text/x-diff"),
+        )
+        return await (gatherer or self.gatherer).gather(assignment)
+
+    async def whole_output(self, result: CheckResult) -> str:
+        digest = result.details["output_artifact"]
+        name = f"default/{self.task.execution_id}/{digest}"
+        return (await self.log.get(BlobRef(name=name, digest=digest, size=0))).decode()
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("evidence"))
+
+
+def named(report: CheckReport, name: str) -> CheckResult:
+    return next(result for result in report.results if result.name == name)
+
+
+async def test_what_failed_before_does_not_count_and_is_found_out_once(world: World) -> None:
+    world.provider.opened.clear()
+    reports = await asyncio.gather(
+        world.check({"app.py": DIVIDES}, name="one"), world.check({"app.py": DIVIDES + "\n# more\n"}, name="two")
+    )
+    for report in reports:
+        tests = named(report, "tests")
+        assert report.accepted
+        assert tests.passed
+        assert tests.message == "1 test fails as before"
+        assert tests.details["failing before"] == MUL
+        assert tests.details["baseline"] == "2 passed, 1 failed"
+        assert 0.5 < tests.score < 1
+        assert tests.tests is not None
+        assert (tests.tests.passed, tests.tests.failed) == (2, 1)
+        assert "test_mul" in await world.whole_output(tests)
+        assert [result.name for result in report.results] == [
+            *("patch applies", "policy", "policy warnings", "lint", "tests")
+        ]
+    assert len([name for name in world.provider.opened if name.startswith("baseline")]) == 1
+    assert not [name for name in world.provider.opened if name.startswith("rerun")]
+
+
+async def test_what_is_put_right_is_worth_more(world: World) -> None:
+    report = await world.check({"app.py": APP.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a * b")})
+    tests = named(report, "tests")
+    assert (tests.passed, tests.score, tests.message) == (True, 1.0, "")
+    assert tests.details["fixed"] == MUL
+
+
+async def test_a_broken_test_counts_beside_one_that_was_broken(world: World) -> None:
+    report = await world.check({"app.py": DIVIDES.replace("a - b", "b - a")})
+    tests = named(report, "tests")
+    assert not report.accepted
+    assert tests.problems == ("tests/test_app.py::test_sub",)
+    assert tests.message == "1 test fails that did not before; 1 test fails as before"
+    assert tests.score < 0.5
+
+
+async def test_a_test_that_fails_in_another_way_counts(world: World) -> None:
+    """As one does that the task names: it is what the candidate works on."""
+    otherwise = await world.check(
+        {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return None")}
+    )
+    assert named(otherwise, "tests").problems == (MUL,)
+    asked = await world.check({"app.py": DIVIDES}, requirements=("tests/test_app.py passes",))
+    assert named(asked, "tests").message == "1 test fails that the task is about"
+    assert not asked.accepted
+
+
+async def test_a_flaky_test_is_named_and_does_not_count(world: World) -> None:
+    # Upset by a test of another file, it fails among all of them and passes when its own file is run again.
+    marks = "import app\n\n\ndef test_marks():\n    app.seen.append(1)\n"
+    upset = "import app\n\n\ndef test_upset():\n    assert not app.seen\n"
+    report = await world.check({"app.py": DIVIDES, "tests/test_a.py": marks, "tests/test_z.py": upset})
+    tests = named(report, "tests")
+    assert tests.details["flaky"] == "tests/test_z.py::test_upset"
+    assert tests.message == "1 test fails as before; 1 flaky"
+    assert report.accepted
+    assert tests.problems == ()
+    assert tests.warnings == 1
+
+
+async def test_deleted_and_hidden_tests(world: World) -> None:
+    removed = await world.check(
+        {"app.py": APP.replace("a - b", "b - a"), "tests/test_app.py": TESTS.replace("_sub", "x")}
+    )
+    policy = named(removed, "policy")
+    assert policy.problems == ("tests/test_app.py:8: removes the tests test_sub",)
+    assert not removed.accepted
+    assert named(removed, "tests").message == "2 tests ran, 3 before; 1 test fails as before"
+    hook = (
+        "def pytest_collection_modifyitems(items):\n    items[:] = [item for item in items if 'sub' not in item.name]\n"
+    )
+    hidden = await world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
+    assert named(hidden, "policy").passed
+    assert named(hidden, "policy warnings").problems == (
+        "conftest.py:1: changes pytest's hooks, which decides what checks say",
+    )
+    assert not named(hidden, "tests").passed
+    assert named(hidden, "tests").problems == ("2 tests ran, 3 before",)
+    assert not hidden.accepted
+    allowed = await world.check({"app.py": DIVIDES, "conftest.py": hook}, metadata={"policy.allow": "tests"})
+    assert allowed.accepted
+
+
+async def test_a_hook_that_makes_everything_pass_is_only_warned_of(world: World) -> None:
+    """A limit, and documented: what runs the tests belongs to the candidate. People and reviewers see the warning."""
+    hook = (
+        "import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n"
+        "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
+    )
+    report = await world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
+    assert named(report, "tests").passed
+    assert not named(report, "policy warnings").passed
+    assert named(report, "policy warnings").score == 0.5
+
+
+async def test_lint_counts_what_is_new_by_the_rules_from_before(world: World) -> None:
+    careless = {"app.py": f"import os\n{DIVIDES}"}
+    plain = await world.check(careless)
+    assert named(plain, "lint").problems == ("app.py:1:8: F401 `os` imported but unused",)
+    switched = await world.check({**careless, "ruff.toml": "lint.select = []\n"})
+    lint = named(switched, "lint")
+    assert lint.problems == named(plain, "lint").problems
+    assert "ruff.toml" in lint.details["settings"]
+    assert named(switched, "policy warnings").problems == (
+        "ruff.toml:1: changes the settings, which decides what checks say",
+    )
+    assert named(await world.check({"app.py": DIVIDES}), "lint").passed
+
+
+async def test_what_does_not_compile_ends_it(world: World) -> None:
+    report = await world.check({"other.py": "def f(:\n    pass\n", "templates/x.py": "{{ this }} is none\n"})
+    build = named(report, "build")
+    assert build.problems == ("other.py:1: invalid syntax",)
+    assert not report.accepted
+    assert "tests" not in [result.name for result in report.results]
+
+
+async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None:
+    refs = [
+        await world.log.put("default", world.task.execution_id, data, "text/x-diff")
+        for data in (b"", world.patch({"app.py": DIVIDES}).replace(b" def mul", b" def mult"), b"From: me\n\nwords\n")
+    ]
+    messages: list[str] = []
+    for ref in refs:
+        report = await world.gatherer.gather(
+            CheckAssignment(
+                execution_id=world.task.execution_id,
+                candidate_id="c",
+                task=world.task,
+                repository=await world.pinned(),
+                patch=ref,
+            )
+        )
+        assert [result.name for result in report.results] == ["patch applies", "policy", "policy warnings"]
+        assert not report.accepted
+        messages.append(report.results[0].message or report.results[1].message)
+    assert messages[0] == "the candidate changes nothing"
+    assert "patch does not apply" in messages[1]
+
+
+async def test_a_delivered_commit_is_held_against_the_one_before(world: World) -> None:
+    base = await world.pinned()
+    git(world.repo, "switch", "--quiet", "--create", "delivered")
+    write_files(world.repo, {"app.py": DIVIDES})
+    git(world.repo, "commit", "--quiet", "--all", "--message", "Divide")
+    delivered = replace(base, commit=git(world.repo, "rev-parse", "HEAD"))
+    git(world.repo, "switch", "--quiet", "-")
+    assignment = CheckAssignment(
+        execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=delivered, baseline=base
+    )
+    report = await world.gatherer.gather(assignment)
+    assert report.accepted
+    assert named(report, "tests").message == "1 test fails as before"
+    alone = await world.gatherer.gather(replace(assignment, baseline=None))
+    assert not alone.accepted
+    assert named(alone, "tests").details == {
+        "baseline": "none: no commit before it is known",
+        "output_artifact": named(alone, "tests").details["output_artifact"],
+    }
+
+
+async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(world: World) -> None:
+    world.provider.opened.clear()
+    loud = "i=0; while [ $i -lt 900 ]; do echo line $i entrusted-value-1; i=$((i+1)); done; python3 -m pytest -q"
+    checks = (CheckSpec(name="loud", command=loud), CheckSpec(name="quiet", command="exit 3", expected_exit_code=3))
+    report = await world.check({"app.py": DIVIDES}, checks=checks)
+    shouted, quiet = named(report, "loud"), named(report, "quiet")
+    assert [shouted.kind, shouted.passed, shouted.exit_code] == [CheckKind.COMMAND, False, 1]
+    assert (quiet.passed, quiet.score, quiet.output, dict(quiet.details)) == (True, 1.0, "", {})
+    assert not report.accepted
+    whole = await world.whole_output(shouted)
+    assert len(shouted.output) < 9_000 < len(whole)
+    assert "line 450 [masked]" in whole
+    assert "entrusted" not in whole + shouted.output
+    assert not [name for name in world.provider.opened if name.startswith("baseline")]
+
+
+# The rubric
+
+
+@pytest.fixture(scope="module")
+async def model_server() -> AsyncIterator[ScriptedModelServer]:
+    async with ScriptedModelServer(Script(conversations=())) as server:
+        yield server
+
+
+def _answer(*items: dict[str, object]) -> Turn:
+    return Turn(content=f"Here it is:\n```json\n{json.dumps({'items': items})}\n```")
+
+
+@pytest.fixture
+async def judged(world: World, model_server: ScriptedModelServer) -> AsyncIterator[EvidenceGatherer]:
+    async with OpenAIChatModel(base_url=model_server.url, model="scripted") as model:
+        yield replace(world.gatherer, rubric=RubricJudge(equipment=Equipment(models={"": model})))
+
+
+async def test_rubric_items_count_with_quotes_that_stand_there(
+    world: World, judged: EvidenceGatherer, model_server: ScriptedModelServer
+) -> None:
+    answer = _answer(
+        {"item": 1, "verdict": "met", "quote": "def div(a, b):\n    return a // b", "file": "app.py"},
+        {"item": "2.", "verdict": "Met", "quote": "raise ZeroDivisionError", "reason": "It raises."},
+        {"item": 3, "verdict": "partly", "quote": "def  sub(a, b):", "file": "app.py"},
+        {"item": 4, "verdict": "not", "reason": "No words."},
+        {"item": 5, "verdict": "splendid", "quote": "return a // b"},
+    )
+    model_server.script = Script(conversations=(Conversation(match="You judge a finished change", turns=(answer,)),))
+    report = await world.check(
+        {"app.py": DIVIDES},
+        gatherer=judged,
+        requirements=("It divides", "Zero is refused"),
+        rubric="- keeps sub\n- has a docstring\n- is good\n- is forgotten",
+    )
+    rubric = named(report, "rubric")
+    assert (rubric.kind, rubric.required, rubric.passed, rubric.score) == (CheckKind.RUBRIC, False, False, 0.25)
+    assert rubric.message == "1 of 6 items met"
+    assert rubric.problems == (
+        "Zero is refused: said to be met, but the quote 'raise ZeroDivisionError' does not stand there (It raises.)",
+        "keeps sub: partly by 'def sub(a, b):'",
+        "has a docstring: not met (No words.)",
+        "is good: no verdict that can be read",
+        "is forgotten: no verdict",
+    )
+    assert int(rubric.details["prompt_tokens"]) > 0
+    assert rubric.details["model"] == "scripted"
+    assert report.accepted
+
+
+async def test_no_rubric_no_question_and_no_answer_no_verdict(
+    world: World, judged: EvidenceGatherer, model_server: ScriptedModelServer
+) -> None:
+    turn = Turn(content="I would rather not.")
+    model_server.script = Script(conversations=(Conversation(match="You judge a finished change", turns=(turn,)),))
+    asked = model_server.requests
+    plain = await world.check({"app.py": DIVIDES}, gatherer=judged)
+    broken = await world.check({"app.py": DIVIDES.replace("a - b", "0")}, gatherer=judged, rubric="Be good")
+    assert model_server.requests == asked
+    assert "rubric" not in [result.name for result in plain.results]
+    assert named(broken, "rubric").skipped_reason == "not every required check passed"
+    refused = await world.check({"app.py": DIVIDES}, gatherer=judged, rubric="Be good")
+    assert "no usable answer" in named(refused, "rubric").skipped_reason
+    assert refused.accepted

@@ -1,0 +1,515 @@
+"""Agents that others run: real gRPC, real git, the real log; what they hand in counts, what they do wrong does not."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from fleet.agent.v1 import agent_pb2 as pb
+from fleet.agent.v1.agent_pb2_grpc import AgentServiceServicer
+from swe_ai_fleet.adapters.agent_service import AgentServiceClient
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.agents import external_run
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.review import Critique, Finding
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
+from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.fleet import ScriptedModel
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.repositories import commit_files, make_repository
+from tests.outside_agent import SmallHarness, serving
+from tests.scripts import FAILING, HELLO_FILES
+
+SECONDS = 40
+SECRET = "sk-live-4f9a8b7c6d5e4f3a2b1c"
+GOOD = "\n\ndef hello_world():\n    return 'Hello, World!'\n"
+Answer = Callable[[list[pb.SolveRequest], grpc.aio.ServicerContext], AsyncIterator[pb.SolveResponse]]
+
+
+class Switchable(AgentServiceServicer):
+    """An agent that can be changed for another one behind the same address."""
+
+    def __init__(self) -> None:
+        self.agent: AgentServiceServicer = Scripted(never)
+
+    async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.DescribeResponse:
+        return await self.agent.Describe(request, context)
+
+    async def Solve(
+        self, requests: AsyncIterator[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        async for response in self.agent.Solve(requests, context):
+            yield response
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A worker of this process, and two addresses that it may call."""
+
+    worker: AgentWorker
+    log: JetStream
+    agents: tuple[Switchable, Switchable]
+    addresses: tuple[str, str]
+    settings: Settings
+
+    def at(self, agent: AgentServiceServicer, number: int = 0) -> str:
+        """The address at which an agent answers from now on."""
+        self.agents[number].agent = agent
+        return self.addresses[number]
+
+    async def run(self, agent: AgentServiceServicer, task: Task) -> Candidate:
+        return await self.worker.run(await an_assignment(self.worker, task, self.at(agent)))
+
+    async def bodies(self, task: Task, agent_id: str = "outsider") -> list[EventBody]:
+        events = self.log.read("default", task.execution_id, agent_id=agent_id)
+        return [one.event.body async for one in events]
+
+
+@pytest.fixture(scope="module")
+async def place(
+    nats_server: EmbeddedNats, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Place]:
+    agents = (Switchable(), Switchable())
+    async with serving(agents[0]) as one, serving(agents[1]) as other:
+        settings = Settings(
+            home=tmp_path_factory.mktemp("home"),
+            model_url=model_server.url,
+            model="scripted",
+            model_api_key=SECRET,
+            agent_endpoints=f"{one}, {other}",
+            agent_service_token="a-token-for-agents",
+            nats_url=nats_server.address.url,
+            nats_token=nats_server.address.token,
+        )
+        async with connect_log(settings, name="reader") as log:
+            await log.ensure_streams()
+            async with open_worker(settings, host="test") as worker:
+                yield Place(worker=worker, log=log, agents=agents, addresses=(one, other), settings=settings)
+
+
+@pytest.fixture(autouse=True)
+async def bounded() -> AsyncIterator[None]:
+    async with asyncio.timeout(SECONDS):
+        yield
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = make_repository(tmp_path_factory.mktemp("repository"), HELLO_FILES)
+    commit_files(path, {"notes.txt": "more\n"}, message="Second commit")
+    return path
+
+
+def a_task(repository: Path, **changes: object) -> Task:
+    constraints = Constraints(
+        limits=Limits(timeout_seconds=30),
+        requirements=("It greets the world.",),
+        allowed_paths=("*.py",),
+        checks=(CheckSpec(name="says hello", command="python3 -c 'import utils; utils.hello_world()'"),),
+    )
+    told: dict[str, object] = {
+        "task_id": f"outside-{uuid.uuid4().hex[:8]}",
+        "kind": TaskKind.DELIBERATE,
+        "description": f"Greet the world {FAILING}",
+        "repo": RepoRef(location=str(repository)),
+        "num_agents": 0,
+        "rounds": 0,
+        "constraints": constraints,
+    }
+    return Task(**(told | changes))
+
+
+async def an_assignment(worker: AgentWorker, task: Task, address: str, **changes: object) -> Assignment:
+    return Assignment(
+        execution_id=task.execution_id,
+        agent_id="outsider",
+        task=task,
+        repository=await worker.workspaces.pin("default", task.repo),
+        perspective=Perspective(temperature=0.4, seed=2, instructions="Be brief.", endpoint=address),
+        **changes,
+    )
+
+
+async def hand_in_good(clone: Path, assignment: pb.Assignment) -> str:
+    with (clone / "utils.py").open("a") as file:
+        file.write(GOOD)
+    (clone / "picture.bin").write_bytes(bytes(range(256)))
+    return f"Added hello_world. My key is {SECRET}."
+
+
+class Scripted(AgentServiceServicer):
+    """Answers as it is told."""
+
+    def __init__(self, answer: Answer, *, version: int = 1) -> None:
+        self._answer = answer
+        self._version = version
+        self.asked = 0
+        self.cancelled = asyncio.Event()
+
+    async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.DescribeResponse:
+        return pb.DescribeResponse(name="scripted", protocol_version=self._version)
+
+    async def Solve(
+        self, requests: AsyncIterator[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        self.asked += 1
+        try:
+            async for response in self._answer([request async for request in requests], context):
+                yield response
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+def nothing_left(candidate: Candidate, stop: StopReason = StopReason.MODEL_ERROR) -> bool:
+    left = candidate.artifacts
+    return candidate.stop_reason is stop and not left.files_changed and left.patch is not None and not left.patch.size
+
+
+async def never(requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext) -> AsyncIterator[pb.SolveResponse]:
+    yield pb.SolveResponse(progress=pb.Progress(text="thinking"))
+    await asyncio.Event().wait()
+
+
+async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path) -> None:
+    harness = SmallHarness(hand_in_good)
+    task = a_task(repository)
+    assignment = await an_assignment(place.worker, task, place.at(harness))
+    candidate = await place.worker.run(assignment)
+    bodies = await place.bodies(task)
+    assert candidate.artifacts.patch is not None
+    patch = await place.log.get(candidate.artifacts.patch)
+    # Once more, after the process was lost that had it: nobody is asked twice.
+    again = await place.worker.run(replace(assignment, generation=2, resume=True))
+    assert candidate.stop_reason is StopReason.FINAL_ANSWER and candidate.error == ""
+    assert candidate.model == "external:small-harness"
+    assert candidate.artifacts.files_changed == ("picture.bin", "utils.py")
+    assert candidate.artifacts.insertions == 4
+    assert b"GIT binary patch" in patch
+    assert candidate.summary.startswith("Added hello_world.") and SECRET not in candidate.summary
+    assert (candidate.usage.prompt_tokens, candidate.usage.model_calls) == (120, 2)
+    assert [type(body) for body in bodies] == [RunClaimed, RunStarted, ModelReplied, ModelReplied, RunFinished]
+    assert SECRET not in repr(bodies)
+    assert replace(again, submitted_at="") == replace(candidate, submitted_at="")
+    [told] = harness.assignments
+    assert (told.task_description, told.role) == (task.description, "DEV")
+    assert list(told.constraints.allowed_paths) == ["*.py"] and list(told.constraints.requirements)
+    assert told.constraints.checks[0].name == "says hello" and told.constraints.timeout_seconds == 30
+    assert told.repository.base_commit == assignment.repository.commit and not told.repository.without_history
+    assert (told.perspective.seed, told.perspective.instructions) == (2, "Be brief.")
+    # Nothing of ours is shown over plain text, the token for agents neither.
+    assert "authorization" not in harness.metadata[0]
+
+
+async def test_a_revision_gets_its_patch_and_what_was_said_of_it(place: Place, repository: Path) -> None:
+    async def improve(clone: Path, assignment: pb.Assignment) -> str:
+        text = (clone / "utils.py").read_text()
+        assert "Hello, World!" in text
+        (clone / "utils.py").write_text(text.replace("Hello, World!", "Hello, you!"))
+        return "Improved."
+
+    first, second = SmallHarness(hand_in_good), SmallHarness(improve)
+    assignment = await an_assignment(place.worker, a_task(repository), place.at(first))
+    draft = await place.worker.run(assignment)
+    critique = Critique(
+        reviewer_id="agent-dev-1",
+        candidate_id="outsider",
+        round=1,
+        content=f"Greets the wrong one \ud800 {SECRET}",
+        findings=(Finding(text="wrong", file="utils.py", line=8, must_fix=True),),
+    )
+    report = CheckReport(candidate_id="outsider")
+    revision = Revision(round=1, candidate=draft, report=report, critiques=(critique,))
+    place.at(second)
+    revised = await place.worker.run(
+        replace(assignment, agent_id="outsider-r1", author_id="outsider", revision=revision)
+    )
+    assert revised.error == ""
+    assert (revised.round, revised.revises, revised.author) == (1, "outsider", "outsider")
+    assert revised.artifacts.files_changed == draft.artifacts.files_changed
+    assert revised.artifacts.patch != draft.artifacts.patch
+    [told] = second.assignments
+    assert told.revision.round == 1 and told.revision.patch_bytes == len(second.revised[0]) > 0
+    [said] = told.revision.critiques
+    assert said.findings[0].must_fix and SECRET not in said.content and "wrong one" in said.content
+
+
+async def test_an_agent_that_hangs_is_stopped_by_the_clock(place: Place, repository: Path) -> None:
+    hanging = Scripted(never)
+    constraints = Constraints(limits=Limits(timeout_seconds=1))
+    candidate = await place.run(hanging, a_task(repository, constraints=constraints))
+    assert nothing_left(candidate, StopReason.TIMEOUT)
+    assert "1 seconds" in candidate.error
+    await hanging.cancelled.wait()
+
+
+async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) -> None:
+    begun = asyncio.Event()
+
+    async def wait(
+        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        begun.set()
+        async for response in never(requests, context):
+            yield response
+
+    hanging, task = Scripted(wait), a_task(repository)
+    running = asyncio.create_task(place.run(hanging, task))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await hanging.cancelled.wait()
+    end = (await place.bodies(task))[-1]
+    assert isinstance(end, RunFinished) and end.stop_reason is StopReason.CANCELLED
+
+
+def says(*responses: pb.SolveResponse) -> Answer:
+    async def answer(
+        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        for response in responses:
+            yield response
+
+    return answer
+
+
+def hands_in(patch: bytes, **fields: object) -> Answer:
+    return says(pb.SolveResponse(result=pb.Result(patch=patch, **fields)))
+
+
+def ends_with(code: grpc.StatusCode, words: str) -> Answer:
+    async def answer(
+        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        yield pb.SolveResponse(progress=pb.Progress(text="hm"))
+        await context.abort(code, words)
+
+    return answer
+
+
+def new_file(name: str, mode: str = "100644") -> bytes:
+    return (
+        f"diff --git a/{name} b/{name}\nnew file mode {mode}\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+boo\n"
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (hands_in(b"no diff at all"), "does not apply"),
+        (hands_in(b"\0\xff" * 1000), "does not apply"),
+        (hands_in(new_file("utils.py")), "does not apply"),
+        (hands_in(new_file("../outside.py")), "does not apply"),
+        (hands_in(new_file(".git/hooks/post-checkout", "100755")), "does not apply"),
+        (hands_in(b"x" * (external_run.MAX_PATCH_BYTES + 1)), "more than"),
+        (hands_in(b"x" * (external_run.MAX_PATCH_BYTES + 2 * 1024 * 1024)), "RESOURCE_EXHAUSTED"),
+        (says(), "without a result"),
+        (says(pb.SolveResponse()), "without progress or result"),
+        (says(*[pb.SolveResponse(progress=pb.Progress(text="."))] * (external_run.MAX_MESSAGES + 1)), "more than"),
+        (ends_with(grpc.StatusCode.FAILED_PRECONDITION, f"not mine {SECRET}"), "FAILED_PRECONDITION: not mine"),
+        (ends_with(grpc.StatusCode.CANCELLED, "gone"), "CANCELLED"),
+        (ends_with(grpc.StatusCode.UNAVAILABLE, "gone"), "cannot be reached"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_garbage_is_a_candidate_that_says_so(place: Place, repository: Path, answer: Answer, error: str) -> None:
+    candidate = await place.run(Scripted(answer), a_task(repository))
+    assert nothing_left(candidate)
+    assert error in candidate.error
+    assert SECRET not in candidate.error
+
+
+async def test_what_an_agent_says_of_itself_is_bounded(place: Place, repository: Path) -> None:
+    usage = pb.Usage(prompt_tokens=-5, completion_tokens=2**62, cost=float("inf"), tool_calls=3)
+    progress = [pb.SolveResponse(progress=pb.Progress(text="p" * 50_000))] * 300
+    done = pb.SolveResponse(
+        result=pb.Result(patch=new_file("new.py"), summary=f"{'s' * 15_990}{SECRET}{'t' * 100_000}", usage=usage)
+    )
+    task = a_task(repository)
+    candidate = await place.run(Scripted(says(*progress, done)), task)
+    assert candidate.error == "" and candidate.artifacts.files_changed == ("new.py",)
+    assert (candidate.usage.prompt_tokens, candidate.usage.completion_tokens, candidate.usage.cost) == (0, 10**12, 0.0)
+    assert len(candidate.summary) < 16_200 and SECRET[:8] not in candidate.summary
+    bodies = await place.bodies(task)
+    said = [body.reply.message.content for body in bodies if isinstance(body, ModelReplied)]
+    assert len(said) == external_run.MAX_KEPT_MESSAGES + 1
+    assert max(len(text) for text in said[:-1]) < 4_200
+
+
+async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> None:
+    busy = 2
+
+    async def answer(
+        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        nonlocal busy
+        if busy:
+            busy -= 1
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "two tasks are enough")
+        assert requests[0].assignment.repository.bundle_bytes == sum(len(each.bundle) for each in requests)
+        yield pb.SolveResponse(result=pb.Result(patch=new_file("new.py"), summary="At last."))
+
+    scripted = Scripted(answer)
+    patient = replace(place.worker, external=replace(place.worker.external, pause_seconds=0.02))
+    candidate = await patient.run(await an_assignment(patient, a_task(repository), place.at(scripted)))
+    assert (candidate.error, candidate.summary, scripted.asked) == ("", "At last.", 3)
+
+
+async def test_another_protocol_is_refused(place: Place, repository: Path) -> None:
+    candidate = await place.run(Scripted(never, version=7), a_task(repository))
+    assert nothing_left(candidate) and "speaks version 7" in candidate.error
+
+
+async def test_bytes_that_are_no_message(place: Place, repository: Path) -> None:
+    def raw(method: str) -> grpc.RpcMethodHandler:
+        async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            return b"\xff\xff\xff\xff"
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.aio.server()
+    handlers = grpc.method_handlers_generic_handler("fleet.agent.v1.AgentService", {"Describe": raw("Describe")})
+    server.add_generic_rpc_handlers((handlers,))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        worker = allowing(place, address)
+        candidate = await worker.run(await an_assignment(worker, a_task(repository), address))
+    finally:
+        await server.stop(grace=0)
+    assert nothing_left(candidate) and "cannot be read" in candidate.error
+
+
+def allowing(place: Place, *patterns: str) -> AgentWorker:
+    """The worker, with other agents allowed."""
+    client = AgentServiceClient(EndpointRules(patterns=patterns), mask=lambda text: text)
+    return replace(place.worker, external=replace(place.worker.external, outside=client))
+
+
+async def test_an_endpoint_that_is_not_allowed_any_more_is_not_called(place: Place, repository: Path) -> None:
+    harness, worker = SmallHarness(hand_in_good), allowing(place, "127.0.0.1:1")
+    refused = await worker.run(await an_assignment(worker, a_task(repository), place.at(harness)))
+    nobody = await worker.run(await an_assignment(worker, a_task(repository), "127.0.0.1:1"))
+    assert nothing_left(refused) and "not allowed here" in refused.error
+    assert nothing_left(nobody) and "cannot be reached" in nobody.error
+    assert harness.assignments == []
+
+
+async def test_a_history_that_is_too_long_is_left_out(place: Place, repository: Path) -> None:
+    workspaces = place.worker.workspaces
+    pinned = await workspaces.pin("default", RepoRef(location=str(repository)))
+    environment = await workspaces.environment(pinned, a_task(repository).environment)
+    async with workspaces.open(str(uuid.uuid4()), "bundles", pinned, environment) as clone:
+        whole = await clone.bundle(max_bytes=1024 * 1024)
+        cut = await clone.bundle(max_bytes=len(whole.data) - 1)
+        await clone.apply(new_file("new.py"))
+        assert (await clone.diff()).files == ("new.py",)
+    assert (whole.commit, whole.without_history) == (pinned.commit, False)
+    assert cut.without_history and cut.commit != pinned.commit and len(cut.data) < len(whole.data)
+
+
+class Executed:
+    """Executions over agents of this process and councils of the test's own."""
+
+    def __init__(self, executions: Executions, councils: CouncilBook) -> None:
+        self.executions = executions
+        self.councils = councils
+
+    async def run(self, task: Task) -> ExecutionState:
+        submitted = await self.executions.submit(task)
+        return await self.executions.wait(task.tenant, submitted.execution_id)
+
+
+@asynccontextmanager
+async def executing(place: Place, council: Council) -> AsyncIterator[Executed]:
+    rules = CouncilRules(endpoints=EndpointRules(patterns=place.addresses))
+    councils = CouncilBook(MemoryKeyValue(), defaults=(council,), rules=rules)
+    surroundings = Surroundings(
+        log=place.log,
+        blobs=place.log,
+        results=place.log,
+        fleet=place.worker,
+        workspaces=workspace_provider(place.settings),
+        model=ScriptedModel(),
+        owner="test",
+    )
+    async with Executions(surroundings, councils=councils) as executions:
+        yield Executed(executions, councils)
+
+
+def a_council(*members: CouncilMember) -> Council:
+    return Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
+
+
+async def test_an_outside_agent_wins_against_our_own(place: Place, repository: Path) -> None:
+    async def only_code(clone: Path, assignment: pb.Assignment) -> str:
+        with (clone / "utils.py").open("a") as file:
+            file.write(GOOD)
+        return "Added hello_world."
+
+    endpoint = place.at(SmallHarness(only_code))
+    council = a_council(CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
+    async with executing(place, council) as executed:
+        task = a_task(repository, rounds=COUNCIL_ROUNDS, constraints=Constraints(limits=Limits(timeout_seconds=60)))
+        state = await executed.run(task)
+    assert state.council == council and (state.task.num_agents, state.task.rounds) == (2, 0)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.winner_id == "theirs"
+    assert {name: one.model.partition(":")[0] for name, one in state.candidates.items()} == {
+        "ours": "scripted",
+        "theirs": "external",
+    }
+    assert [one.accepted for one in state.ranking] == [True, False]
+    assert state.agents["theirs"].status == "finished"
+
+
+async def test_agents_that_hang_or_talk_nonsense_leave_no_winner(place: Place, repository: Path) -> None:
+    hanging, talking = place.at(Scripted(never)), place.at(Scripted(hands_in(b"nonsense")), 1)
+    council = a_council(
+        CouncilMember(agent_id="hanging", endpoint=hanging), CouncilMember(agent_id="talking", endpoint=talking)
+    )
+    async with executing(place, council) as executed:
+        task = a_task(repository, constraints=Constraints(limits=Limits(timeout_seconds=1)))
+        state = await executed.run(task)
+    assert state.status is ExecutionStatus.NO_WINNER
+    assert {name: one.stop_reason for name, one in state.candidates.items()} == {
+        "hanging": StopReason.TIMEOUT,
+        "talking": StopReason.MODEL_ERROR,
+    }
+
+
+async def test_the_same_task_again_is_the_same_when_its_council_has_changed(place: Place, repository: Path) -> None:
+    member = CouncilMember(agent_id="theirs", endpoint=place.at(Scripted(hands_in(b"nonsense"))))
+    async with executing(place, a_council(member)) as executed:
+        task = a_task(repository)
+        state = await executed.run(task)
+        await executed.councils.register("default", Role.DEV, replace(member, agent_id="another"))
+        again = await executed.executions.submit(task)
+    assert again.existed and again.execution_id == state.execution_id
+    assert state.task.num_agents == 1
+
+
+async def test_the_token_for_agents_is_masked_like_our_own(place: Place) -> None:
+    assert "a-token-for-agents" in place.settings.secrets

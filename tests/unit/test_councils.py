@@ -1,0 +1,513 @@
+"""Councils: who sits in them, how a task uses them, and the book they stand in."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.adapters.agent_service.addresses import target_of
+from swe_ai_fleet.agents.outside_agent import AgentFault
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.endpoint import AgentEndpoint, EndpointRules
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.council_file import read_councils
+from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.councils import adopted, assignments, at_work, seated, seats
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+
+TENANT = "default"
+TASK = Task(
+    task_id="t",
+    kind=TaskKind.DELIBERATE,
+    description="Do it.",
+    repo=RepoRef(location="/r"),
+    num_agents=0,
+    rounds=COUNCIL_ROUNDS,
+)
+PINNED = PinnedRepository(tenant=TENANT, location="/r", commit="a" * 40)
+RULES = CouncilRules(
+    profiles=("small", "large"), endpoints=EndpointRules(patterns=("127.0.0.1:7000", "*.example.org:443")), max_agents=5
+)
+
+
+def own(name: str, **changes: object) -> CouncilMember:
+    return CouncilMember(agent_id=name, **changes)
+
+
+def outside(name: str, **changes: object) -> CouncilMember:
+    return CouncilMember(agent_id=name, endpoint="127.0.0.1:7000", **changes)
+
+
+def council(*members: CouncilMember, **changes: object) -> Council:
+    return Council(council_id="council-dev", role=Role.DEV, members=members, **changes)
+
+
+def book(store: MemoryKeyValue | None = None, *defaults: Council) -> CouncilBook:
+    return CouncilBook(store or MemoryKeyValue(), defaults=defaults, rules=RULES, now=lambda: "2026-01-01T00:00:00Z")
+
+
+class TestSeats:
+    def test_without_a_council_agents_are_made(self) -> None:
+        task = seated(TASK)
+        assert (task.num_agents, task.rounds, task.model_profile) == (3, 1, "")
+        assert [each.agent_id for each in assignments(TASK, PINNED)] == ["agent-dev-1", "agent-dev-2", "agent-dev-3"]
+
+    def test_what_a_task_leaves_open_is_the_councils(self) -> None:
+        its = council(own("a"), own("b"), rounds=4, model_profile="small,large")
+        task = seated(TASK, its)
+        assert (task.num_agents, task.rounds, task.model_profile) == (2, 4, "small,large")
+        sitting = assignments(TASK, PINNED, its)
+        assert [(each.agent_id, each.perspective.model_profile) for each in sitting] == [("a", "small"), ("b", "large")]
+
+    @pytest.mark.parametrize(
+        ("rounds", "peer_review", "asked", "expected"),
+        [(0, True, COUNCIL_ROUNDS, 1), (3, False, COUNCIL_ROUNDS, 0), (3, True, 0, 0), (0, False, 2, 2)],
+    )
+    def test_rounds(self, rounds: int, peer_review: bool, asked: int, expected: int) -> None:
+        its = council(own("a"), rounds=rounds, peer_review=peer_review)
+        assert seated(replace(TASK, rounds=asked), its).rounds == expected
+
+    def test_a_tasks_own_profile_goes_before_those_of_council_and_members(self) -> None:
+        its = council(own("a", model_profile="small"), own("b"), model_profile="small")
+        task = replace(TASK, model_profile="large")
+        sitting = assignments(task, PINNED, adopted(task, its))
+        assert {each.perspective.model_profile for each in sitting} == {"large"}
+        assert {each.perspective.model_profile for each in assignments(TASK, PINNED, adopted(TASK, its))} == {"small"}
+
+    def test_a_members_own_profile_goes_before_the_councils(self) -> None:
+        its = council(own("a", model_profile="large"), own("b"), model_profile="small")
+        assert [each.perspective.model_profile for each in assignments(TASK, PINNED, its)] == ["large", "small"]
+
+    def test_own_agents_sit_again_and_others_as_often_as_they_can(self) -> None:
+        its = council(own("a"), outside("x", max_concurrent_tasks=2), outside("y"))
+        names = [seat.agent_id for seat in seats(seated(replace(TASK, num_agents=8), its), its)]
+        assert names == ["a", "x", "y", "a-seat2", "x-seat2", "a-seat3", "a-seat4", "a-seat5"]
+
+    def test_a_council_of_others_has_no_more_seats_than_they_take(self) -> None:
+        its = council(outside("x", max_concurrent_tasks=2), outside("y"), agent_type="external")
+        assert seated(replace(TASK, num_agents=9), its).num_agents == 3
+
+    def test_agents_of_others_get_their_endpoint_and_no_profile_of_ours(self) -> None:
+        its = council(own("a"), outside("x"), model_profile="small")
+        ours, theirs = assignments(TASK, PINNED, its)
+        assert (ours.perspective.endpoint, ours.perspective.model_profile) == ("", "small")
+        assert (theirs.perspective.endpoint, theirs.perspective.model_profile) == ("127.0.0.1:7000", "")
+        assert ours.perspective.instructions != theirs.perspective.instructions
+
+    def test_parameters_reach_every_agent(self) -> None:
+        its = council(own("a"), own("b"), custom_params={"temperature": "0.3", "instructions": "Write no comments."})
+        for each in assignments(TASK, PINNED, its):
+            assert each.perspective.temperature == 0.3
+            assert each.perspective.instructions.startswith("Write no comments.\n")
+
+    @given(
+        members=st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=6),
+        asked=st.integers(0, 12),
+        rounds=st.integers(COUNCIL_ROUNDS, 4),
+    )
+    def test_seating_is_settled_at_once_and_names_are_unique(
+        self, members: list[tuple[bool, int]], asked: int, rounds: int
+    ) -> None:
+        its = council(
+            *(
+                (outside if theirs else own)(f"m{number}", max_concurrent_tasks=room)
+                for number, (theirs, room) in enumerate(members)
+            )
+        )
+        task = seated(replace(TASK, num_agents=asked, rounds=rounds), its)
+        assert seated(task, its) == task
+        sitting = seats(task, its)
+        assert len(sitting) == task.num_agents >= 1
+        assert len({seat.agent_id for seat in sitting}) == len(sitting)
+        assert task.num_agents <= (asked or len(its.members) or 3)
+        for member in its.members:
+            taken = sum(seat.member == member for seat in sitting)
+            assert not member.endpoint or taken <= member.max_concurrent_tasks
+
+
+def test_who_is_at_work() -> None:
+    its = council(own("a"), own("b"), own("c"))
+    state = ExecutionState(
+        execution_id="e",
+        task=seated(TASK, its),
+        repository=PINNED,
+        fingerprint="",
+        started_at="",
+        updated_at="",
+        status=ExecutionStatus.IN_PROGRESS,
+        council=its,
+        candidates={"b": _candidate("b")},
+    )
+    ended = replace(state, execution_id="f", status=ExecutionStatus.COMPLETED)
+    without = replace(state, execution_id="g", council=None)
+    assert at_work([state, ended, without], Role.DEV) == {"a": 1, "c": 1}
+    assert at_work([state, replace(state, execution_id="h", candidates={})], Role.DEV) == {"a": 2, "b": 1, "c": 2}
+    assert at_work([state], Role.QA) == {}
+
+
+class TestBook:
+    async def test_a_created_council_has_agents_of_the_fleet(self) -> None:
+        councils = book()
+        made = await councils.create(TENANT, council(rounds=2), num_agents=2)
+        assert [each.agent_id for each in made.members] == ["agent-dev-1", "agent-dev-2"]
+        assert await councils.get(TENANT, Role.DEV) == made
+        assert await councils.get("other", Role.DEV) is None
+        assert await councils.list(TENANT) == (made,)
+        assert await councils.list(TENANT, Role.QA) == ()
+
+    async def test_a_second_one_is_refused_until_the_first_is_deleted(self) -> None:
+        councils = book()
+        await councils.create(TENANT, council())
+        with pytest.raises(AlreadyExists) as refused:
+            await councils.create(TENANT, council())
+        assert refused.value.field == "role"
+        assert (await councils.delete(TENANT, Role.DEV)).council is not None
+        assert len((await councils.create(TENANT, council())).members) == 3
+
+    async def test_every_replica_sees_the_same(self) -> None:
+        store = MemoryKeyValue()
+        one, other = book(store), book(store)
+        await one.register(TENANT, Role.QA, own("tess"))
+        found = await other.get(TENANT, Role.QA)
+        assert found is not None and [each.agent_id for each in found.members] == ["tess"]
+        assert await other.unregister(TENANT, Role.QA, "tess")
+        assert not await one.unregister(TENANT, Role.QA, "tess")
+
+    async def test_registering_again_replaces(self) -> None:
+        councils = book(None, council(own("a"), own("b")))
+        assert not (await councils.register(TENANT, Role.DEV, own("c"))).known
+        again = await councils.register(TENANT, Role.DEV, own("a", languages=("go",)))
+        assert again.known
+        assert [(each.agent_id, each.languages) for each in again.council.members] == [
+            ("a", ("go",)),
+            ("b", ()),
+            ("c", ()),
+        ]
+        assert again.council.members[0].registered_at == "2026-01-01T00:00:00Z"
+
+    async def test_defaults_hold_until_something_else_is_stored(self) -> None:
+        store, default = MemoryKeyValue(), council(own("a"))
+        councils = book(store, default)
+        assert await councils.get(TENANT, Role.DEV) == default
+        deleted = await councils.delete(TENANT, Role.DEV)
+        assert deleted.was_default and deleted.council == default
+        assert await councils.get(TENANT, Role.DEV) is None
+        assert await book(store, default).list(TENANT) == ()
+        assert await councils.delete(TENANT, Role.DEV) == replace(deleted, council=None, was_default=False)
+
+    async def test_a_created_one_takes_the_place_of_a_default(self) -> None:
+        councils = book(None, council(own("a")))
+        made = await councils.create(TENANT, council(), num_agents=1)
+        assert await councils.get(TENANT, Role.DEV) == made
+        assert not (await councils.delete(TENANT, Role.DEV)).was_default
+
+    async def test_leaving_a_default_council_keeps_the_others(self) -> None:
+        councils = book(None, council(own("a"), own("b")))
+        assert await councils.unregister(TENANT, Role.DEV, "a")
+        left = await councils.get(TENANT, Role.DEV)
+        assert left is not None and [each.agent_id for each in left.members] == ["b"]
+
+    async def test_writers_at_once_lose_nothing(self) -> None:
+        store = Crowded()
+        names = ["a", "b", "c", "d", "e"]
+        await asyncio.gather(*(book(store).register(TENANT, Role.DEV, own(name)) for name in names))
+        found = await book(store).get(TENANT, Role.DEV)
+        assert found is not None and sorted(each.agent_id for each in found.members) == names
+        assert store.conflicts > 0
+
+    async def test_a_council_that_never_rests_is_said(self) -> None:
+        with pytest.raises(Unavailable):
+            await book(Restless()).register(TENANT, Role.DEV, own("a"))
+
+    async def test_a_full_council(self) -> None:
+        councils = book()
+        await councils.create(TENANT, council(), num_agents=5)
+        with pytest.raises(PreconditionFailed) as refused:
+            await councils.register(TENANT, Role.DEV, own("one-too-many"))
+        assert refused.value.field == "agent_id"
+        await councils.register(TENANT, Role.DEV, own("agent-dev-5"))
+
+    async def test_what_cannot_be_read_is_said(self) -> None:
+        store = MemoryKeyValue()
+        await book(store).create(TENANT, council())
+        [entry] = await store.entries()
+        await store.put(entry.key, b"{")
+        with pytest.raises(PreconditionFailed, match="cannot be read"):
+            await book(store).get(TENANT, Role.DEV)
+
+    @pytest.mark.parametrize(
+        ("settings", "num_agents", "field"),
+        [
+            (council(agent_type="robots"), 0, "agent_type"),
+            (council(model_profile="huge"), 0, "model_profile"),
+            (council(model_profile="small, huge"), 0, "model_profile"),
+            (council(rounds=17), 0, "rounds"),
+            (council(), 6, "num_agents"),
+            (council(agent_type="external"), 2, "num_agents"),
+            (council(custom_params={"colour": "blue"}), 0, "custom_params[colour]"),
+            (council(custom_params={"temperature": "hot"}), 0, "custom_params[temperature]"),
+            (council(custom_params={"temperature": "nan"}), 0, "custom_params[temperature]"),
+            (council(custom_params={"instructions": "x" * 8_001}), 0, "custom_params[instructions]"),
+        ],
+    )
+    async def test_bad_settings_are_named(self, settings: Council, num_agents: int, field: str) -> None:
+        councils = book()
+        with pytest.raises(InvalidRequest) as refused:
+            await councils.create(TENANT, settings, num_agents=num_agents)
+        assert refused.value.field == field
+        assert await councils.list(TENANT) == ()
+
+    @pytest.mark.parametrize(
+        ("member", "field"),
+        [
+            (own(""), "agent_id"),
+            (own("a b"), "agent_id"),
+            (own("x" * 49), "agent_id"),
+            (own("planner"), "agent_id"),
+            (own("a-r1"), "agent_id"),
+            (own("a-seat2"), "agent_id"),
+            (own("a-judges"), "agent_id"),
+            (own("a-reviews-b"), "agent_id"),
+            (own("a", model_profile="huge"), "model_profile"),
+            (own("a", max_concurrent_tasks=0), "max_concurrent_tasks"),
+            (own("a", metadata={"k": "v" * 4_001}), "metadata"),
+            (own("a", endpoint="127.0.0.1"), "endpoint"),
+            (own("a", endpoint="127.0.0.1:7001"), "endpoint"),
+            (own("a", endpoint="http://127.0.0.1:7000"), "endpoint"),
+            (own("a", endpoint="*.example.org:443"), "endpoint"),
+            (own("a", endpoint="example.org:443"), "endpoint"),
+            (own("a", endpoint="127.0.0.1:7000/../x"), "endpoint"),
+        ],
+    )
+    async def test_bad_agents_are_named(self, member: CouncilMember, field: str) -> None:
+        councils = book()
+        with pytest.raises(InvalidRequest) as refused:
+            await councils.register(TENANT, Role.DEV, member)
+        assert refused.value.field == field
+        assert await councils.get(TENANT, Role.DEV) is None
+
+    async def test_agent_types_decide_who_may_join(self) -> None:
+        theirs = book()
+        assert (await theirs.create(TENANT, council(agent_type="external"))).members == ()
+        with pytest.raises(PreconditionFailed) as empty:
+            await council_for(TASK, theirs)
+        assert empty.value.field == "role"
+        with pytest.raises(InvalidRequest):
+            await theirs.register(TENANT, Role.DEV, own("a"))
+        await theirs.register(TENANT, Role.DEV, own("x", endpoint="https://agents.example.org:443"))
+        found = await council_for(TASK, theirs)
+        assert found is not None and found.members[0].endpoint == "https://agents.example.org:443"
+        ours = book()
+        await ours.create(TENANT, council(agent_type="tools"))
+        with pytest.raises(InvalidRequest):
+            await ours.register(TENANT, Role.DEV, outside("x"))
+
+    async def test_a_role_without_a_council_gets_agents_of_its_own(self) -> None:
+        assert await council_for(TASK, book()) is None
+
+
+class TestFile:
+    def test_councils_are_read(self, tmp_path: Path) -> None:
+        file = tmp_path / "councils.toml"
+        file.write_text(
+            """
+            [DEV]
+            rounds = 2
+            model_profile = "small,large"
+            custom_params = { temperature = "0.2" }
+
+            [[DEV.agents]]
+            agent_id = "careful"
+            model_profile = "large"
+            languages = ["python"]
+
+            [[DEV.agents]]
+            agent_id = "outsider"
+            endpoint = "127.0.0.1:7000"
+            max_concurrent_tasks = 4
+            metadata = { owner = "us" }
+
+            [qa]
+            num_agents = 2
+            peer_review = false
+
+            [ARCHITECT]
+            agent_type = "external"
+            """
+        )
+        dev, qa, architect = read_councils(file)
+        assert (dev.council_id, dev.rounds, dev.model_profile) == ("council-dev", 2, "small,large")
+        assert dev.custom_params == {"temperature": "0.2"}
+        assert dev.members == (
+            own("careful", model_profile="large", languages=("python",)),
+            outside("outsider", max_concurrent_tasks=4, metadata={"owner": "us"}),
+        )
+        assert (qa.role, qa.peer_review, [each.agent_id for each in qa.members]) == (
+            Role.QA,
+            False,
+            ["agent-qa-1", "agent-qa-2"],
+        )
+        assert architect.members == ()
+        CouncilBook(MemoryKeyValue(), defaults=(dev, qa, architect), rules=RULES)
+
+    @pytest.mark.parametrize(
+        ("text", "field"),
+        [
+            ("[CLERK]\n", "councils_file: CLERK"),
+            ("[DEV]\n[DEVELOPER]\n", "councils_file: DEVELOPER"),
+            ("DEV = 3\n", "councils_file: DEV"),
+            ("[DEV]\nsize = 3\n", "councils_file: DEV.size"),
+            ("[DEV]\nnum_agents = true\n", "councils_file: DEV.num_agents"),
+            ("[DEV]\nnum_agents = -1\n", "councils_file: DEV.num_agents"),
+            ("[DEV]\npeer_review = 1\n", "councils_file: DEV.peer_review"),
+            ("[DEV]\nagents = 3\n", "councils_file: DEV.agents"),
+            ("[DEV]\nnum_agents = 1\n[[DEV.agents]]\nagent_id = 'a'\n", "councils_file: DEV.num_agents"),
+            ("[[DEV.agents]]\nendpoint = 'h:1'\n", "councils_file: DEV.agents[0].agent_id"),
+            ("[[DEV.agents]]\nagent_id = 'a'\nlanguages = 'go'\n", "councils_file: DEV.agents[0].languages"),
+            ("[[DEV.agents]]\nagent_id = 'a'\nmetadata = { n = 1 }\n", "councils_file: DEV.agents[0].metadata.n"),
+            ("[DEV\n", "councils_file"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, tmp_path: Path, text: str, field: str) -> None:
+        file = tmp_path / "councils.toml"
+        file.write_text(text)
+        with pytest.raises(InvalidRequest) as refused:
+            read_councils(file)
+        assert refused.value.field == field
+
+    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidRequest, match="cannot be read") as refused:
+            read_councils(tmp_path / "none.toml")
+        assert refused.value.field == "councils_file"
+
+    @pytest.mark.parametrize(
+        ("bad", "field"),
+        [
+            (council(own("a"), own("a")), "councils_file: DEV.members[1].agent_id"),
+            (council(own("a", endpoint="9.9.9.9:1")), "councils_file: DEV.members[0].endpoint"),
+            (council(*(own(f"m{number}") for number in range(6))), "councils_file: DEV.members"),
+        ],
+    )
+    def test_defaults_are_checked(self, bad: Council, field: str) -> None:
+        with pytest.raises(InvalidRequest) as refused:
+            book(None, bad)
+        assert refused.value.field == field
+
+
+class TestEndpoints:
+    @pytest.mark.parametrize("text", ["127.0.0.1:7000", "https://a.example.org:443", "[::1]:7000", "agents-1:9"])
+    def test_written_as_read(self, text: str) -> None:
+        assert str(AgentEndpoint.parse(text)) == text
+
+    def test_nothing_is_allowed_unless_the_operator_says_so(self) -> None:
+        with pytest.raises(InvalidRequest, match="allows none"):
+            EndpointRules().check("127.0.0.1:7000")
+        with pytest.raises(InvalidRequest, match="names no port"):
+            EndpointRules(patterns=("127.0.0.1",))
+
+    @pytest.mark.parametrize(
+        ("patterns", "endpoint", "allowed"),
+        [
+            (("*:7000",), "8.8.8.8:7000", True),
+            (("*:7000",), "127.0.0.1:7000", False),
+            (("*:7000",), "10.0.0.1:7000", False),
+            (("*:7000",), "[::ffff:127.0.0.1]:7000", False),
+            (("*:7000",), "169.254.169.254:7000", False),
+            (("127.0.0.1:7000",), "127.0.0.1:7000", True),
+            (("localhost:7000",), "localhost:7000", True),
+            (("*:7000",), "localhost:7000", False),
+            (("169.254.169.254:80",), "169.254.169.254:80", True),
+        ],
+    )
+    async def test_addresses(self, patterns: tuple[str, ...], endpoint: str, allowed: bool) -> None:
+        rules = EndpointRules(patterns=patterns)
+        place = rules.check(endpoint)
+        if allowed:
+            assert (await target_of(place, rules)).startswith(("ipv4:", "ipv6:"))
+        else:
+            with pytest.raises(AgentFault, match="not on the public internet"):
+                await target_of(place, rules)
+
+    @pytest.mark.parametrize(
+        ("found", "target"),
+        [
+            (["10.1.2.3"], "ipv4:10.1.2.3:7000"),
+            (["fd12::1"], "ipv6:[fd12::1]:7000"),
+            (["fd12::1", "10.1.2.3", "10.1.2.4"], "ipv4:10.1.2.3:7000,10.1.2.4:7000"),
+            (["10.1.2.3", "169.254.169.254"], ""),
+            (["::ffff:169.254.169.254"], ""),
+            (["64:ff9b::a9fe:a9fe"], ""),
+            (["fe80::1%eth0"], ""),
+            (["100.100.100.200"], ""),
+            (["fd00:ec2::254"], ""),
+            (["0.0.0.0"], ""),
+            ([], ""),
+        ],
+    )
+    async def test_a_named_host_must_not_lead_to_the_machines_own_surroundings(
+        self, found: list[str], target: str
+    ) -> None:
+        async def resolve(host: str, port: int) -> list[str]:
+            assert (host, port) == ("agents.internal", 7000)
+            return found
+
+        rules = EndpointRules(patterns=("agents.internal:7000",))
+        place = rules.check("agents.internal:7000")
+        if target:
+            assert await target_of(place, rules, resolve) == target
+        else:
+            with pytest.raises(AgentFault):
+                await target_of(place, rules, resolve)
+
+
+class Crowded(MemoryKeyValue):
+    """Lets everybody read before anybody writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conflicts = 0
+
+    async def get(self, key: str):
+        found = await super().get(key)
+        await asyncio.sleep(0)
+        return found
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        try:
+            return await super().put(key, value, revision=revision)
+        except Fenced:
+            self.conflicts += 1
+            raise
+
+
+class Restless(MemoryKeyValue):
+    """Somebody else is always faster."""
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        raise Fenced(key)
+
+
+def _candidate(name: str) -> Candidate:
+    return Candidate(
+        candidate_id=name,
+        agent_id=name,
+        role=Role.DEV,
+        summary="",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head="",
+        submitted_at="",
+    )

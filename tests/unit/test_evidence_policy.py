@@ -1,0 +1,588 @@
+"""What policy says about patches that real git wrote."""
+
+from __future__ import annotations
+
+import random
+import string
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Line, Patch, PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.evidence.policy import (
+    PolicyRules,
+    oversized,
+    patch_violations,
+    policy_results,
+    tree_violations,
+)
+from swe_ai_fleet.orchestrator.evidence.rubric import rubric_items
+from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
+from swe_ai_fleet.orchestrator.evidence.violation import Violation
+from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
+from swe_ai_fleet.tools.secrets import Secrets
+
+Files = Mapping[str, str | bytes | None]
+
+
+def changed(root: Path, before: Files, after: Files, *git_options: str) -> bytes:
+    """The patch from one set of files to another, as git writes it; None removes a file."""
+    _git(root, "init", "--quiet")
+    _write(root, before)
+    _git(root, "add", "--all")
+    tree = _git(root, "write-tree").decode().strip()
+    _write(root, after)
+    _git(root, "add", "--all")
+    return _git(root, "diff", "--cached", "--binary", "--full-index", *(git_options or ("--no-renames",)), tree)
+
+
+def _write(root: Path, files: Files) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.unlink()
+        elif isinstance(content, str) and content.startswith("-> "):
+            path.symlink_to(content[3:])
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    return subprocess.run(("git", *arguments), cwd=root, check=True, capture_output=True).stdout
+
+
+def task(role: Role = Role.DEV, **constraints: object) -> Task:
+    return Task(
+        task_id="t",
+        kind=TaskKind.DELIBERATE,
+        description="Do it.",
+        repo=RepoRef(location="/r"),
+        role=role,
+        constraints=Constraints(**constraints),  # pyright: ignore[reportArgumentType]
+    )
+
+
+def found(data: bytes, of: Task | None = None, *, tree: Path | None = None, mask: Secrets | None = None) -> list[str]:
+    """The violations, each with `!` in front where it rules the candidate out."""
+    patch = parse_patch(data)
+    violations = list(patch_violations(patch, of or task(), PolicyRules(), mask or Secrets()))
+    if tree is not None:
+        listed = [
+            str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and ".git/" not in str(path)
+        ]
+        violations += tree_violations(patch, listed, lambda name: _text(tree / name))
+    return told(violations)
+
+
+def told(violations: Iterable[Violation]) -> list[str]:
+    return [f"{'!' if one.required else ''}{one}" for one in violations]
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+PYTHON_TESTS = """\
+import pytest
+from app import add
+
+
+def test_adds():
+    assert add(1, 2) == 3
+
+
+def test_adds_nothing():
+    assert add(0, 0) == 0
+    assert add(1, 0) == 1
+
+
+class TestMore:
+    def test_negative(self):
+        assert add(-1, 1) == 0
+"""
+
+
+# The patch as git reads it
+
+
+def test_reads_every_kind_of_change(tmp_path: Path) -> None:
+    before: Files = {"a b.py": "1\n2\n3\n", "gone.txt": "x\n", "mode.sh": "x\n", "ümlaut\t.txt": "x\n", "bin": b"\0\1"}
+    after: Files = {
+        "a b.py": "1\ntwo\n3\n",
+        "gone.txt": None,
+        "ümlaut\t.txt": "y",
+        "bin": b"\0\2",
+        "new.py": "--- a/x\n+++ b/x\n",
+        "empty": "",
+        "link": "-> a b.py",
+    }
+    patch = parse_patch(changed(tmp_path, before, after))
+    files = {file.path: file for file in patch.files}
+    assert set(files) == {"a b.py", "gone.txt", "ümlaut\t.txt", "bin", "new.py", "empty", "link"}
+    assert [(line.sign, line.text, line.number) for line in files["a b.py"].lines("+-")] == [
+        ("-", "2", 2),
+        ("+", "two", 2),
+    ]
+    assert files["gone.txt"].is_deleted
+    assert files["bin"].is_binary
+    assert files["link"].mode == "120000"
+    assert files["new.py"].is_new
+    assert [line.text for line in files["new.py"].lines("+")] == ["--- a/x", "+++ b/x"]
+    assert set(patch.paths) == set(files) - {"gone.txt"}
+    assert patch.changed_lines == 2 + 1 + 2 + 2 + 1
+
+
+def test_leaves_files_out(tmp_path: Path) -> None:
+    data = changed(tmp_path, {"a": "1\n", "b": "1\n", "c": b"\0"}, {"a": "2\n", "b": "2\n", "c": b"\0\1"})
+    patch = parse_patch(data)
+    assert patch.without([]) == data
+    left = patch.without(["a"])
+    _write(tmp_path, {"a": "1\n", "b": "1\n", "c": b"\0"})
+    subprocess.run(("git", "apply", "-"), input=left, cwd=tmp_path, check=True)
+    assert [(tmp_path / name).read_bytes() for name in "abc"] == [b"1\n", b"2\n", b"\0\1"]
+
+
+def test_renames_of_other_tools(tmp_path: Path) -> None:
+    text = "".join(f"line {number}\n" for number in range(20))
+    data = changed(tmp_path, {"old name.py": text}, {"old name.py": None, "new.py": text + "more\n"}, "-M")
+    (file,) = parse_patch(data).files
+    assert (file.old_path, file.path) == ("old name.py", "new.py")
+    assert found(data, task(allowed_paths=("new.py",))) == ["!old name.py: lies outside the allowed paths"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n",
+        b"diff --git a/x b/y\nindex 1..2\n--- a/x\n+++ b/y\n@@ -1 +1 @@\n-1\n+2\n",
+        b"diff --git a/x b/x\n--- a/x\n+++ b/z\n@@ -1 +1 @@\n-1\n+2\n",
+        b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-1\n+2\n-3\n",
+        b"diff --git a/x b/x\nnew file mode 100644\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n",
+        b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-1\n+2\n--- a/y\n+++ b/y\n@@ -1 +1 @@\n-1\n+2\n",
+        b"diff --git a/x b/x\nGIT binary patch\nliteral 1\nIc\n\n--- a/y\n+++ b/y\n",
+        b"some words\n",
+        b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,9999999999 @@\n-1\n+2\n",
+    ],
+)
+def test_refuses_what_git_does_not_write(data: bytes) -> None:
+    with pytest.raises(PatchUnreadable, match="line "):
+        parse_patch(data)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused(tail: bytes) -> None:
+    for data in (
+        tail,
+        b"diff --git a/x b/x\n" + tail,
+        b"diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n" + tail,
+    ):
+        try:
+            parse_patch(data)
+        except PatchUnreadable:
+            continue
+
+
+_texts = st.lists(st.sampled_from(["a", "b", "c", "", " d", "+e", "-f"]), min_size=1, max_size=30)
+
+
+@given(_texts, _texts)
+def test_the_text_before_is_won_back(old: list[str], new: list[str]) -> None:
+    hunks = _hunks(old, new)
+    file = FilePatch(path="x", old_path="x", raw=b"", hunks=hunks)
+    assert file.before("\n".join(new)) == "\n".join(old)
+
+
+def _hunks(old: list[str], new: list[str]) -> tuple[Hunk, ...]:
+    """A hunk that takes all old lines away and adds all new ones, but for a common first line."""
+    common = 1 if old[:1] == new[:1] else 0
+    lines = [Line(" ", text, 1) for text in old[:common]]
+    lines += [Line("-", text, 0) for text in old[common:]] + [Line("+", text, 0) for text in new[common:]]
+    return (Hunk(new_start=1, new_count=len(new), section="", lines=tuple(lines)),)
+
+
+# What rules a candidate out
+
+
+def test_a_plain_change_is_within_policy(tmp_path: Path) -> None:
+    before: Files = {"app.py": "def add(a, b):\n    return a - b\n", "tests/test_app.py": PYTHON_TESTS}
+    after: Files = {
+        "app.py": "def add(a, b):\n    return a + b\n",
+        "tests/test_app.py": PYTHON_TESTS
+        + "\n\n@pytest.mark.skipif(True, reason='x')\ndef test_new():\n    assert 1\n",
+        "tests/test_other.py": "import pytest\n\n\n@pytest.mark.xfail\ndef test_open():\n    assert False\n",
+        "README.md": "Use `# noqa`, and token = 'secret'.\n",
+    }
+    data = changed(tmp_path, before, after)
+    assert found(data, tree=tmp_path) == []
+    required, warnings = policy_results([], task())
+    assert (required.passed, required.required, required.score) == (True, True, 1.0)
+    assert (warnings.passed, warnings.required, warnings.score) == (True, False, 1.0)
+
+
+def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
+    before: Files = {"src/a.py": "", "logo.png": b"\0old", "old.bin": b"\0"}
+    after: Files = {"src/a.py": "x = 1\n", "other.py": "x = 1\n", "logo.png": b"\0new", "old.bin": None}
+    data = changed(tmp_path, before, after)
+    assert found(data, task(allowed_paths=("src",))) == [
+        "!logo.png: lies outside the allowed paths",
+        "!logo.png: is a binary file",
+        "!old.bin: lies outside the allowed paths",
+        "!other.py: lies outside the allowed paths",
+    ]
+    setuid = data.replace(b"new file mode 100644", b"new file mode 104755")
+    assert "!other.py: has the mode '104755', which git never gives" in found(setuid)
+    few = PolicyRules(max_changed_lines=1, max_files=2, max_patch_bytes=10)
+    patch = parse_patch(data)
+    assert told(patch_violations(patch, task(), few, Secrets()))[:2] == [
+        "!4 files are changed; at most 2 are accepted",
+        "!2 changed lines; at most 1 are accepted",
+    ]
+    assert oversized(data, few) is not None
+    assert oversized(data, PolicyRules()) is None
+
+
+def test_a_lock_file_does_not_count_as_lines(tmp_path: Path) -> None:
+    lines = "".join(f"{number}\n" for number in range(6_000))
+    data = changed(tmp_path, {"pyproject.toml": "x"}, {"uv.lock": lines, "pyproject.toml": "y"})
+    assert found(data) == []
+    data = changed(tmp_path / "other", {}, {"data.py": lines}) if (tmp_path / "other").mkdir() is None else b""
+    assert found(data) == ["!6000 changed lines; at most 5000 are accepted"]
+
+
+def test_a_task_may_allow_a_concern_but_not_all(tmp_path: Path) -> None:
+    data = changed(tmp_path, {"a.png": b"\0"}, {"a.png": b"\0\1", "b.py": "x\n"})
+    allowing = task(allowed_paths=("a.png",), metadata={"policy.allow": "Binaries, paths"})
+    violations = list(patch_violations(parse_patch(data), allowing, PolicyRules(), Secrets()))
+    required, warnings = policy_results(violations, allowing)
+    assert required.problems == ("b.py: lies outside the allowed paths",)
+    assert warnings.problems == ("a.png: is a binary file",)
+    assert (warnings.score, warnings.warnings, required.passed, warnings.passed) == (0.5, 1, False, False)
+
+
+# Secrets
+
+
+def _drawn(seed: int, alphabet: str, length: int) -> str:
+    return "".join(random.Random(seed).choices(alphabet, k=length))  # noqa: S311 - made up, and the same each time
+
+
+_ALNUM = string.ascii_letters + string.digits
+PLANTED = {
+    "a private key": "-----BEGIN " + "OPENSSH PRIVATE KEY-----",
+    "an AWS access key": "AKIA" + _drawn(1, string.ascii_uppercase + string.digits, 16),
+    "a GitHub token": "ghp_" + _drawn(2, _ALNUM, 36),
+    "a GitLab token": "glpat-" + _drawn(3, _ALNUM, 20),
+    "a Slack token": "xoxb-" + _drawn(4, string.digits, 12),
+    "a Google API key": "AIza" + _drawn(5, _ALNUM, 35),
+    "an API key": "sk-" + _drawn(6, _ALNUM, 40),
+    "a Stripe key": "sk_live_" + _drawn(7, _ALNUM, 24),
+    "an npm token": "npm_" + _drawn(8, _ALNUM, 36),
+    "a random value under a secret's name": 'DB_PASSWORD = "' + _drawn(9, _ALNUM, 24) + '"',
+}
+_places = st.lists(st.sampled_from(["x = 1", "", "# words", "{'a': 'b'}", "...", "\t\x0c"]), max_size=8)
+
+
+@given(
+    st.sampled_from(sorted(PLANTED)),
+    _places,
+    _places,
+    st.sampled_from(["", "key = '", "\t", "a, "]),
+    st.integers(1, 10**6),
+)
+def test_a_planted_secret_is_found_and_never_shown(
+    what: str, before: list[str], behind: list[str], lead: str, start: int
+) -> None:
+    texts = [*before, lead + PLANTED[what], *behind]
+    lines = [Line("+", text, start + number) for number, text in enumerate(texts)]
+    secrets = list(secrets_in("src/app.py", lines, Secrets()))
+    assert (start + len(before), what) in [(secret.line, secret.what) for secret in secrets]
+    patch = Patch((_file("src/app.py", lines),))
+    said = told(patch_violations(patch, task(), PolicyRules(), Secrets()))
+    assert any(one.startswith(f"!src/app.py:{start + len(before)}: adds what looks like {what}") for one in said)
+    assert PLANTED[what].split('"')[-2 if '"' in PLANTED[what] else -1] not in "".join(said)
+
+
+def _file(path: str, lines: list[Line]) -> FilePatch:
+    hunk = Hunk(new_start=1, new_count=len(lines), section="", lines=tuple(lines))
+    return FilePatch(path=path, old_path=path, raw=b"", is_new=True, hunks=(hunk,))
+
+
+_words = st.text(alphabet=string.ascii_lowercase + "_ .:=()[]'\"#\n", max_size=300)
+
+
+@given(_words)
+def test_prose_and_plain_code_hold_no_secrets(text: str) -> None:
+    lines = [Line("+", line, 1) for line in text.split("\n")]
+    assert list(secrets_in("src/app.yml", lines, Secrets(["entrusted-value-1"]))) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'API_KEY = "your-api-key-here-1234567890"',
+        'api_key = os.environ["SERVICE_API_KEY_2"]',
+        'token = "https://example.org/a1b2c3d4e5f6a7b8"',
+        'SECRET = "${VAULT_SECRET_9f8a7b6c5d}"',
+        'secret_name = "projects/one/secrets/database-2"',
+        'aws_access_key_id = "AKIAIOSFODNN7EXAMPLE"',
+        'primary_key = "8f14e45fceea167a5a36dedd4bea2543"',
+        'token: "Bearer <token-1234567890>"',
+        'session_token = "123e4567-e89b-12d3-a456-426614174000"',
+        "def test_password_is_checked_against_the_hash_2(): pass",
+        'token = "aaaaaaaaaaaaaaaaaaaaaa1"',
+    ],
+)
+def test_what_only_resembles_a_secret(line: str) -> None:
+    assert list(secrets_in("src/app.py", [Line("+", line, 1)], Secrets())) == []
+
+
+def test_random_values_in_tests_are_only_warned_of() -> None:
+    line = Line("+", PLANTED["a random value under a secret's name"], 3)
+    for path, mark in (("tests/test_a.py", ""), ("docs/a.md", ""), ("src/a.py", "!")):
+        said = told(patch_violations(Patch((_file(path, [line]),)), task(), PolicyRules(), Secrets()))
+        assert said == [f"{mark}{path}:3: adds what looks like a random value under a secret's name"]
+
+
+def test_settings_files_need_no_quotes() -> None:
+    value = _drawn(11, _ALNUM, 30)
+    for path, count in ((".env", 1), ("deploy/values.yaml", 1), ("src/a.py", 0)):
+        lines = [Line("+", f"SERVICE_TOKEN={value}", 1)]
+        assert len(list(secrets_in(path, lines, Secrets()))) == count
+
+
+def test_what_the_fleet_was_entrusted_with_is_found() -> None:
+    mask = Secrets(["hunter2-hunter2"])
+    lines = [Line("+", "f(...)", 1), Line("+", "password = hunter2-hunter2", 2), Line("+", "...ter2", 3)]
+    assert [(one.line, one.what) for one in secrets_in("a.py", lines, mask)] == [
+        (2, "a secret that was entrusted to the fleet")
+    ]
+    assert list(secrets_in("a.py", [lines[0], lines[2]], mask)) == []
+
+
+# Tests that are taken away
+
+
+def _tests(root: Path, before: str | None, after: str | None, name: str = "tests/test_app.py") -> list[str]:
+    old: Files = {"keep": "x"} | ({name: before} if before is not None else {})
+    return told(weakened_tests(parse_patch(changed(root, old, {name: after}))))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "def test_adds():\n    assert add(1, 2) == 3\n\n\n",
+            "",
+            ["!tests/test_app.py:5: removes the tests test_adds"],
+        ),
+        ("def test_adds():", "def check_adds():", ["!tests/test_app.py:5: removes the tests test_adds"]),
+        (
+            "    def test_negative(",
+            "    # def test_negative(",
+            ["!tests/test_app.py:15: removes the tests test_negative"],
+        ),
+        ("def test_adds():", "def test_sums():", ["tests/test_app.py:5: other tests take the place of test_adds"]),
+        ("def test_adds():", "def test_adds(tmp_path):", []),
+        (
+            "def test_adds():",
+            "@pytest.mark.skip\ndef test_adds():",
+            ["!tests/test_app.py:5: switches the test test_adds off"],
+        ),
+        (
+            "def test_adds():\n    assert add(1, 2) == 3",
+            "def test_adds():\n    pytest.skip('later')\n    assert add(1, 2) == 3",
+            ["!tests/test_app.py:6: switches the test test_adds off"],
+        ),
+        (
+            "class TestMore:",
+            "@unittest.skip('x')\nclass TestMore:",
+            ["!tests/test_app.py:14: switches the test TestMore off"],
+        ),
+        (
+            "import pytest\n",
+            "import pytest\npytestmark = pytest.mark.skip\n",
+            ["!tests/test_app.py:2: switches tests off"],
+        ),
+        ("    assert add(1, 0) == 1\n", "", ["tests/test_app.py:11: 1 assertions go and 0 come"]),
+        ("    assert add(1, 0) == 1\n", "    assert add(1, 0) == 1.0\n", []),
+        ("import pytest\n", "import pytest\n\n\n@pytest.mark.skip\ndef test_later():\n    assert add(9, 9)\n", []),
+    ],
+)
+def test_weakened_python_tests(tmp_path: Path, old: str, new: str, expected: list[str]) -> None:
+    assert old in PYTHON_TESTS
+    assert _tests(tmp_path, PYTHON_TESTS, PYTHON_TESTS.replace(old, new, 1)) == expected
+
+
+def test_tests_that_move_are_still_there(tmp_path: Path) -> None:
+    before: Files = {"tests/test_app.py": PYTHON_TESTS, "keep": "x"}
+    moved = changed(tmp_path, before, {"tests/test_app.py": None, "tests/unit/test_sums.py": PYTHON_TESTS})
+    assert told(weakened_tests(parse_patch(moved))) == []
+
+
+def test_a_removed_test_file_names_its_tests(tmp_path: Path) -> None:
+    named = "!tests/test_app.py:5: removes the tests test_adds, test_adds_nothing, test_negative"
+    assert _tests(tmp_path, PYTHON_TESTS, None) == [named]
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "expected"),
+    [
+        (
+            "add.test.ts",
+            "it('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {\n  expect(1).toBe(1);\n});\n",
+            "it.skip('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {\n  expect(1).toBe(1);\n});\n",
+            ["!add.test.ts:1: switches the test adds off"],
+        ),
+        (
+            "add.test.js",
+            "test('adds', () => {});\ntest('more', () => {});\n",
+            "test('adds', () => {});\ntest.only('more', () => {});\n",
+            ["!add.test.js:2: switches tests off"],
+        ),
+        (
+            "add_test.go",
+            "package a\n\nfunc TestAdd(t *testing.T) {\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
+            "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Skip()\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
+            ["!add_test.go:4: switches the test TestAdd off"],
+        ),
+        (
+            "src/lib.rs",
+            "fn helper() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
+            "fn helper() {}\n\n#[test]\n#[ignore]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
+            ["!src/lib.rs:4: switches the test adds off"],
+        ),
+        (
+            "src/lib.rs",
+            "fn helper() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
+            "fn helping() {}\n\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
+            ["!src/lib.rs:0: removes the tests adds"],
+        ),
+        ("src/db.py", "def test_connection():\n    return 1\n", "def ping():\n    return 1\n", []),
+    ],
+)
+def test_weakened_tests_of_other_languages(
+    tmp_path: Path, name: str, before: str, after: str, expected: list[str]
+) -> None:
+    assert _tests(tmp_path, before, after, name) == [one.replace(":0:", ":") for one in expected]
+
+
+# What is warned of
+
+
+def test_settings_of_checks_and_silencers(tmp_path: Path) -> None:
+    project = '[project]\nname = "a"\nversion = "1"\n\n[tool.ruff]\nselect = ["F"]\n'
+    before: Files = {
+        "pyproject.toml": project,
+        "setup.cfg": "[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n",
+        "package.json": '{"name": "a", "scripts": {"test": "jest", "build": "x"}}\n',
+        "tests/conftest.py": "import pytest\n",
+        "app.py": "import os  # noqa\nx = 1\n",
+    }
+    after: Files = {
+        "pyproject.toml": project.replace('["F"]', "[]"),
+        "setup.cfg": "[metadata]\nname = a\n[tool:pytest]\naddopts = -q --deselect x\n",
+        "package.json": '{"name": "a", "scripts": {"test": "true", "build": "y"}}\n',
+        "tests/conftest.py": "import pytest\n\n\ndef pytest_collection_modifyitems(items):\n    items.clear()\n",
+        "app.py": "x = 1\nimport os  # noqa\nimport sys  # noqa: F401\n",
+        ".flake8": "[flake8]\nmax-line-length = 200\n",
+        ".github/workflows/ci.yml": "on: push\n",
+        ".gitattributes": "* -text\n",
+    }
+    data = changed(tmp_path, before, after)
+    assert sorted(found(data, tree=tmp_path)) == [
+        ".flake8:1: changes the settings, which decides what checks say",
+        ".gitattributes: changes what git does with files of the repository",
+        ".github/workflows/ci.yml: changes what runs when the repository is built or reviewed",
+        "app.py:3: silences a check with '# noqa'",
+        "package.json:1: changes the settings of the script test, which decides what checks say",
+        "pyproject.toml:6: changes the settings of ruff, which decides what checks say",
+        "setup.cfg:4: changes the settings of tool:pytest, which decides what checks say",
+        "tests/conftest.py:2: changes pytest's hooks, which decides what checks say",
+    ]
+    assert not any("ci.yml" in one for one in found(data, task(Role.DEVOPS)))
+
+
+def test_other_parts_of_settings_files_are_no_matter(tmp_path: Path) -> None:
+    project = '[project]\nname = "a"\nversion = "1"\n\n[tool.ruff]\nselect = ["F"]\n'
+    before: Files = {"pyproject.toml": project, "setup.cfg": "[metadata]\nversion = 1\n", "conftest.py": "X = 1\n"}
+    after: Files = {
+        "pyproject.toml": project.replace('"1"', '"2"'),
+        "setup.cfg": "[metadata]\nversion = 2\n",
+        "conftest.py": "X = 1\n\n\n@pytest.fixture\ndef thing():\n    return 1\n",
+    }
+    assert found(changed(tmp_path, before, after), tree=tmp_path) == []
+
+
+def test_files_that_tools_write(tmp_path: Path) -> None:
+    before: Files = {
+        "web/package.json": "{}",
+        "a_pb2.py": "1\n",
+        "gen.go": "// Code generated. DO NOT EDIT.\n" + "x\n" * 30,
+    }
+    after: Files = {
+        "web/package-lock.json": "{}\n",
+        "poetry.lock": "x\n",
+        "a_pb2.py": "2\n",
+        "gen.go": "// Code generated. DO NOT EDIT.\n" + "x\n" * 29 + "y\n",
+    }
+    data = changed(tmp_path, before, after)
+    assert found(data, tree=tmp_path) == [
+        "a_pb2.py: a generated file changes without *.proto",
+        "gen.go: a file that says it is generated changes without its source",
+        "poetry.lock: a lock file changes without pyproject.toml",
+        "web/package-lock.json: a lock file changes without package.json",
+    ]
+    sources: Files = {"web/package.json": "{ }", "pyproject.toml": "", "a.proto": "x", "make_gen.go": "package x\n"}
+    again = tmp_path / "again"
+    again.mkdir()
+    assert found(changed(again, before, {**after, **sources}), tree=again) == []
+
+
+def test_licence_headers(tmp_path: Path) -> None:
+    header = "# SPDX-License-Identifier: MIT\n"
+    before: Files = {f"src/m{number}.py": f"{header}x = {number}\n" for number in range(4)}
+    after: Files = {"src/new.py": "x = 1\n", "src/good.py": f"{header}x = 1\n", "src/__init__.py": "", "run.sh": "ls\n"}
+    data = changed(tmp_path, before, after)
+    assert found(data, tree=tmp_path) == ["src/new.py:1: has no licence header, as the other python files have"]
+    other = tmp_path / "other"
+    other.mkdir()
+    mixed: Files = {**before, "src/m8.py": "x = 8\n"}
+    assert found(changed(other, mixed, after), tree=other) == []
+
+
+def test_links_that_lead_outside(tmp_path: Path) -> None:
+    after: Files = {"a/in": "-> ../b", "a/out": "-> ../../b", "abs": "-> /etc/passwd"}
+    assert found(changed(tmp_path, {"b": "x"}, after)) == [
+        "a/out: is a symbolic link that leads outside the repository",
+        "abs: is a symbolic link that leads outside the repository",
+    ]
+
+
+_lines = st.lists(
+    st.sampled_from(["x = 1", "    return a + b", "", "class A:", "import os", "# words", "const a = [1, 2];"]),
+    max_size=20,
+)
+
+
+@given(
+    _lines, _lines, st.sampled_from(["src/a.py", "lib/b.js", "cmd/c.go", "tests/test_a.py", "src/d.rs", "README.md"])
+)
+def test_a_change_without_any_of_it_never_violates(removed: list[str], added: list[str], path: str) -> None:
+    lines = [Line("-", text, 1) for text in removed] + [Line("+", text, 1) for text in added]
+    hunk = Hunk(new_start=1, new_count=len(added), section="", lines=tuple(lines))
+    patch = Patch((FilePatch(path=path, old_path=path, raw=b"", hunks=(hunk,)),))
+    assert told(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"]))) == []
+    assert told(tree_violations(patch, [path], lambda name: "\n".join(added))) == []
+
+
+def test_items_of_a_rubric() -> None:
+    bulleted = Constraints(requirements=("Be fast",), rubric="Look at:\n- names\n2. tests\n * names\n")
+    assert rubric_items(bulleted) == ("Be fast", "names", "tests")
+    assert rubric_items(Constraints(rubric="Is it\nclear?\n")) == ("Is it\nclear?",)
+    assert rubric_items(Constraints()) == ()

@@ -1,0 +1,514 @@
+"""Rounds of peer review, over the log in memory: what they change, what they must not, and whoever takes them over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator import responses
+from services.orchestrator.progress import Progress
+from services.orchestrator.replies import Replies
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.candidate import ReviewAssignment
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
+from swe_ai_fleet.domain.event import (
+    CandidateReviewed,
+    CandidatesRanked,
+    CandidateSubmitted,
+    ChecksFinished,
+    ExecutionFinished,
+    ExecutionStatus,
+    RevisionJudged,
+    RunLost,
+    VotesCast,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs
+from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.unit.test_executions import World, a_task
+
+ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
+POOR = replace(PASSED, name="style", passed=False, required=False, score=0.2)
+MUST_FIX = Finding(text="it forgets the empty list", file="app.py", line=3, must_fix=True)
+
+
+def says(
+    assignment: ReviewAssignment,
+    verdict: ReviewVerdict = ReviewVerdict.ACCEPT,
+    score: float = 1.0,
+    *findings: Finding,
+    error: str = "",
+) -> Critique:
+    return Critique(
+        reviewer_id=assignment.reviewer_id,
+        candidate_id=assignment.candidate.candidate_id,
+        round=assignment.round,
+        verdict=verdict,
+        score=score,
+        content="I have looked at it.",
+        findings=findings,
+        usage=Usage(prompt_tokens=1000, model_calls=1),
+        error=error,
+    )
+
+
+def against(*blamed: str) -> Callable[[ReviewAssignment], Critique]:
+    """Reviewers who find fault with these candidates and with no other."""
+
+    def review(assignment: ReviewAssignment) -> Critique:
+        if assignment.candidate.candidate_id in blamed:
+            return says(assignment, ReviewVerdict.REVISE, 0.1, MUST_FIX)
+        return says(assignment)
+
+    return review
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_review_makes_another_candidate_win(world: World):
+    world.fleet.runs = {f"{ONE}-r1": ScriptedRun(checks=(FAILED,))}
+    world.fleet.reviewing = against(ONE)
+    undisputed = await World().run(a_task())
+    state = await world.run(a_task())
+    assert undisputed.winner_id == ONE
+    assert state.winner_id in (TWO, THREE)
+    assert {one.candidate_id for one in state.ranking} == {ONE, TWO, THREE}
+    assert state.dropped == {f"{ONE}-r1": "worse: it fails tests, which its predecessor passed"}
+
+
+async def test_a_revision_makes_its_author_win(world: World):
+    world.fleet.runs = {
+        ONE: ScriptedRun(checks=(FAILED,), summary="first go"),
+        f"{ONE}-r1": ScriptedRun(summary="second go"),
+        TWO: ScriptedRun(checks=(FAILED,)),
+        f"{TWO}-r1": ScriptedRun(checks=(FAILED,)),
+    }
+    world.fleet.reviewing = against(ONE, TWO)
+    state = await world.run(a_task(num_agents=2))
+    assert not any(state.reports[name].accepted for name in (ONE, TWO))
+    assert state.winner_id == f"{ONE}-r1"
+    (revision,) = [one for one in world.fleet.begun if one.agent_id == f"{ONE}-r1"]
+    assert (revision.author_id, revision.task.num_agents, revision.perspective.seed) == (ONE, 2, 1)
+    assert revision.revision is not None
+    assert revision.revision.candidate == state.candidates[ONE]
+    assert revision.revision.report == state.reports[ONE]
+    assert [critique.findings for critique in revision.revision.critiques] == [(MUST_FIX,)]
+    assert state.candidates[f"{ONE}-r1"].revises == ONE
+    assert state.judged == {f"{ONE}-r1", f"{TWO}-r1"}
+
+
+async def test_a_persuasive_but_failing_candidate_cannot_win(world: World):
+    world.fleet.runs = {ONE: ScriptedRun(checks=(FAILED,)), f"{ONE}-r1": ScriptedRun(checks=(FAILED,))}
+    world.fleet.reviewing = lambda assignment: (
+        says(assignment)
+        if assignment.candidate.author == ONE
+        else says(assignment, ReviewVerdict.REJECT, 0.0, MUST_FIX)
+    )
+    state = await world.run(a_task(rounds=2))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert state.candidates[state.winner_id].author in (TWO, THREE)
+    last = state.ranking[-1]
+    assert (state.candidates[last.candidate_id].author, last.accepted) == (ONE, False)
+
+
+async def test_where_all_fail_nobody_wins_and_each_had_a_second_go(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,))
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.NO_WINNER
+    assert sorted(one.candidate_id for one in state.ranking) == [f"{name}-r1" for name in (ONE, TWO, THREE)]
+    assert len(state.reports) == 6
+    assert world.fleet.judged == []
+
+
+async def test_one_agent_alone_is_neither_reviewed_nor_asked_again(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,))
+    state = await world.run(a_task(num_agents=1))
+    assert state.status is ExecutionStatus.NO_WINNER
+    assert len(world.fleet.begun) == 1
+    assert world.fleet.reviewed == []
+
+
+async def test_without_rounds_there_are_no_reviews(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,))
+    await world.run(a_task(rounds=0))
+    assert (world.fleet.reviewed, len(world.fleet.begun)) == ([], 3)
+
+
+async def test_reviews_that_come_to_nothing_weigh_nothing_and_are_paid(world: World):
+    world.fleet.reviewing = lambda one: says(one, ReviewVerdict.REJECT, 0.0, MUST_FIX, error="it talked of the weather")
+    state = await world.run(a_task(rounds=3))
+    assert state.winner_id == ONE
+    assert all(one.review is None for one in state.ranking)
+    assert len(state.critiques) == 6
+    assert state.usage.prompt_tokens == 3 * 100 + 6 * 1000
+    assert len(world.fleet.begun) == 3
+
+
+async def test_garbage_from_one_reviewer_leaves_the_others_word(world: World):
+    world.fleet.reviewing = lambda one: says(one, error="garbage") if one.reviewer_id == TWO else against(ONE)(one)
+    await world.run(a_task())
+    (revision,) = [one.revision for one in world.fleet.begun if one.revision]
+    assert [one.reviewer_id for one in revision.critiques] == [THREE]
+
+
+async def test_a_revision_that_changes_nothing_is_dropped(world: World):
+    world.fleet.runs = {f"{ONE}-r1": ScriptedRun(patch=f"diff of {ONE}\n".encode())}
+    world.fleet.reviewing = against(ONE)
+    state = await world.run(a_task())
+    assert state.dropped == {f"{ONE}-r1": "unchanged"}
+    assert len(world.fleet.checked) == 3
+    assert set(state.reports) == {ONE, TWO, THREE, f"{ONE}-r1"}
+
+
+async def test_a_revision_with_lower_evidence_is_dropped_and_one_with_higher_kept(world: World):
+    world.fleet.runs = {
+        f"{ONE}-r1": ScriptedRun(checks=(PASSED, POOR)),
+        TWO: ScriptedRun(checks=(PASSED, POOR)),
+        f"{THREE}-r1": ScriptedRun(checks=()),
+    }
+    world.fleet.reviewing = against(ONE, TWO, THREE)
+    state = await world.run(a_task())
+    assert set(state.dropped) == {f"{ONE}-r1", f"{THREE}-r1"}
+    assert "0.6000" in state.dropped[f"{ONE}-r1"]
+    assert {one.candidate_id for one in state.ranking} == {ONE, f"{TWO}-r1", THREE}
+    # Whatever becomes of them, revisions are kept in the log with their evidence.
+    revisions = [one.candidate.candidate_id for one in world.bodies(CandidateSubmitted) if one.candidate.revises]
+    assert sorted(revisions) == [f"{name}-r1" for name in (ONE, TWO, THREE)]
+    assert set(revisions) <= set(state.reports)
+
+
+async def test_later_rounds_look_only_at_what_is_new(world: World):
+    world.fleet.reviewing = against(ONE, f"{ONE}-r1")
+    state = await world.run(a_task(rounds=5))
+    rounds = Counter((one.round, one.candidate.candidate_id) for one in world.fleet.reviewed)
+    assert rounds == {
+        (1, ONE): 2,
+        (1, TWO): 2,
+        (1, THREE): 2,
+        (2, f"{ONE}-r1"): 2,
+        (3, f"{ONE}-r2"): 2,
+    }
+    assert {one.candidate_id for one in state.ranking} == {f"{ONE}-r2", TWO, THREE}
+    assert state.candidates[f"{ONE}-r2"].revises == f"{ONE}-r1"
+
+
+async def test_equal_diffs_are_reviewed_once_and_not_by_their_authors(world: World):
+    same = ScriptedRun(patch=b"the same\n")
+    world.fleet.runs = {ONE: same, TWO: same}
+    world.fleet.reviewing = against(ONE)
+    await world.run(a_task())
+    asked = sorted((one.candidate.candidate_id, one.reviewer_id) for one in world.fleet.reviewed)
+    assert asked == [(ONE, THREE), (THREE, ONE), (THREE, TWO)]
+    revisions = {one.agent_id: one.revision for one in world.fleet.begun if one.revision}
+    assert set(revisions) == {f"{ONE}-r1", f"{TWO}-r1"}  # both wrote what is blamed
+    assert all([one.reviewer_id for one in revision.critiques] == [THREE] for revision in revisions.values())
+
+
+async def test_what_changes_nothing_is_not_reviewed(world: World):
+    world.fleet.runs = {TWO: ScriptedRun(patch=b"", checks=(FAILED,))}
+    await world.run(a_task())
+    assert {one.candidate.candidate_id for one in world.fleet.reviewed} == {ONE, THREE}
+    assert {one.reviewer_id for one in world.fleet.reviewed} == {ONE, TWO, THREE}
+    assert len(world.fleet.begun) == 3
+
+
+async def test_whoever_a_person_rejected_reviews_and_revises_nothing(world: World):
+    world.fleet.runs = {TWO: ScriptedRun(stop_reason=StopReason.REJECTED, error="no", patch=b"")}
+    world.fleet.reviewing = against(ONE, THREE)
+    await world.run(a_task())
+    assert sorted((one.reviewer_id, one.candidate.candidate_id) for one in world.fleet.reviewed) == [
+        (ONE, THREE),
+        (THREE, ONE),
+    ]
+    assert {one.agent_id for one in world.fleet.begun} == {ONE, TWO, THREE, f"{ONE}-r1", f"{THREE}-r1"}
+
+
+async def test_a_revision_that_a_person_rejects_leaves_the_first_version(world: World):
+    world.fleet.runs = {f"{ONE}-r1": ScriptedRun(stop_reason=StopReason.REJECTED, error="no")}
+    world.fleet.reviewing = against(ONE)
+    state = await world.run(a_task(rounds=2))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert {one.candidate_id for one in state.ranking} == {ONE, TWO, THREE}
+    assert [one.agent_id for one in world.fleet.begun].count(f"{ONE}-r1") == 1
+
+
+@pytest.mark.parametrize("fault", [AgentLost("its host died"), Unavailable("no clone to be had")])
+async def test_a_lost_review_costs_itself_only(world: World, fault: FleetError):
+    def review(assignment: ReviewAssignment) -> Critique:
+        if assignment.reviewer_id == TWO:
+            raise fault
+        return against(ONE)(assignment)
+
+    world.fleet.reviewing = review
+    state = await world.run(a_task())
+    assert state.status is ExecutionStatus.COMPLETED
+    errors = {(one.reviewer_id, one.candidate_id): one.error for one in state.critiques if one.error}
+    assert errors == {(TWO, ONE): str(fault), (TWO, THREE): str(fault)}
+    assert f"{ONE}-r1" in state.judged
+    tries = 3 if isinstance(fault, AgentLost) else 1
+    assert [one.reviewer_id for one in world.fleet.reviewed].count(TWO) == 2 * tries
+
+
+async def test_a_lost_revision_costs_itself_only(world: World):
+    world.fleet.runs = {f"{ONE}-r1": ScriptedRun(fault=AgentLost("its host died"))}
+    world.fleet.reviewing = against(ONE, TWO)
+    state = await world.run(a_task())
+    assert {one.candidate_id for one in state.ranking} == {ONE, f"{TWO}-r1", THREE}
+    assert [one.lost_agent_id for one in world.bodies(RunLost)] == [f"{ONE}-r1"]
+
+
+async def test_a_reviewer_speaks_for_itself_about_what_it_was_asked(world: World):
+    world.fleet.reviewing = lambda one: replace(
+        says(one, ReviewVerdict.REJECT, 0.0), reviewer_id=THREE, candidate_id="x", round=9
+    )
+    state = await world.run(a_task(num_agents=2))
+    assert sorted((one.reviewer_id, one.candidate_id, one.round) for one in state.critiques) == [
+        (ONE, TWO, 1),
+        (TWO, ONE, 1),
+    ]
+
+
+async def test_reviews_and_revisions_share_what_the_drafts_left(world: World):
+    world.fleet.reviewing = against(ONE)
+    totals = Totals(max_tokens=12_303)
+    await world.run(a_task(constraints=Constraints(totals=totals)))
+    # Three drafts have spent 101 tokens each, then six reviews 1,000 each.
+    assert {one.task.constraints.limits.max_tokens for one in world.fleet.begun if not one.revision} == {4_101}
+    assert {one.task.constraints.limits.max_tokens for one in world.fleet.reviewed} == {2_000}
+    assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun if one.revision] == [6_000]
+
+
+async def test_where_nothing_is_left_nobody_reviews(world: World):
+    world.fleet.runs = {ONE: ScriptedRun(checks=(FAILED,))}
+    state = await world.run(a_task(constraints=Constraints(totals=Totals(max_tokens=300))))
+    assert (world.fleet.reviewed, world.fleet.judged, len(world.fleet.begun)) == ([], [], 3)
+    assert state.status is ExecutionStatus.COMPLETED
+
+
+@given(
+    total=st.integers(0, 2_000), spent=st.integers(0, 2_000), parts=st.integers(1, 40), cost=st.sampled_from((0.0, 1.0))
+)
+@settings(max_examples=60)
+def test_what_is_granted_never_adds_up_to_more_than_is_left(total: int, spent: int, parts: int, cost: float):
+    totals = Totals(max_tokens=total, max_tool_calls=total, max_cost=cost)
+    spending = Spending(task=a_task(constraints=Constraints(totals=totals)))
+    spending.add(Usage(prompt_tokens=spent, tool_calls=spent, cost=spent / 1000))
+    task = spending.granted(parts)
+    if task is None:
+        assert (total and total - spent < parts) or (cost and spent >= 1000)
+        return
+    limits = task.constraints.limits
+    assert not total or limits.max_tokens * parts <= total - spent
+    assert not total or limits.max_tool_calls * parts <= total - spent
+    assert not cost or limits.max_cost * parts <= cost - spent / 1000 + 1e-6
+
+
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=30), st.integers(0, 5))
+@settings(max_examples=100)
+def test_everybody_reviews_about_as_much_and_nobody_their_own(diffs: list[int], turn: int):
+    names = [f"a{number}" for number in range(len(diffs))]
+    by_author = {name: str(diff) for name, diff in zip(names, diffs, strict=True)}
+    subjects = list({by_author[name]: name for name in reversed(names)}.values())
+    found = pairs(names, by_author, subjects, turn=turn)
+    assert len(set(found)) == len(found)
+    assert all(by_author[subject] != by_author[reviewer] for subject, reviewer in found)
+    for subject in subjects:
+        others = sum(by_author[name] != by_author[subject] for name in names)
+        assert sum(one == subject for one, _ in found) == min(PEERS, others)
+    if len(subjects) == len(names):
+        load = Counter(reviewer for _, reviewer in found)
+        assert set(load.values()) == {min(PEERS, len(names) - 1)}
+
+
+def scripted(world: World) -> World:
+    """Three agents, two rounds: one is blamed twice, one fails first, one passes; one review is garbage."""
+    world.fleet.runs = {
+        TWO: ScriptedRun(checks=(FAILED,)),
+        f"{TWO}-r1": ScriptedRun(checks=(PASSED,)),
+        f"{ONE}-r2": ScriptedRun(checks=(PASSED, POOR)),
+    }
+
+    def review(assignment: ReviewAssignment) -> Critique:
+        if (assignment.reviewer_id, assignment.candidate.candidate_id) == (THREE, TWO):
+            return says(assignment, error="garbage")
+        return against(ONE, f"{ONE}-r1")(assignment)
+
+    world.fleet.reviewing = review
+    return world
+
+
+def begins_with(log: MemoryLog, count: int) -> MemoryLog:
+    """A log that ends where its writers died."""
+    copy = MemoryLog()
+    copy._blobs = dict(log._blobs)
+    for record in log._records[:count]:
+        tenant, execution_id, agent_id = record.subject
+        writer = Writer(
+            tenant=tenant,
+            execution_id=execution_id,
+            task_id="task-1",
+            agent_id=agent_id,
+            generation=record.generation,
+        )
+        copy.store(writer, record.ordinal, record.data)
+    return copy
+
+
+def settled(log: MemoryLog) -> dict[str, list[str]]:
+    """What the log has the answers to, by what was asked."""
+    said: dict[str, list[str]] = {"drafts": [], "checks": [], "reviews": [], "judged": [], "votes": []}
+    for event in log.events:
+        match event.body:
+            case CandidateSubmitted(candidate=candidate):
+                said["drafts"].append(candidate.candidate_id)
+            case ChecksFinished(report=report):
+                said["checks"].append(report.candidate_id)
+            case CandidateReviewed(critique=one):
+                said["reviews"].append(f"{one.reviewer_id}-reviews-{one.candidate_id}-{one.round}")
+            case RevisionJudged(candidate_id=candidate_id):
+                said["judged"].append(candidate_id)
+            case VotesCast(votes=votes):
+                said["votes"].append(f"{votes[0].judge_id}-judges")
+            case _:
+                pass
+    return said
+
+
+async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_nothing_twice():
+    whole, task = scripted(World()), a_task(rounds=2)
+    done = await whole.run(task)
+    assert (done.winner_id, set(done.dropped)) == (f"{TWO}-r1", {f"{ONE}-r2"})
+    everything = settled(whole.log)
+    assert {name: len(said) for name, said in everything.items()} == {
+        "drafts": 6,
+        "checks": 6,
+        "reviews": 10,
+        "judged": 3,
+        "votes": 3,
+    }
+    last = max(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, ExecutionFinished))
+    accepted = 1
+    for count in range(accepted, last):
+        log = begins_with(whole.log, count)
+        before = settled(log)
+        world = scripted(World(log=log))
+        async with world.running() as executions:
+            state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+        assert (state.status, state.winner_id) == (done.status, done.winner_id), count
+        assert state.ranking == done.ranking, count
+        assert (state.dropped, state.judged) == (done.dropped, done.judged), count
+        assert state.usage.total_tokens == done.usage.total_tokens, count
+        after = settled(log)
+        assert {name: sorted(said) for name, said in after.items()} == {
+            name: sorted(said) for name, said in everything.items()
+        }, count
+        assert not {one.agent_id for one in world.fleet.begun} & set(before["drafts"]), count
+        assert not {one.agent_id for one in world.fleet.reviewed} & set(before["reviews"]), count
+        assert not {one.agent_id for one in world.fleet.judged} & set(before["votes"]), count
+        assert not {one.candidate_id for one in world.fleet.checked} & set(before["checks"]), count
+        assert len(world.bodies(CandidatesRanked)) == 1, count
+
+
+async def test_a_draft_that_was_lost_before_the_reviews_stays_out_of_them():
+    whole = World()
+    whole.fleet.runs = {THREE: ScriptedRun(fault=AgentLost("its host died"))}
+    whole.fleet.reviewing = against(ONE)
+    done, task = await whole.run(a_task()), a_task()
+    first = next(n for n, event in enumerate(whole.log.events, 1) if isinstance(event.body, CandidateReviewed))
+    later = World(log=begins_with(whole.log, first))
+    later.fleet.reviewing = against(ONE)
+    async with later.running() as executions:
+        state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    assert [one.candidate_id for one in state.ranking] == [one.candidate_id for one in done.ranking]
+    assert THREE not in state.candidates
+
+
+async def folded(world: World, task: Task) -> ExecutionState:
+    state: ExecutionState | None = None
+    async for stored in world.log.read(DEFAULT_TENANT, task.execution_id):
+        state = advance(state, stored)
+    assert state is not None
+    return state
+
+
+async def test_clients_are_told_what_peers_said_and_what_became_of_it():
+    world, task = scripted(World()), a_task(rounds=2)
+    await world.run(task)
+    state = await folded(world, task)
+    replies = Replies(log=world.log, blobs=world.log)
+    reply = await replies.deliberation(state)
+    assert reply.winner_id == TWO
+    assert "peer_review" not in reply.metadata
+    told = {one.candidate_id: one for one in reply.results}
+    assert set(told) == {f"{ONE}-r1", f"{TWO}-r1", THREE}
+    winner = told[f"{TWO}-r1"]
+    assert (winner.proposal.author_id, winner.revises, winner.round) == (TWO, TWO, 1)
+    assert list(winner.proposal.revisions) == [state.candidates[TWO].summary]
+    assert winner.reason
+    assert (winner.evidence_score, winner.review_score, winner.dropped_reason) == (1.0, 1.0, "")
+    assert winner.operations
+    blamed = told[f"{ONE}-r1"].critiques[0]
+    assert (blamed.verdict, blamed.round, list(blamed.findings)) == (
+        pb.VERDICT_REVISE,
+        2,
+        ["app.py:3: it forgets the empty list"],
+    )
+    assert (blamed.details[0].line, blamed.details[0].must_fix, blamed.usage.prompt_tokens) == (3, True, 1000)
+    assert sum(len(one.votes) for one in told.values()) == len(state.votes) == 6
+    assert not winner.critiques[0].error_message
+    superseded = {one.candidate_id: one for one in replies.superseded(state, room=10**6)}
+    assert set(superseded) == {ONE, TWO, f"{ONE}-r2"}
+    assert superseded[ONE].dropped_reason == f"a revision took its place: {ONE}-r1"
+    assert superseded[f"{ONE}-r2"].dropped_reason.startswith("worse")
+    (garbage,) = [one for one in superseded[TWO].critiques if one.error_message]
+    assert (garbage.reviewer_id, garbage.verdict, garbage.error_message) == (THREE, pb.VERDICT_UNSPECIFIED, "garbage")
+    assert replies.superseded(state, room=200) == []
+
+
+async def test_an_execution_that_ended_before_it_ranked_shows_what_stands():
+    world, task = scripted(World()), a_task(rounds=2)
+    await world.run(task)
+    state = replace(await folded(world, task), ranking=())
+    assert [one.candidate_id for one in responses.results(state)] == [f"{ONE}-r1", f"{TWO}-r1", THREE]
+
+
+async def test_progress_says_reviewing_and_revising_and_never_falls():
+    world, task = scripted(World()), a_task(rounds=2)
+    await world.run(task)
+    progress, steps, percents = Progress(), list[str](), list[int]()
+    async for stored in world.log.read(DEFAULT_TENANT, task.execution_id):
+        progress.follow(stored)
+        steps.append(progress.step)
+        percents.append(progress.percent)
+        if progress.candidate_id:
+            responses.result(progress.state, progress.state.candidates[progress.candidate_id], None)
+    order = [step for number, step in enumerate(steps) if number == 0 or steps[number - 1] != step]
+    assert order == [
+        "accepted", "solving", "checking", "reviewing", "revising", "reviewing", "revising", "ranked", "finished",
+    ]  # fmt: skip
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
+
+
+def test_a_critique_is_small_enough_for_an_event():
+    finding = Finding(text="x" * 2_000, file="f" * 500, line=1)
+    critique = Critique(
+        reviewer_id=ONE, candidate_id=TWO, round=1, content="y" * 8_000, findings=(finding,) * 30, error="z" * 2_000
+    )
+    assert len(to_json(critique)) < 128 * 1024

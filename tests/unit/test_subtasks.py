@@ -1,0 +1,223 @@
+"""Subtasks as a graph, and as tasks of their own: nothing here waits for anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.budget import Limits, Totals, Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.subtask import (
+    MAX_SUBTASKS,
+    SKIPPED,
+    Derivation,
+    Subtask,
+    SubtaskOutcome,
+    check_graph,
+    doomed,
+    graph_problems,
+    in_order,
+    needs_all_others,
+    ready,
+)
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, RepoRef, Role, Task, TaskKind, check_identifier
+from swe_ai_fleet.orchestrator.child_tasks import child_task, child_task_id, part, planner_task
+
+TASK = Task(
+    task_id="build",
+    kind=TaskKind.ORCHESTRATE,
+    description="Build the parser",
+    repo=RepoRef(location="/srv/app"),
+    derive_subtasks=True,
+    constraints=Constraints(
+        checks=(CheckSpec(name="tests", command="pytest"),), rubric="It is fast.", totals=Totals(max_tokens=100_000)
+    ),
+)
+
+
+def a_subtask(name: str, *dependencies: str, **more: object) -> Subtask:
+    return replace(Subtask(subtask_id=name, description=f"Do {name}", dependencies=dependencies), **more)
+
+
+def merged(name: str) -> SubtaskOutcome:
+    return SubtaskOutcome(subtask_id=name, status="completed", commit_sha="c" * 40)
+
+
+def failed(name: str) -> SubtaskOutcome:
+    return SubtaskOutcome(subtask_id=name, status="no_winner")
+
+
+DIAMOND = (a_subtask("a"), a_subtask("b", "a"), a_subtask("c", "a"), a_subtask("d", "b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("subtasks", "roles", "reason"),
+    [
+        ((), (), "no subtasks"),
+        ((a_subtask("a"), a_subtask("a")), (), "two subtasks are called 'a'"),
+        ((a_subtask("a", "b"),), (), "'a' depends on 'b', which is no subtask"),
+        ((a_subtask("a", "a"),), (), "cycle: 'a' -> 'a'"),
+        ((a_subtask("x"), a_subtask("a", "x", "c"), a_subtask("b", "a"), a_subtask("c", "b")), (), "'a' -> 'c' -> 'b'"),
+        ((a_subtask("a", description=" \n"),), (), "'a' has no description"),
+        ((a_subtask("a", description="x" * 9_000),), (), "more than 8000 characters"),
+        ((a_subtask("a", role=Role.QA),), (Role.DEV,), "'a' has the role QA; allowed: DEV"),
+        (tuple(a_subtask(f"s{n}") for n in range(MAX_SUBTASKS + 1)), (), "there are 33 subtasks"),
+        ((a_subtask("../a"),), (), "no id of a subtask"),
+        ((a_subtask("a", *(f"n{n}" for n in range(1000))),), (), "1000 dependencies"),
+    ],
+)
+def test_a_graph_that_cannot_be_carried_out_says_why(subtasks, roles, reason):
+    with pytest.raises(InvalidRequest) as caught:
+        check_graph(subtasks, roles)
+    assert reason in caught.value.message
+    assert caught.value.field == "subtasks"
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    problems = graph_problems(
+        (a_subtask("a", "b"), a_subtask("b", "a"), a_subtask("c", "x"), a_subtask("d", role=Role.QA))
+    )
+    assert len(problems) == 2
+    assert ("no subtask" in problems[0], "cycle" in problems[1]) == (True, True)
+
+
+def test_what_is_urgent_comes_first_but_never_before_what_it_needs():
+    subtasks = (a_subtask("slow"), a_subtask("first", "base", priority=9), a_subtask("base", priority=1))
+    assert [one.subtask_id for one in check_graph(subtasks)] == ["base", "first", "slow"]
+
+
+def test_a_diamond_is_carried_out_from_its_root():
+    assert [one.subtask_id for one in ready(DIAMOND, {})] == ["a"]
+    assert ready(DIAMOND, {}, {"a"}) == ()
+    outcomes = {"a": merged("a")}
+    assert [one.subtask_id for one in ready(DIAMOND, outcomes)] == ["b", "c"]
+    outcomes |= {"b": merged("b"), "c": failed("c")}
+    assert ready(DIAMOND, outcomes) == ()
+    assert [(one.subtask_id, causes) for one, causes in doomed(DIAMOND, outcomes)] == [("d", ("c",))]
+    assert doomed(DIAMOND, {"a": merged("a")}) == ()
+
+
+def test_a_failure_dooms_what_depends_on_it_through_others_and_nothing_else():
+    subtasks = (*DIAMOND, a_subtask("alone"))
+    found = doomed(subtasks, {"a": failed("a")})
+    assert [(one.subtask_id, causes) for one, causes in found] == [("b", ("a",)), ("c", ("a",)), ("d", ("a",))]
+    known = {"a": failed("a"), "b": SubtaskOutcome(subtask_id="b", status=SKIPPED)}
+    assert [one.subtask_id for one, _ in doomed(subtasks, known)] == ["c", "d"]
+
+
+def test_only_the_last_of_all_is_the_whole():
+    assert [one.subtask_id for one in DIAMOND if needs_all_others(one, DIAMOND)] == ["d"]
+    assert needs_all_others(DIAMOND[0], DIAMOND[:1])
+    assert not any(needs_all_others(one, (*DIAMOND, a_subtask("alone"))) for one in DIAMOND)
+
+
+graphs = st.lists(st.tuples(st.sets(st.integers(0, 11), max_size=4), st.integers(0, 3)), min_size=1, max_size=12).map(
+    lambda shape: tuple(
+        a_subtask(f"s{n}", *(f"s{m}" for m in sorted(needs)), priority=priority)
+        for n, (needs, priority) in enumerate(shape)
+    )
+)
+
+
+@given(graphs)
+def test_a_graph_is_ordered_or_its_cycle_named(subtasks):
+    problems, ordered = graph_problems(subtasks), in_order(subtasks)
+    place = {one.subtask_id: number for number, one in enumerate(ordered)}
+    assert all(place[name] < place[one.subtask_id] for one in ordered for name in one.dependencies)
+    assert (len(ordered) == len(subtasks)) == (not problems)
+    for problem in problems:
+        if "cycle" in problem:
+            cycle = [name.strip("' ") for name in problem.split(": ")[1].split("->")]
+            needs = {one.subtask_id: one.dependencies for one in subtasks}
+            assert cycle[0] == cycle[-1]
+            assert all(later in needs[earlier] for earlier, later in zip(cycle, cycle[1:], strict=False))
+
+
+@given(graphs, st.data())
+def test_carrying_out_what_is_ready_ends_every_sound_graph(subtasks, data):
+    if graph_problems(subtasks):
+        subtasks = tuple(replace(one, dependencies=()) for one in subtasks)
+    outcomes: dict[str, SubtaskOutcome] = {}
+    while len(outcomes) < len(subtasks):
+        for one, causes in doomed(subtasks, outcomes):
+            assert causes
+            assert all(not outcomes[name].merged for name in causes)
+            outcomes[one.subtask_id] = SubtaskOutcome(subtask_id=one.subtask_id, status=SKIPPED)
+        free = ready(subtasks, outcomes)
+        assert free or len(outcomes) == len(subtasks)
+        assert [one.priority for one in free] == sorted((one.priority for one in free), reverse=True)
+        for one in free[:1]:
+            outcome = merged(one.subtask_id) if data.draw(st.booleans()) else failed(one.subtask_id)
+            outcomes[one.subtask_id] = outcome
+    assert doomed(subtasks, outcomes) == ()
+
+
+def test_a_child_is_told_its_part_and_where_it_stands():
+    derivation = Derivation(derivation_id="x", subtasks=DIAMOND, usage=Usage(prompt_tokens=40_000))
+    child = child_task(TASK, DIAMOND[1], derivation)
+    assert (child.task_id, child.kind, child.description) == ("build.b", TaskKind.DELIBERATE, "Do b")
+    assert (child.parent_execution_id, child.derive_subtasks) == (TASK.execution_id, False)
+    assert child.execution_id != TASK.execution_id
+    for words in ("a (done", "c (somebody else", "d (comes after", "Build the parser", "- pytest"):
+        assert words in child.context
+    # 60,000 tokens are left for four subtasks and the merging.
+    assert child.constraints.totals.max_tokens == 12_000
+    assert child.validated(max_agents=3) is child
+    assert child_task(TASK, DIAMOND[1], derivation) == child
+
+
+def test_only_a_child_that_is_the_whole_is_held_to_the_checks_of_the_whole():
+    derivation = Derivation(derivation_id="x", subtasks=DIAMOND)
+    first, last = (child_task(TASK, DIAMOND[at], derivation).constraints for at in (0, 3))
+    assert (first.checks, first.rubric) == ((), "")
+    assert (last.checks, last.rubric) == (TASK.constraints.checks, "It is fast.")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allowed", "expected"),
+    [
+        (("src/a/**",), (), ("src/a/**",)),
+        ((), ("src/**",), ("src/**",)),
+        (("src/a/**", "docs/*"), ("src/**",), ("src/a/**",)),
+        (("docs/*",), ("src/**",), ("src/**",)),
+        (("src/*",), ("src/?",), ("src/?",)),
+        (("src/a.py",), ("src/*.py",), ("src/a.py",)),
+        (("src/../x.py",), ("src/**",), ("src/**",)),
+        (("*",), ("**",), ("*",)),
+    ],
+)
+def test_a_planner_cannot_widen_what_may_be_changed(wanted, allowed, expected):
+    parent = replace(TASK, constraints=Constraints(allowed_paths=allowed))
+    subtask = a_subtask("a", allowed_paths=wanted)
+    child = child_task(parent, subtask, Derivation(derivation_id="x", subtasks=(subtask,)))
+    assert child.constraints.allowed_paths == expected
+
+
+@given(
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True), st.from_regex(r"[a-z0-9]{1,40}", fullmatch=True)
+)
+def test_the_ids_of_children_are_valid_whatever_the_parent_is_called(task_id, subtask_id):
+    if ".." in task_id or task_id.endswith("."):
+        task_id = "x" * len(task_id)
+    child = child_task_id(task_id, subtask_id)
+    if not child.endswith(".lock"):
+        assert check_identifier(child, field="task_id").endswith(f".{subtask_id}")
+
+
+def test_long_ids_stay_apart():
+    assert child_task_id("x" * 127 + "a", "p") != child_task_id("x" * 127 + "b", "p")
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 33))
+def test_parts_never_add_up_to_more_than_what_is_left(total, spent, parts):
+    one = part(Totals(max_tokens=total), Usage(prompt_tokens=spent), parts, least=1)
+    assert one.max_tokens * parts <= max(parts, total - spent)
+    assert bool(one.max_tokens) == bool(total)
+
+
+def test_the_planner_gets_a_quarter_at_most():
+    assert planner_task(TASK).constraints.limits.max_tokens == 25_000
+    assert planner_task(replace(TASK, constraints=Constraints())).constraints.limits == Limits()
