@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from swe_ai_fleet.testing import Conversation, Script, Turn
@@ -16,6 +17,7 @@ FAILING = "[failing]"
 PROPOSING = "[proposing]"
 RISKY = "[risky]"
 INTRUDING = "[intruding]"
+REVIEWED = "[reviewed]"
 
 HELLO_FILES = {
     "utils.py": '"""Small things."""\n\n\ndef one():\n    return 1\n',
@@ -64,8 +66,30 @@ _INTRUSION = Turn(
     )
 )
 
+# Two candidates whose checks pass: the smaller one is wrong, which only its reviewer sees.
+_THOROUGH = "\n\ndef hello_world():\n    # As the task has it.\n    return 'Hello, World!'\n"
+_BLAME = {
+    "verdict": "revise",
+    "score": 0.1,
+    "content": "It says something else than the task asks for.",
+    "findings": [{"text": "return 'Hello, World!'", "file": "utils.py", "line": 9, "must_fix": True}],
+}
+_PRAISE = {"verdict": "accept", "score": 1.0, "content": "It does what the task asks for.", "findings": []}
+_LOOK = Turn(tool_calls=(("files_read_file", {"path": "utils.py"}),))
+_MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i \"s/'Hi'/'Hello, World!'/\" utils.py"}),))
+_REVIEWER, _REVISER = "You review another agent's candidate", "# Your second go"
+
 SCRIPT = Script(
     conversations=(
+        Conversation(
+            match=REVIEWED,
+            regex=rf"(?s){_REVIEWER}.*return 'Hi'",
+            turns=(_LOOK, _answer(json.dumps(_BLAME))),
+        ),
+        Conversation(match=REVIEWED, regex=_REVIEWER, turns=(_LOOK, _answer(json.dumps(_PRAISE)))),
+        Conversation(match=REVIEWED, regex=_REVISER, turns=(_MEND, _answer("Mended what the reviewer found."))),
+        Conversation(match=REVIEWED, seed=1, turns=(_append(_WRONG), _answer("It greets."))),
+        Conversation(match=REVIEWED, turns=(_append(_THOROUGH), _answer("It greets the world."))),
         Conversation(
             match=HELLO,
             turns=(

@@ -32,7 +32,7 @@ class Client:
         self.call: dict[str, Any] = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 60}
 
     async def submit(self, text: str, repository: Path, **fields: Any) -> str:
-        fields = {"num_agents": 1, "approval": pb.APPROVAL_POLICY_PLAN} | fields
+        fields = {"num_agents": 1, "approval": pb.APPROVAL_POLICY_PLAN, "enable_peer_review": False} | fields
         request = pb.DeliberateRequest(
             task_id=f"approval-{uuid.uuid4().hex[:8]}",
             task_description=f"{text} {uuid.uuid4().hex[:8]}",

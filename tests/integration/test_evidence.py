@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,16 @@ class Sums(unittest.TestCase):
 """
 FILES = {"app.py": APP, "tests/test_app.py": TESTS, "tests/__init__.py": "", "ruff.toml": 'lint.select = ["F"]\n'}
 DIVIDES = APP + "\n\ndef div(a, b):\n    return a // b\n"
-MUL = "tests.test_app.Sums::test_mul"
+MUL = "tests.test_app.Sums.test_mul"
+PYTEST_FILES = {
+    "app.py": APP,
+    "conftest.py": "",
+    "tests/test_app.py": (
+        "import app\n\n\ndef test_add():\n    assert app.add(1, 2) == 3\n\n\n"
+        "def test_sub():\n    assert app.sub(3, 2) == 1\n\n\ndef test_mul():\n    assert app.mul(2, 3) == 6\n"
+    ),
+}
+SKIPPING_TESTS = (CheckSpec(name="nothing", command=":"),)
 
 
 class CountingProvider(GitWorkspaceProvider):
@@ -68,19 +77,20 @@ class CountingProvider(GitWorkspaceProvider):
 
     opened: list[str]
 
-    def open(
+    @asynccontextmanager
+    async def open(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
-    ) -> AbstractAsyncContextManager[GitClone]:
+    ) -> AsyncGenerator[GitClone]:
         self.opened.append(name)
-        return super().open(execution_id, name, repository, environment)
+        async with super().open(execution_id, name, repository, environment) as clone:
+            yield clone
 
 
 class World:
     """A repository and what gathers evidence about patches to it."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.repo = make_repository(root / "repo", FILES)
+    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+        self.repo = make_repository(root / "repo", files)
         sandbox = Sandbox(SandboxPolicy())
         self.provider = CountingProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
         self.provider.opened = []
@@ -132,7 +142,12 @@ class World:
 
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("evidence"))
+    return World(tmp_path_factory.mktemp("evidence"), FILES)
+
+
+@pytest.fixture(scope="module")
+async def pytest_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("evidence"), PYTEST_FILES)
 
 
 def named(report: CheckReport, name: str) -> CheckResult:
@@ -173,7 +188,7 @@ async def test_a_broken_test_counts_beside_one_that_was_broken(world: World) -> 
     report = await world.check({"app.py": DIVIDES.replace("a - b", "b - a")})
     tests = named(report, "tests")
     assert not report.accepted
-    assert tests.problems == ("tests/test_app.py::test_sub",)
+    assert tests.problems == ("tests.test_app.Sums.test_sub",)
     assert tests.message == "1 test fails that did not before; 1 test fails as before"
     assert tests.score < 0.5
 
@@ -181,7 +196,7 @@ async def test_a_broken_test_counts_beside_one_that_was_broken(world: World) -> 
 async def test_a_test_that_fails_in_another_way_counts(world: World) -> None:
     """As one does that the task names: it is what the candidate works on."""
     otherwise = await world.check(
-        {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return None")}
+        {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return str(a)")}
     )
     assert named(otherwise, "tests").problems == (MUL,)
     asked = await world.check({"app.py": DIVIDES}, requirements=("tests/test_app.py passes",))
@@ -189,31 +204,33 @@ async def test_a_test_that_fails_in_another_way_counts(world: World) -> None:
     assert not asked.accepted
 
 
-async def test_a_flaky_test_is_named_and_does_not_count(world: World) -> None:
+async def test_a_flaky_test_is_named_and_does_not_count(pytest_world: World) -> None:
     # Upset by a test of another file, it fails among all of them and passes when its own file is run again.
     marks = "import app\n\n\ndef test_marks():\n    app.seen.append(1)\n"
     upset = "import app\n\n\ndef test_upset():\n    assert not app.seen\n"
-    report = await world.check({"app.py": DIVIDES, "tests/test_a.py": marks, "tests/test_z.py": upset})
+    report = await pytest_world.check({"app.py": DIVIDES, "tests/test_a.py": marks, "tests/test_z.py": upset})
     tests = named(report, "tests")
     assert tests.details["flaky"] == "tests/test_z.py::test_upset"
     assert tests.message == "1 test fails as before; 1 flaky"
     assert report.accepted
     assert tests.problems == ()
     assert tests.warnings == 1
+    assert len([name for name in pytest_world.provider.opened if name.startswith("rerun")]) == 1
 
 
-async def test_deleted_and_hidden_tests(world: World) -> None:
-    removed = await world.check(
-        {"app.py": APP.replace("a - b", "b - a"), "tests/test_app.py": TESTS.replace("_sub", "x")}
-    )
-    policy = named(removed, "policy")
-    assert policy.problems == ("tests/test_app.py:8: removes the tests test_sub",)
-    assert not removed.accepted
+async def test_a_removed_test_is_no_way_to_pass(world: World) -> None:
+    fewer = TESTS.replace("test_sub", "check_sub")
+    removed = await world.check({"app.py": APP.replace("a - b", "b - a"), "tests/test_app.py": fewer})
+    assert named(removed, "policy").problems == ("tests/test_app.py:10: removes the tests test_sub",)
     assert named(removed, "tests").message == "2 tests ran, 3 before; 1 test fails as before"
+    assert not removed.accepted
+
+
+async def test_tests_that_a_hook_hides_are_missed(pytest_world: World) -> None:
     hook = (
         "def pytest_collection_modifyitems(items):\n    items[:] = [item for item in items if 'sub' not in item.name]\n"
     )
-    hidden = await world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
+    hidden = await pytest_world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
     assert named(hidden, "policy").passed
     assert named(hidden, "policy warnings").problems == (
         "conftest.py:1: changes pytest's hooks, which decides what checks say",
@@ -221,17 +238,15 @@ async def test_deleted_and_hidden_tests(world: World) -> None:
     assert not named(hidden, "tests").passed
     assert named(hidden, "tests").problems == ("2 tests ran, 3 before",)
     assert not hidden.accepted
-    allowed = await world.check({"app.py": DIVIDES, "conftest.py": hook}, metadata={"policy.allow": "tests"})
-    assert allowed.accepted
 
 
-async def test_a_hook_that_makes_everything_pass_is_only_warned_of(world: World) -> None:
+async def test_a_hook_that_makes_everything_pass_is_only_warned_of(pytest_world: World) -> None:
     """A limit, and documented: what runs the tests belongs to the candidate. People and reviewers see the warning."""
     hook = (
         "import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n"
         "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
     )
-    report = await world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
+    report = await pytest_world.check({"app.py": APP.replace("a - b", "b - a"), "conftest.py": hook})
     assert named(report, "tests").passed
     assert not named(report, "policy warnings").passed
     assert named(report, "policy warnings").score == 0.5
@@ -239,16 +254,16 @@ async def test_a_hook_that_makes_everything_pass_is_only_warned_of(world: World)
 
 async def test_lint_counts_what_is_new_by_the_rules_from_before(world: World) -> None:
     careless = {"app.py": f"import os\n{DIVIDES}"}
-    plain = await world.check(careless)
+    plain = await world.check(careless, checks=SKIPPING_TESTS)
     assert named(plain, "lint").problems == ("app.py:1:8: F401 `os` imported but unused",)
-    switched = await world.check({**careless, "ruff.toml": "lint.select = []\n"})
+    switched = await world.check({**careless, "ruff.toml": "lint.select = []\n"}, checks=SKIPPING_TESTS)
     lint = named(switched, "lint")
     assert lint.problems == named(plain, "lint").problems
     assert "ruff.toml" in lint.details["settings"]
     assert named(switched, "policy warnings").problems == (
         "ruff.toml:1: changes the settings, which decides what checks say",
     )
-    assert named(await world.check({"app.py": DIVIDES}), "lint").passed
+    assert named(await world.check({"app.py": DIVIDES}, checks=SKIPPING_TESTS), "lint").passed
 
 
 async def test_what_does_not_compile_ends_it(world: World) -> None:
@@ -322,14 +337,33 @@ async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(wo
 # The rubric
 
 
-@pytest.fixture(scope="module")
-async def model_server() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(Script(conversations=())) as server:
-        yield server
-
-
 def _answer(*items: dict[str, object]) -> Turn:
     return Turn(content=f"Here it is:\n```json\n{json.dumps({'items': items})}\n```")
+
+
+SCRIPT = Script(
+    conversations=(
+        Conversation(
+            match="1. It divides",
+            turns=(
+                _answer(
+                    {"item": 1, "verdict": "met", "quote": "def div(a, b):\n    return a // b", "file": "app.py"},
+                    {"item": "2.", "verdict": "Met", "quote": "raise ZeroDivisionError", "reason": "It raises."},
+                    {"item": 3, "verdict": "partly", "quote": "+def  sub(a, b):", "file": "app.py"},
+                    {"item": 4, "verdict": "not", "reason": "No words."},
+                    {"item": 5, "verdict": "splendid", "quote": "return a // b"},
+                ),
+            ),
+        ),
+        Conversation(match="1. Be good", turns=(Turn(content="I would rather not."),)),
+    )
+)
+
+
+@pytest.fixture(scope="module")
+async def model_server() -> AsyncIterator[ScriptedModelServer]:
+    async with ScriptedModelServer(SCRIPT) as server:
+        yield server
 
 
 @pytest.fixture
@@ -338,20 +372,11 @@ async def judged(world: World, model_server: ScriptedModelServer) -> AsyncIterat
         yield replace(world.gatherer, rubric=RubricJudge(equipment=Equipment(models={"": model})))
 
 
-async def test_rubric_items_count_with_quotes_that_stand_there(
-    world: World, judged: EvidenceGatherer, model_server: ScriptedModelServer
-) -> None:
-    answer = _answer(
-        {"item": 1, "verdict": "met", "quote": "def div(a, b):\n    return a // b", "file": "app.py"},
-        {"item": "2.", "verdict": "Met", "quote": "raise ZeroDivisionError", "reason": "It raises."},
-        {"item": 3, "verdict": "partly", "quote": "def  sub(a, b):", "file": "app.py"},
-        {"item": 4, "verdict": "not", "reason": "No words."},
-        {"item": 5, "verdict": "splendid", "quote": "return a // b"},
-    )
-    model_server.script = Script(conversations=(Conversation(match="You judge a finished change", turns=(answer,)),))
+async def test_rubric_items_count_with_quotes_that_stand_there(world: World, judged: EvidenceGatherer) -> None:
     report = await world.check(
         {"app.py": DIVIDES},
         gatherer=judged,
+        checks=SKIPPING_TESTS,
         requirements=("It divides", "Zero is refused"),
         rubric="- keeps sub\n- has a docstring\n- is good\n- is forgotten",
     )
@@ -360,7 +385,7 @@ async def test_rubric_items_count_with_quotes_that_stand_there(
     assert rubric.message == "1 of 6 items met"
     assert rubric.problems == (
         "Zero is refused: said to be met, but the quote 'raise ZeroDivisionError' does not stand there (It raises.)",
-        "keeps sub: partly by 'def sub(a, b):'",
+        "keeps sub: partly by '+def sub(a, b):'",
         "has a docstring: not met (No words.)",
         "is good: no verdict that can be read",
         "is forgotten: no verdict",
@@ -373,14 +398,14 @@ async def test_rubric_items_count_with_quotes_that_stand_there(
 async def test_no_rubric_no_question_and_no_answer_no_verdict(
     world: World, judged: EvidenceGatherer, model_server: ScriptedModelServer
 ) -> None:
-    turn = Turn(content="I would rather not.")
-    model_server.script = Script(conversations=(Conversation(match="You judge a finished change", turns=(turn,)),))
     asked = model_server.requests
-    plain = await world.check({"app.py": DIVIDES}, gatherer=judged)
-    broken = await world.check({"app.py": DIVIDES.replace("a - b", "0")}, gatherer=judged, rubric="Be good")
+    plain = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=SKIPPING_TESTS)
+    failing = (CheckSpec(name="no", command="exit 1"),)
+    broken = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=failing, rubric="Be good")
     assert model_server.requests == asked
     assert "rubric" not in [result.name for result in plain.results]
     assert named(broken, "rubric").skipped_reason == "not every required check passed"
-    refused = await world.check({"app.py": DIVIDES}, gatherer=judged, rubric="Be good")
+    refused = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=SKIPPING_TESTS, rubric="Be good")
     assert "no usable answer" in named(refused, "rubric").skipped_reason
+    assert int(named(refused, "rubric").details["prompt_tokens"]) > 0
     assert refused.accepted

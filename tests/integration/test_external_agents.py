@@ -472,7 +472,11 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     endpoint = place.at(SmallHarness(only_code))
     council = a_council(CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
     async with executing(place, council) as executed:
-        task = a_task(repository, rounds=COUNCIL_ROUNDS, constraints=Constraints(limits=Limits(timeout_seconds=60)))
+        check = CheckSpec(
+            name="greets", command="python3 -c \"import utils; utils.hello_world() == 'Hello, World!' or 1/0\""
+        )
+        limits = Limits(timeout_seconds=60)
+        task = a_task(repository, rounds=COUNCIL_ROUNDS, constraints=Constraints(limits=limits, checks=(check,)))
         state = await executed.run(task)
     assert state.council == council and (state.task.num_agents, state.task.rounds) == (2, 0)
     assert state.status is ExecutionStatus.COMPLETED

@@ -31,7 +31,7 @@ from swe_ai_fleet.orchestrator.agent_runs import PAUSES
 from swe_ai_fleet.orchestrator.dispatcher import AGAIN_SECONDS, HEAD_START_SECONDS, POLL_SECONDS
 from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.leases import claimable, over
-from swe_ai_fleet.orchestrator.queue import Caller, Waiting, check_room, in_order, next_up
+from swe_ai_fleet.orchestrator.queue import Caller, Line, Waiting, check_room, in_order, next_up
 from tests.simulation.clock import Action, Clock
 from tests.simulation.nodes import Nodes, Run
 from tests.simulation.workload import Arrival, workload
@@ -52,6 +52,7 @@ class Setup:
     replicas: int = 4
     driven: int = 140
     order: Literal["fair", "first come"] = "fair"
+    take_overs: Literal["at once", "first", "in line"] = "first"
     lease_seconds: float = 15.0
     lag_seconds: float = 0.03
     node_hours: float = 20.0
@@ -109,7 +110,7 @@ class Replica:
         self.waiting: dict[str, Waiting] = {}
         self.drives: dict[str, int] = {}
         self.not_before: dict[str, float] = {}
-        self.served: dict[Caller, float] = {}
+        self.served: dict[Line, float] = {}
         self.lease_ends = float("inf")
         self.phase = world.random.uniform(0, world.setup.lease_seconds / RENEWALS)
         self.heard_until = 0.0
@@ -137,17 +138,26 @@ class Replica:
         if not self.up:
             return
         self.world.clock.after(POLL_SECONDS, self.look)
-        room = self.world.setup.driven - len(self.drives)
-        if self.asleep or room <= 0:
+        if self.asleep:
             return
         world, now, alive = self.world, self.world.clock.now, self.world.alive(self)
-        free = list(self.waiting.values())
-        for owner in world.owned.keys() - alive:
-            orphans = [name for name in world.owned[owner] if name not in self.waiting and name in self.states]
-            free.extend(world.waiting_of(self.states[name]) for name in orphans)
-        for one in self._chosen(free, alive, room):
-            self.served[one.by] = now
-            self.claim(one.execution_id)
+        orphans = self._orphans(alive)
+        room = world.setup.driven - len(self.drives)
+        if world.setup.take_overs != "in line":
+            for name in orphans if world.setup.take_overs == "at once" else orphans[: max(0, room)]:
+                self.claim(name)
+            orphans, room = [], world.setup.driven - len(self.drives)
+        if room > 0 and (self.waiting or orphans):
+            free = [*self.waiting.values(), *(world.waiting_of(self.states[name]) for name in orphans)]
+            for one in self._chosen(free, alive, room):
+                self.served[one.line] = now
+                self.claim(one.execution_id)
+
+    def _orphans(self, alive: set[str]) -> list[str]:
+        """What somebody drove who seems to be gone."""
+        owned = self.world.owned
+        left = [name for owner in owned.keys() - alive for name in owned[owner]]
+        return [name for name in left if name not in self.waiting and name in self.states and self._free(name, alive)]
 
     def _free(self, name: str, alive: set[str]) -> bool:
         return (
@@ -174,7 +184,7 @@ class Replica:
             if self._free(one.execution_id, alive):
                 chosen.append(one)
                 running[one.by] += 1
-                served[one.by] = now
+                served[one.line] = now
         return chosen
 
     def claim(self, name: str) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from swe_ai_fleet.cli.batch.evaluation import commands, without_files_of
 from swe_ai_fleet.cli.batch.plan import Plan
 from swe_ai_fleet.cli.batch.records import Hidden, read_records, task_id
 from swe_ai_fleet.cli.batch.results import ERROR, Row, histogram, open_results, write_predictions
-from swe_ai_fleet.cli.batch.run import planned
+from swe_ai_fleet.cli.batch.run import batch, planned
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.settings import Settings
 
 COMMIT = "a" * 40
 SWE_BENCH = {
@@ -138,17 +143,17 @@ def test_a_bad_line_is_named_and_holds_nobody_up(tmp_path: Path, line: object, r
     assert reason in bad[0].reason
 
 
-def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swe_ai_fleet.cli.batch.records.MAX_LINE_BYTES", 100)
-    records, bad = read_records(lines(tmp_path / "f", "x" * 1000, {"instance_id": "a", "task": "y"}, "z" * 150))
+def test_a_line_without_end_is_passed_over(tmp_path: Path) -> None:
+    file = lines(tmp_path / "f", "x" * 1000, {"instance_id": "a", "task": "y"}, "z" * 150)
+    records, bad = read_records(file, max_line_bytes=100)
     assert [record.instance_id for record in records] == ["a"]
     assert [(one.line, "more than 100 bytes" in one.reason) for one in bad] == [(1, True), (3, True)]
 
 
-@given(batch=st.text(min_size=1, max_size=60), one=st.text(min_size=1, max_size=200), two=st.text(min_size=1))
-def test_every_record_has_a_valid_task_id_of_its_own(batch: str, one: str, two: str) -> None:
-    assert check_identifier(task_id(batch, one), field="task_id") == task_id(batch, one)
-    assert (task_id(batch, one) == task_id(batch, two)) == (one == two)
+@given(name=st.text(min_size=1, max_size=60), one=st.text(min_size=1, max_size=200), two=st.text(min_size=1))
+def test_every_record_has_a_valid_task_id_of_its_own(name: str, one: str, two: str) -> None:
+    assert check_identifier(task_id(name, one), field="task_id") == task_id(name, one)
+    assert (task_id(name, one) == task_id(name, two)) == (one == two)
 
 
 # --- where repositories are ---
@@ -266,3 +271,34 @@ def test_hidden_tests_are_run_by_name_as_the_repository_runs_its_own() -> None:
     ]
     many = Hidden(pass_to_pass=tuple(f"t.py::n{number}" for number in range(1_200)))
     assert sum(len(argv) - 5 for argv in commands(many, Environment())) == 1_200
+
+
+# --- the command, without a fleet ---
+
+
+def a_screen() -> Screen:
+    return Screen(json=False, out=Console(file=StringIO(), width=160), err=Console(file=StringIO(), width=160))
+
+
+async def carried_out(root: Path, **changes: object) -> CommandFault:
+    with pytest.raises(CommandFault) as fault:
+        settings = Settings(home=root / "home")
+        await batch(a_screen(), fleet_client(settings, server="", token=""), a_plan(root, **changes))
+    return fault.value
+
+
+async def test_without_a_fleet_nothing_is_lost(root: Path) -> None:
+    lines(root / "set.jsonl", SWE_BENCH)
+    fault = await carried_out(root)
+    assert (fault.exit_code, "no fleet runs" in fault.message) == (Exit.UNAVAILABLE, True)
+    assert json.loads((root / "set.preds.json").read_text()) == []
+
+
+async def test_what_is_no_batch_is_bad_usage(root: Path) -> None:
+    assert (await carried_out(root)).exit_code is Exit.USAGE
+    lines(root / "set.jsonl", SWE_BENCH, "no record")
+    strict = await carried_out(root, strict=True)
+    assert (strict.exit_code, "line 2" in strict.message) == (Exit.USAGE, True)
+    lines(root / "set.jsonl", "no record")
+    assert "holds no task" in (await carried_out(root)).message
+    assert (await carried_out(root, results=root / "nowhere/r")).exit_code is Exit.USAGE

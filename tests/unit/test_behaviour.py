@@ -67,6 +67,13 @@ def test_a_change_of_blanks_only_is_no_change() -> None:
     assert normalised(patch(["a", "b"], ["a", "", "b  "])) == normalised(b"") == b""
 
 
+def test_blanks_at_the_end_of_the_lines_around_a_change_do_not_count() -> None:
+    plain = normalised(patch(["a", "b", "c"], ["a", "x", "c"]))
+    assert normalised(patch(["a", "b", "c"], ["a ", "x", "c"])) == plain
+    assert normalised(patch(["a", "b", "c"], ["a", "x", "c\t"])) == plain
+    assert normalised(patch(["a", "b", "", "c"], ["a ", "x ", "c "])) == plain
+
+
 def test_the_order_of_files_does_not_count() -> None:
     one, other = patch(["a"], ["b"]), patch(["c"], ["d"], path="b.py")
     assert normalised(one + other) == normalised(other + one)

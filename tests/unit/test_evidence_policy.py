@@ -269,7 +269,7 @@ def test_a_task_may_allow_a_concern_but_not_all(tmp_path: Path) -> None:
 
 
 def _drawn(seed: int, alphabet: str, length: int) -> str:
-    return "".join(random.Random(seed).choices(alphabet, k=length))  # noqa: S311 - made up, and the same each time
+    return "".join(random.Random(seed).choices(alphabet, k=length))
 
 
 _ALNUM = string.ascii_letters + string.digits

@@ -181,6 +181,16 @@ class TestWhoVotes:
             name: f"of-{name}" for name in ("x", "y", "z")
         }
 
+    async def test_agents_that_somebody_else_runs_do_not_vote(self, world: World) -> None:
+        members = (
+            CouncilMember(agent_id="x", endpoint="https://agents.example.org:443"),
+            CouncilMember(agent_id="y"),
+            CouncilMember(agent_id="z"),
+        )
+        world.council = Council(council_id="c", role=Role.DEV, members=members)
+        await world.vote("x", "y", "z")
+        assert world.ballots() == {"y": ["x", "z"], "z": ["x", "y"]}
+
     async def test_ballots_and_juries_are_bounded(self, world: World) -> None:
         world.task = replace(world.task, num_agents=12)
         names = [f"agent-dev-{number}" for number in range(1, 13)]

@@ -53,7 +53,7 @@ def test_the_same_caller_of_two_tenants_is_two_callers():
 
 def test_with_fewer_places_than_callers_the_last_turn_decides():
     waiting = [one("g", "greedy", waited=100), one("b", "bob", waited=1), one("e", "eve", waited=2)]
-    served = {("default", "greedy"): NOW - 1, ("default", "bob"): NOW - 9}
+    served = {("default", "greedy", 0): NOW - 1, ("default", "bob", 0): NOW - 9}
     assert names(in_order(waiting, {}, now=NOW, served=served)) == "ebg"
 
 
@@ -62,7 +62,15 @@ def test_waiting_makes_urgent_and_no_more_than_the_highest():
     assert one("a", waited=AGING_SECONDS).level(NOW) == 1
     assert one("a", priority=8, waited=AGING_SECONDS * 50).level(NOW) == MAX_PRIORITY
     assert one("a", priority=4, waited=-500).level(NOW) == 4  # accepted by a clock that is ahead
-    assert names(in_order([one("a", waited=3 * AGING_SECONDS), one("b", priority=2)], {}, now=NOW)) == "ab"
+    assert names(in_order([one("a", waited=3 * AGING_SECONDS), one("b", "bob", priority=2)], {}, now=NOW)) == "ab"
+
+
+def test_a_line_that_has_its_turns_does_not_age():
+    old = [one(f"{number}", waited=9 * AGING_SECONDS) for number in range(3)]
+    assert old[0].level(NOW, NOW - AGING_SECONDS) == 1
+    assert names(in_order([*old, one("x", "bob", priority=1)], {}, now=NOW)) == "0x12"
+    served = {("default", "ada", 0): NOW - 1}
+    assert names(in_order([*old, one("x", "bob")], {}, now=NOW, served=served)) == "x012"
 
 
 callers = st.sampled_from(["ada", "bob", "eve"])
@@ -74,7 +82,7 @@ queues = st.lists(
     unique_by=lambda each: each.execution_id,
 )
 counts = st.dictionaries(st.tuples(st.just("default"), callers), st.integers(0, 4))
-turns = st.dictionaries(st.tuples(st.just("default"), callers), st.floats(0, NOW))
+turns = st.dictionaries(st.tuples(st.just("default"), callers, st.integers(0, 9)), st.floats(0, NOW))
 
 
 @given(queues, counts, turns, st.randoms())
@@ -86,36 +94,32 @@ def test_the_whole_order_is_one_choice_after_the_other(waiting, running, served,
         assert next_up(left, running, now=NOW, served=served) == each
         left.remove(each)
         running[each.by] += 1
-        served[each.by] = NOW
+        served[each.line] = NOW
     assert left == []
 
 
-@given(queues, st.integers(0, 9), st.floats(0, 10_000))
-def test_nobody_starves(waiting, urgency, pause):
-    """Whoever waits has its turn however much urgent work keeps coming in from everybody, itself included."""
-    last = one("last", "ada", waited=0)
-    waiting = [*waiting, last]
-    begun: dict[tuple[str, str], float] = {}
-    for number in range(4000):
-        now = NOW + number * 10
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 3), st.floats(0, 500))
+def test_no_line_starves(priority: int, urgency: int, older: int, ahead: float):
+    """Whoever waits has its turn however much else keeps coming in, urgent or not, its own caller's included."""
+    line = [one(f"old-{number}", priority=priority, waited=older - number) for number in range(older)]
+    served: dict[tuple[str, str, int], float] = {}
+    waiting, step = list(line), 10.0
+    for number in range(10_000):
+        now = NOW + number * step
         for caller in ("ada", "bob", "eve"):
-            newcomer = Waiting(
-                execution_id=f"{caller}{number}",
-                tenant="default",
-                caller=caller,
-                priority=urgency,
-                accepted_at=now + pause,
-            )
-            waiting = [*waiting[-40:], newcomer] if last in waiting[-40:] else [last, *waiting[-40:], newcomer]
-        chosen = next_up(waiting, {}, now=now, served=begun)
+            newcomer = one(f"{caller}-{number}", caller, priority=urgency)
+            waiting.append(replace(newcomer, accepted_at=now + ahead))
+        chosen = next_up(waiting, {}, now=now, served=served)
         assert chosen is not None
-        begun[chosen.by] = now
+        served[chosen.line] = now
         waiting.remove(chosen)
-        if chosen == last:
+        if chosen == line[-1]:
             break
-    # At the top of the levels its caller has every third turn, and its oldest goes first.
-    assert chosen == last
-    assert now - NOW <= MAX_PRIORITY * AGING_SECONDS + 10 * 3 * 26
+        if len(waiting) > 30:
+            waiting = [each for each in waiting if each in line or each in waiting[-12:]]
+    assert chosen == line[-1]
+    # One turn for each whenever the line has reached the top, where it takes turns with three others.
+    assert now - NOW <= older * ((MAX_PRIORITY - priority) * AGING_SECONDS + 4 * step)
 
 
 @given(st.integers(2, 6), st.integers(1, 8))
@@ -134,8 +138,7 @@ def test_ten_thousand_are_put_in_order_at_once():
     ordered = in_order(waiting, {}, now=NOW)
     assert time.perf_counter() - begun < 2
     assert len(ordered) == 10_000
-    levels = [each.level(NOW) for each in ordered]
-    assert levels == sorted(levels, reverse=True)
+    assert len({each.line for each in ordered[:97]}) == 97
 
 
 def test_a_full_queue_refuses_and_says_what_to_do():

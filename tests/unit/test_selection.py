@@ -381,3 +381,45 @@ def test_the_reason_names_what_set_two_candidates_apart():
     assert reasons[2].endswith("behind a: equal in all that counts, so the names decide")
     long = report("a", replace(check(False), message="x" * 10_000))
     assert len(rank([candidate("a")], {"a": long})[0].reason) < 500
+
+
+def test_what_passed_with_the_worst_of_scores_is_before_what_failed_with_the_best():
+    reports = {"a": report("a", replace(check(True), score=0.0)), "b": report("b", replace(check(False), score=1.0))}
+    first, second = rank([candidate("a"), candidate("b")], reports)
+    assert (first.candidate_id, first.score, second.score) == ("a", 0.5, 0.5)
+
+
+def test_who_stood_on_no_ballot_is_neither_praised_nor_blamed():
+    field = [candidate("a", lines=3), candidate("b", lines=1), candidate("c", lines=2)]
+    ranking = rank(field, PASSING, votes=votes("aa", "ab", by="c"))
+    assert [(one.candidate_id, one.votes) for one in ranking] == [("a", 1.0), ("c", None), ("b", 0.0)]
+
+
+def test_a_judge_does_not_lower_its_own_candidate_either():
+    ranking = {
+        one.candidate_id: one.votes
+        for one in rank([candidate("a"), candidate("b")], PASSING, votes=votes("b", "ab", by="a"))
+    }
+    assert ranking == {"a": None, "b": 1.0}
+
+
+def test_an_architect_among_others_is_one_judge_of_several():
+    field = [candidate("a", lines=2), candidate("b", lines=1)]
+    cast = [*votes("b", "ab", by=ARCHITECT), *votes("aaa", "ab")]
+    first, _ = rank(field, PASSING, votes=cast)
+    assert (first.candidate_id, first.votes) == ("a", 0.75)
+
+
+def test_the_architects_choice_outweighs_everything_else_together():
+    field = [candidate("a", diff="same"), candidate("c", diff="same"), candidate("b")]
+    reports = {**PASSING, "b": report("b", replace(check(True), score=0.0))}
+    said = [critique("a", 1.0), critique("b", 0.0, must_fix=True)]
+    assert best(rank(field, reports, critiques=said, votes=votes("b", "ab", by=ARCHITECT))) == ["b", "a"]
+
+
+def test_equal_scores_fall_to_the_better_evidence():
+    lesser = report("b", check(True), replace(check(True, kind=CheckKind.COMMAND, required=False), score=0.5))
+    field, said = [candidate("a", lines=9), candidate("b", lines=1)], [critique("a", 0.0), critique("b", 1.0)]
+    first, second = rank(field, {"a": PASSING["a"], "b": lesser}, critiques=said)
+    assert (first.candidate_id, first.score) == ("a", second.score)
+    assert first.reason.endswith("equal scores, 1.0000 evidence against 0.7500")

@@ -36,7 +36,8 @@ def list_councils(
 ) -> None:
     """Show councils and their agents."""
     carry_out(
-        lambda screen, settings: _list(screen, fleet_client(settings, server=server, token=token), role), json=json
+        lambda screen, settings: show_councils(screen, fleet_client(settings, server=server, token=token), role),
+        json=json,
     )
 
 
@@ -65,7 +66,7 @@ def create(
     )
     request = pb.CreateCouncilRequest(role=role, num_agents=agents, config=config)
     carry_out(
-        lambda screen, settings: _create(
+        lambda screen, settings: create_council(
             screen, fleet_client(settings, server=server, token=token), request, tuple(param or ())
         ),
         json=json,
@@ -76,7 +77,8 @@ def create(
 def delete(role: _Role, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Delete a role's council; agents are made for each of its tasks from then on."""
     carry_out(
-        lambda screen, settings: _delete(screen, fleet_client(settings, server=server, token=token), role), json=json
+        lambda screen, settings: delete_council(screen, fleet_client(settings, server=server, token=token), role),
+        json=json,
     )
 
 
@@ -106,7 +108,7 @@ def register(
         ),
     )
     carry_out(
-        lambda screen, settings: _register(
+        lambda screen, settings: register_agent(
             screen, fleet_client(settings, server=server, token=token), request, tuple(metadata or ())
         ),
         json=json,
@@ -117,14 +119,15 @@ def register(
 def unregister(role: _Role, agent: _AgentId, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Let an agent leave a role's council."""
     carry_out(
-        lambda screen, settings: _unregister(
+        lambda screen, settings: unregister_agent(
             screen, fleet_client(settings, server=server, token=token), role=role, agent=agent
         ),
         json=json,
     )
 
 
-async def _list(screen: Screen, fleet: Fleet, role: str) -> Exit:
+async def show_councils(screen: Screen, fleet: Fleet, role: str) -> Exit:
+    """Every council with its agents."""
     async with fleet as client:
         request = pb.ListCouncilsRequest(role_filter=role, include_agents=True)
         found = (await client.councils(request)).councils
@@ -138,7 +141,8 @@ async def _list(screen: Screen, fleet: Fleet, role: str) -> Exit:
     return Exit.ACCEPTED
 
 
-async def _create(screen: Screen, fleet: Fleet, request: pb.CreateCouncilRequest, params: Sequence[str]) -> Exit:
+async def create_council(screen: Screen, fleet: Fleet, request: pb.CreateCouncilRequest, params: Sequence[str]) -> Exit:
+    """Create a council; `params` are K=V."""
     request.config.custom_params.update(_pairs(params, "--param"))
     async with fleet as client:
         answer = await client.create_council(request)
@@ -150,7 +154,8 @@ async def _create(screen: Screen, fleet: Fleet, request: pb.CreateCouncilRequest
     return Exit.ACCEPTED
 
 
-async def _delete(screen: Screen, fleet: Fleet, role: str) -> Exit:
+async def delete_council(screen: Screen, fleet: Fleet, role: str) -> Exit:
+    """Delete a role's council."""
     async with fleet as client:
         answer = await client.delete_council(pb.DeleteCouncilRequest(role=role))
     if not answer.success:
@@ -162,7 +167,10 @@ async def _delete(screen: Screen, fleet: Fleet, role: str) -> Exit:
     return Exit.ACCEPTED
 
 
-async def _register(screen: Screen, fleet: Fleet, request: pb.RegisterAgentRequest, metadata: Sequence[str]) -> Exit:
+async def register_agent(
+    screen: Screen, fleet: Fleet, request: pb.RegisterAgentRequest, metadata: Sequence[str]
+) -> Exit:
+    """Let an agent join; `metadata` are K=V."""
     request.metadata.update(_pairs(metadata, "--metadata"))
     async with fleet as client:
         answer = await client.register_agent(request)
@@ -173,7 +181,8 @@ async def _register(screen: Screen, fleet: Fleet, request: pb.RegisterAgentReque
     return Exit.ACCEPTED
 
 
-async def _unregister(screen: Screen, fleet: Fleet, *, role: str, agent: str) -> Exit:
+async def unregister_agent(screen: Screen, fleet: Fleet, *, role: str, agent: str) -> Exit:
+    """Let an agent leave."""
     async with fleet as client:
         answer = await client.unregister_agent(pb.UnregisterAgentRequest(agent_id=agent, role=role))
     if not answer.success:

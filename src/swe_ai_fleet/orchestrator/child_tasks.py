@@ -61,6 +61,8 @@ def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
 
 def child_task_id(task_id: str, subtask_id: str) -> str:
     """`<task_id>.<subtask_id>`; a task id that leaves no room is cut, and told apart by a digest."""
+    if subtask_id == "lock":
+        subtask_id = "lock_"  # no id may end in `.lock`
     room = _MAX_ID_CHARS - len(subtask_id) - 1
     if len(task_id) > room:
         digest = hashlib.sha256(task_id.encode()).hexdigest()[:12]

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.drive import Drive
 from swe_ai_fleet.orchestrator.leases import claimable
 from swe_ai_fleet.orchestrator.projection import Projection
-from swe_ai_fleet.orchestrator.queue import Caller, Waiting, in_order
+from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order
 from swe_ai_fleet.ports import Replicas
 
 POLL_SECONDS = 1.0
@@ -58,7 +58,7 @@ class Dispatcher:
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._not_before: dict[str, float] = {}
         self._tries: dict[str, int] = {}
-        self._served: dict[Caller, float] = {}
+        self._served: dict[Line, float] = {}
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
 
@@ -130,7 +130,7 @@ class Dispatcher:
         running = Counter((drive.task.tenant, drive.task.caller) for drive in self._busy())
         entries = [Waiting.of(state) for state in waiting.values()]
         for one in in_order(entries, running, now=now, served=self._served)[:room]:
-            self._served[one.by] = now
+            self._served[one.line] = now
             self._begin(waiting[one.execution_id])
 
     def _free(self, state: ExecutionState) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
+from typing import Protocol, cast
 
 import structlog
 
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     CancelRequested,
@@ -23,11 +22,12 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.orchestrator.deliberate import Deliberation, Verdict
-from swe_ai_fleet.orchestrator.orchestrate import Delivering
+from swe_ai_fleet.orchestrator.deliberate import Deliberation
+from swe_ai_fleet.orchestrator.endings import Ending, without_winner
+from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, Repositories, ResultBus
 
@@ -53,14 +53,20 @@ class Surroundings:
     pauses: Sequence[float] = PAUSES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How the work on a task ended, to be recorded."""
+class Parts(Protocol):
+    """Executions that are parts of others."""
 
-    status: ExecutionStatus
-    winner_id: str = ""
-    error: str = ""
-    usage: Usage = field(default_factory=Usage)
+    async def begin(self, task: Task, repository: PinnedRepository) -> str:
+        """Accept a part, to start from a commit that is pinned already; its execution's id. Raises FleetError."""
+        ...
+
+    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
+        """The whole state of an execution once it has ended. Raises FleetError."""
+        ...
+
+    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
+        """Cancel an execution and wait for its end. Raises FleetError."""
+        ...
 
 
 class Drive:
@@ -69,10 +75,12 @@ class Drive:
     Args:
         surroundings: What it works with.
         state: The execution as far as is known here; what its log says once it is claimed decides.
+        parts: Where subtasks become executions of their own.
     """
 
-    def __init__(self, surroundings: Surroundings, state: ExecutionState) -> None:
+    def __init__(self, surroundings: Surroundings, state: ExecutionState, parts: Parts) -> None:
         self._with = surroundings
+        self._parts = parts
         self._task = state.task
         self._repository = state.repository
         self._generation = state.generation + 1
@@ -151,6 +159,7 @@ class Drive:
                 raise
             if not self._work.cancelled():
                 return self._judged(self._work)
+        await self._cancel_parts()
         return Ending(status=ExecutionStatus.CANCELLED, error=self._cancel_reason)
 
     def _judged(self, work: asyncio.Task[Ending]) -> Ending:
@@ -165,6 +174,24 @@ class Drive:
             return Ending(status=ExecutionStatus.FAILED, error=str(fault))
         _log.error("an execution met a fault of ours", execution_id=self._task.execution_id, exc_info=fault)
         return Ending(status=ExecutionStatus.FAILED, error=f"an internal fault ({type(fault).__name__}); see the log")
+
+    async def _cancel_parts(self) -> None:
+        """End the subtasks that are under way, so that nothing goes on behind what is cancelled."""
+        state = await self._approvals.refresh()
+        under_way = {
+            execution_id
+            for subtask_id, execution_id in state.subtask_executions.items()
+            if subtask_id not in state.subtask_outcomes
+        }
+        async with asyncio.TaskGroup() as group:
+            for execution_id in under_way:
+                group.create_task(self._cancel_part(execution_id))
+
+    async def _cancel_part(self, execution_id: str) -> None:
+        try:
+            await self._parts.cancel(self._task.tenant, execution_id, self._cancel_reason)
+        except NotFound:
+            return  # it was about to be handed in
 
     async def _solve(self, journal: Journal, known: ExecutionState) -> Ending:
         runs = AgentRuns(
@@ -183,20 +210,25 @@ class Drive:
             blobs=self._with.blobs,
             known=known,
         )
-        verdict = await deliberation.run()
-        winner = verdict.winner
-        if winner is None:
-            return _without_winner(verdict)
-        won = Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
         if self._task.kind is TaskKind.DELIBERATE:
-            return won
-        delivering = Delivering(workspaces=self._with.workspaces, blobs=self._with.blobs, fleet=self._with.fleet)
-        _, report = await delivering.deliver(self._task, self._repository, winner, journal)
-        # Where nothing can be run on the branch there is nothing against it either.
-        if any(check.required and not check.skipped_reason and not check.passed for check in report.results):
-            error = "the checks failed on the delivered branch though they had passed on the candidate"
-            return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
-        return won
+            verdict = await deliberation.run()
+            winner = verdict.winner
+            if winner is None:
+                return without_winner(verdict)
+            return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
+        orchestration = Orchestration(
+            task=self._task,
+            repository=self._repository,
+            runs=runs,
+            journal=journal,
+            workspaces=self._with.workspaces,
+            blobs=self._with.blobs,
+            deliberate=deliberation.run,
+            submit=self._parts.begin,
+            ended=lambda execution_id: self._parts.wait(self._task.tenant, execution_id),
+            known=known,
+        )
+        return await orchestration.run()
 
     async def _publish(self, journal: Journal) -> None:
         await self._with.results.publish(
@@ -214,17 +246,3 @@ def _innermost(fault: BaseException) -> BaseException:
     while isinstance(fault, BaseExceptionGroup):
         fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
     return fault
-
-
-def _without_winner(verdict: Verdict) -> Ending:
-    if verdict.rejections and not verdict.candidates and not verdict.losses:
-        reasons = "; ".join(dict.fromkeys(verdict.rejections))
-        return Ending(status=ExecutionStatus.REJECTED, error=reasons, usage=verdict.usage)
-    if not verdict.candidates:
-        reasons = "; ".join(dict.fromkeys((*verdict.losses, *verdict.rejections)))
-        return Ending(status=ExecutionStatus.FAILED, error=f"no agent handed in a candidate: {reasons}")
-    if verdict.timed_out:
-        return Ending(status=ExecutionStatus.TIMEOUT, error="the time was up for every agent", usage=verdict.usage)
-    best = verdict.ranking[0]
-    error = f"no candidate passed; the best, {best.candidate_id}: {best.reason}"
-    return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)

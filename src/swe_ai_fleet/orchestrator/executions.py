@@ -106,7 +106,7 @@ class Executions:
         self._dispatcher = Dispatcher(
             self.projection,
             self._replicas,
-            lambda state: Drive(surroundings, state),
+            lambda state: Drive(surroundings, state, self),
             max_executions=self._room.executions,
         )
 
@@ -133,10 +133,18 @@ class Executions:
         if known is not None:
             return _same(known, task)
         self._check_room(task)
-        council = await council_for(task, self._councils) if self._councils is not None else None
-        self._check(seated(task, council).validated(max_agents=self._room.agents))
+        council = await self._council(task)
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
         await self._with.model.ping()
+        return await self._accepted(task, repository, council)
+
+    async def _council(self, task: Task) -> Council | None:
+        """Who will work on a task. Raises InvalidRequest where they cannot."""
+        council = await council_for(task, self._councils) if self._councils is not None else None
+        self._check(seated(task, council).validated(max_agents=self._room.agents))
+        return council
+
+    async def _accepted(self, task: Task, repository: PinnedRepository, council: Council | None) -> Submission:
         while task.execution_id in self._accepting:
             await asyncio.wait([self._accepting[task.execution_id]])
         # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
@@ -144,6 +152,18 @@ class Executions:
         self._accepting[task.execution_id] = accepting
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(accepting)
+
+    async def begin(self, task: Task, repository: PinnedRepository) -> str:
+        """Accept a part of an execution that is under way, to start from a pinned commit; its execution's id.
+
+        The same part again is the same execution. There is always room for it, since its whole has its place. Raises
+        InvalidRequest, AlreadyExists, Unavailable.
+        """
+        self._check(task.validated(max_agents=self._room.agents))
+        known = self.projection.get(task.tenant, task.execution_id)
+        if known is not None:
+            return _same(known, task).execution_id
+        return (await self._accepted(task, repository, await self._council(task))).execution_id
 
     def _check_room(self, task: Task) -> None:
         """Whether one more may wait. Raises ResourceExhausted."""

@@ -47,7 +47,7 @@ async def vote(
     """Let judges choose among the accepted candidates of different behaviour, where there are at least two.
 
     With `architect_top_k` an architect alone chooses among the best so many by evidence and reviews. Otherwise, where
-    the task has rounds of review at all, the council's agents do, whatever became of their own runs. Models favour
+    the task has rounds of review at all, the council's agents do that the fleet runs itself, whatever became of their own runs. Models favour
     what they wrote (Panickssery et al., 2024, arXiv:2404.13076), so an agent's own candidate, and any of equal
     behaviour, is left out of its ballot; a ballot of one is no ballot. Two agents with a candidate each have therefore
     no judge between them: their reviews of each other decide.
@@ -120,7 +120,8 @@ def _judgings(
     elif seated(task, council).rounds > 0:
         shown = places[:MAX_BALLOT]
         written = {author for place in shown for author in place.authors}
-        peers = assignments(task, repository, council)
+        # Who is run by somebody else is asked to solve, and for nothing more.
+        peers = [peer for peer in assignments(task, repository, council) if not peer.perspective.endpoint]
         # Those who have no candidate in it come first: they see the whole ballot.
         ballots = [
             (peer.agent_id, peer.perspective, [place for place in shown if peer.agent_id not in place.authors])

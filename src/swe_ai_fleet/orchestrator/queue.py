@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,10 +12,13 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import MAX_PRIORITY
 
 AGING_SECONDS = 300.0
-"""After so long a wait an execution counts as one priority higher."""
+"""After so long without a turn, what waits counts as one priority higher."""
+NEVER = float("-inf")
 
 Caller = tuple[str, str]
-"""A tenant and one of its callers: the unit that turns are taken by."""
+"""A tenant and one of its callers: the unit that places are shared by."""
+Line = tuple[str, str, int]
+"""What one caller has waiting at one priority: the unit that takes turns, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +46,36 @@ class Waiting:
     def by(self) -> Caller:
         return self.tenant, self.caller
 
-    def level(self, now: float, aging_seconds: float = AGING_SECONDS) -> int:
-        """The priority, one higher for every `aging_seconds` waited, up to the highest that a caller can ask for.
+    @property
+    def line(self) -> Line:
+        return self.tenant, self.caller, self.priority
 
-        The limit is what keeps a long backlog from growing older than everybody else's urgent work: at the top, callers
-        take turns whatever they waited.
+    def level(self, now: float, last_turn: float = NEVER, aging_seconds: float = AGING_SECONDS) -> int:
+        """The priority, one higher for every `aging_seconds` in which its line had no turn, up to `MAX_PRIORITY`.
+
+        A line that has its turns does not age, so that a long backlog never becomes more urgent than what others of
+        the same priority hand in later.
         """
-        waited = now - self.accepted_at
-        if waited < aging_seconds or self.priority >= MAX_PRIORITY:
+        idle = now - max(self.accepted_at, last_turn)
+        if idle < aging_seconds or self.priority >= MAX_PRIORITY:
             return self.priority
-        return min(MAX_PRIORITY, self.priority + int(waited // aging_seconds))
+        return min(MAX_PRIORITY, self.priority + int(idle // aging_seconds))
 
 
 def next_up(
-    waiting: Sequence[Waiting],
+    waiting: Iterable[Waiting],
     running: Mapping[Caller, int],
     *,
     now: float,
-    served: Mapping[Caller, float] | None = None,
+    served: Mapping[Line, float] | None = None,
     aging_seconds: float = AGING_SECONDS,
 ) -> Waiting | None:
     """The execution to begin next, None where none waits.
 
-    The highest level first (aging; see `Waiting.level`); among equals that of the caller with the fewest running, then
-    of the one whose last turn was longest ago, then the oldest. An execution of the lowest priority thus has a turn
-    of its caller's before anything that its caller handed in later and no less than `MAX_PRIORITY * aging_seconds`
-    after it.
+    It is the oldest of its line, and its line is that of the highest level (`Waiting.level`: the priority, and what it
+    gained by waiting), among equals of the caller with the fewest running, then the one whose last turn was longest
+    ago, then the one with the oldest. So whatever others hand in, a line has a turn in every
+    `(MAX_PRIORITY - priority) * aging_seconds`, and then as often as there are places for each line at the top.
 
     Source: fair queueing, one queue for each source served in turn (Nagle, RFC 970, 1985; Demers, Keshav and Shenker,
     SIGCOMM 1989), with aging (Silberschatz, Galvin and Gagne, Operating System Concepts, on priority scheduling).
@@ -77,59 +84,67 @@ def next_up(
         waiting: What waits, in any order.
         running: How many executions of each caller are driven now; who is not in it has none.
         now: The time, in seconds.
-        served: When a caller's last turn was, in seconds. Without it, a caller with a long backlog comes before those
-            who arrived later wherever there are fewer places than callers.
-        aging_seconds: How long a wait is worth one level.
+        served: When a line last had a turn, in seconds. Whoever begins an execution notes `now` here under its `line`.
+        aging_seconds: How long without a turn is worth one level.
     """
-    turns = served or {}
-    never = float("-inf")
-
-    def key(one: Waiting) -> tuple[int, int, float, float, str]:
-        by = one.by
-        level = one.level(now, aging_seconds)
-        return -level, running.get(by, 0), turns.get(by, never), one.accepted_at, one.execution_id
-
-    return min(waiting, key=key, default=None)
+    turns: Mapping[Line, float] = served or {}
+    heads: dict[Line, Waiting] = {}
+    for one in waiting:
+        head = heads.get(one.line)
+        if head is None or _age(one) < _age(head):
+            heads[one.line] = one
+    return min(heads.values(), key=lambda head: _turn(head, running, turns, now, aging_seconds), default=None)
 
 
 def in_order(
-    waiting: Sequence[Waiting],
+    waiting: Iterable[Waiting],
     running: Mapping[Caller, int],
     *,
     now: float,
-    served: Mapping[Caller, float] | None = None,
+    served: Mapping[Line, float] | None = None,
     aging_seconds: float = AGING_SECONDS,
 ) -> list[Waiting]:
     """All of them in the order in which `next_up` would name them if each began at once and none ended.
 
     Takes O(n log n). The arguments are those of `next_up`.
     """
-    levels: dict[int, dict[Caller, list[Waiting]]] = {}
-    for one in sorted(waiting, key=lambda one: (one.accepted_at, one.execution_id), reverse=True):
-        levels.setdefault(one.level(now, aging_seconds), {}).setdefault(one.by, []).append(one)
+    lines: dict[Line, list[Waiting]] = {}
+    for one in sorted(waiting, key=_age, reverse=True):
+        lines.setdefault(one.line, []).append(one)
     counts, turns = dict(running), dict(served or {})
+    heap = [(_turn(line[-1], counts, turns, now, aging_seconds), name) for name, line in lines.items()]
+    heapq.heapify(heap)
     ordered: list[Waiting] = []
-    for level in sorted(levels, reverse=True):
-        queues = levels[level]
-        heap = [_turn(queue[-1], counts, turns) for queue in queues.values()]
-        heapq.heapify(heap)
-        while heap:
-            one = queues[heap[0][-1]].pop()
-            ordered.append(one)
-            counts[one.by] = counts.get(one.by, 0) + 1
-            turns[one.by] = now
-            if queue := queues[one.by]:
-                heapq.heapreplace(heap, _turn(queue[-1], counts, turns))
-            else:
-                heapq.heappop(heap)
+    while heap:
+        known, name = heap[0]
+        line = lines[name]
+        place = _turn(line[-1], counts, turns, now, aging_seconds)
+        if place > known:
+            # Another line of the same caller had a turn since.
+            heapq.heapreplace(heap, (place, name))
+            continue
+        one = line.pop()
+        ordered.append(one)
+        counts[one.by] = counts.get(one.by, 0) + 1
+        turns[name] = now
+        if line:
+            heapq.heapreplace(heap, (_turn(line[-1], counts, turns, now, aging_seconds), name))
+        else:
+            heapq.heappop(heap)
     return ordered
 
 
+def _age(one: Waiting) -> tuple[float, str]:
+    return one.accepted_at, one.execution_id
+
+
 def _turn(
-    head: Waiting, counts: Mapping[Caller, int], turns: Mapping[Caller, float]
-) -> tuple[int, float, float, str, Caller]:
-    last = turns.get(head.by, float("-inf"))
-    return counts.get(head.by, 0), last, head.accepted_at, head.execution_id, head.by
+    head: Waiting, running: Mapping[Caller, int], turns: Mapping[Line, float], now: float, aging_seconds: float
+) -> tuple[int, int, float, float, str]:
+    """Where the oldest of a line stands among those of the others, the first being the least."""
+    last = turns.get(head.line, NEVER)
+    level = head.level(now, last, aging_seconds)
+    return -level, running.get(head.by, 0), last, head.accepted_at, head.execution_id
 
 
 def check_room(queued_total: int, queued_of_caller: int, *, max_queued: int, max_queued_per_caller: int) -> None:

@@ -66,16 +66,18 @@ class BadLine:
         return f"line {self.line}: {self.reason}"
 
 
-def read_records(path: Path) -> tuple[list[Record], list[BadLine]]:
+def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[list[Record], list[BadLine]]:
     """The tasks of a file and the lines that hold none. Raises OSError."""
     records: list[Record] = []
     bad: list[BadLine] = []
     first: dict[str, int] = {}
     with path.open("rb") as file:
-        for number, line in enumerate(_lines(file), start=1):
+        for number, line in enumerate(_lines(file, max_line_bytes), start=1):
             if not line.strip():
                 continue
             try:
+                if len(line) > max_line_bytes:
+                    raise _Bad(f"it has more than {max_line_bytes} bytes")
                 record = _record(number, line)
                 if record.instance_id in first:
                     raise _Bad(f"{record.instance_id!r} stands in line {first[record.instance_id]} already")
@@ -101,17 +103,15 @@ class _Bad(Exception):
     """Why a line is refused."""
 
 
-def _lines(file: BinaryIO) -> Generator[bytes]:
+def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
     """Lines, each cut a byte behind the most that one may have."""
-    while line := file.readline(MAX_LINE_BYTES + 1):
+    while line := file.readline(most + 1):
         yield line
-        while not line.endswith(b"\n") and (line := file.readline(MAX_LINE_BYTES + 1)):
+        while not line.endswith(b"\n") and (line := file.readline(most + 1)):
             pass
 
 
 def _record(number: int, line: bytes) -> Record:
-    if len(line) > MAX_LINE_BYTES:
-        raise _Bad(f"it has more than {MAX_LINE_BYTES} bytes")
     try:
         value: object = json.loads(line)
     except (ValueError, RecursionError) as fault:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.batch.board import Board, histogram_table
@@ -264,8 +265,8 @@ def _conclude(
     return code
 
 
-def _first(faults: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = faults
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found
+def _first(fault: BaseException) -> BaseException:
+    """The first fault inside nested exception groups."""
+    while isinstance(fault, BaseExceptionGroup):
+        fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
+    return fault

@@ -85,7 +85,7 @@ class DryRun:
                 break
             async with self.patched(f"rerun{number}") as clone:
                 again = await run_suite(clone, seconds=self.seconds, paths=paths)
-            if again.summary is not None and again.ran and not again.timed_out and _all_named(again):
+            if _conclusive(again, run):
                 still = [test for test in still if test in again.failing]
             if not still:
                 break
@@ -123,13 +123,27 @@ class _Words:
 
     def name(self, test: str) -> bool:
         """Whether a test's id, its file or its own name is among the words."""
-        path, _, inside = test.partition("::")
-        own = inside.rpartition("::")[2].partition("[")[0] or path
-        file = PurePosixPath(path).name
-        telling = [word for word in (path, file) if "." in word]
+        path, mark, inside = test.partition("::")
+        own = (inside.rpartition("::")[2] if mark else test.rpartition(".")[2]).partition("[")[0]
+        files = _python_files(test) if not mark else [path]
+        telling = [word for file in files for word in (file, PurePosixPath(file).name) if "." in word]
         if "_" in own or own.lower().startswith("test"):  # other names are words that any text may hold
             telling.append(own)
         return any(word in self._words for word in (test, *telling))
+
+
+def _conclusive(again: SuiteRun, run: SuiteRun) -> bool:
+    """Whether a test that is not among the failures of a second run has passed it."""
+    if again.summary is None or not again.ran or again.timed_out or not _all_named(again):
+        return False
+    # Some runners name a test otherwise when only a part is run: a failure that nobody knows may be any of them.
+    return all(test in run.failing for test in again.failing)
+
+
+def _python_files(test: str) -> list[str]:
+    """The files that a dotted name may lead to, the longest first; the name itself, should it be one."""
+    parts = test.split(".")[:20]
+    return [test, *("/".join(parts[:end]) + ".py" for end in range(len(parts) - 1, 0, -1))]
 
 
 def _alike(one: str, other: str) -> bool:
@@ -157,8 +171,14 @@ def _all_named(run: SuiteRun) -> bool:
 
 def _files_of(tests: Iterable[str], files: CloneFiles) -> list[str]:
     """The files of tests, to run whole: what upsets a test is often its neighbour. None where ids name no files."""
-    paths = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-    return paths if all(path and not path.startswith("-") and files.has(path) for path in paths) else []
+    found: dict[str, None] = {}
+    for test in tests:
+        path, mark, _ = test.partition("::")
+        there = (name for name in ([path] if mark else _python_files(test)) if name and files.has(name))
+        if (file := next(there, "")) == "" or file.startswith("-"):
+            return []
+        found[file] = None
+    return list(found)
 
 
 def _told(

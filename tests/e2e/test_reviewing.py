@@ -1,0 +1,77 @@
+"""Peer review through the whole fleet: reviews and a revision on Ray, told over gRPC, recorded on JetStream."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import grpc.aio
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO_FILES, REVIEWED
+
+ONE, TWO = "agent-dev-1", "agent-dev-2"
+
+
+async def test_a_review_finds_what_the_checks_do_not(fleet: FleetUnderTest, tmp_path: Path) -> None:
+    """Both candidates pass; without a review the smaller one would win, and it is wrong."""
+    token = (("authorization", f"Bearer {fleet.running.token}"),)
+    request = pb.DeliberateRequest(
+        task_id=f"reviewed-{uuid.uuid4().hex[:8]}",
+        task_description=f"{REVIEWED} Add a function hello_world that returns 'Hello, World!'.",
+        repo=pb.RepoRef(path=str(make_repository(tmp_path / "repository", HELLO_FILES))),
+        num_agents=2,
+        rounds=1,
+        constraints=pb.TaskConstraints(
+            checks=[pb.CheckSpec(name="runs", command="python3 -c 'import utils; utils.hello_world()'")]
+        ),
+    )
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        client = pb_grpc.OrchestratorServiceStub(channel)
+        updates = [update async for update in client.StreamDeliberation(request, metadata=token, timeout=120)]
+        reply = updates[-1].final
+        asked = pb.GetExecutionRequest(execution_id=reply.execution_id)
+        execution = (await client.GetExecution(asked, metadata=token)).execution
+        stream = pb.StreamExecutionRequest(execution_id=reply.execution_id)
+        events = [event async for event in client.StreamExecution(stream, metadata=token)]
+
+    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
+    assert reply.winner_id == TWO
+    steps = list(dict.fromkeys(update.current_step for update in updates))
+    assert [step for step in steps if step in ("solving", "reviewing", "revising")] == [
+        "solving",
+        "reviewing",
+        "revising",
+    ]
+    winner, revised = reply.results
+    (praise,) = winner.critiques
+    assert (praise.reviewer_id, praise.verdict, winner.review_score) == (ONE, pb.VERDICT_ACCEPT, 1.0)
+    assert (revised.candidate_id, revised.proposal.author_id, revised.revises) == (f"{ONE}-r1", ONE, ONE)
+    assert b"+    return 'Hello, World!'" in revised.patch.text
+    assert b"'Hi'" not in revised.patch.text
+    assert list(revised.proposal.revisions) == ["It greets."]
+    (first,) = execution.superseded
+    assert first.candidate_id == ONE
+    assert b"'Hi'" not in first.patch.text  # by reference
+    (blame,) = first.critiques
+    (finding,) = blame.details
+    assert (blame.reviewer_id, blame.verdict) == (TWO, pb.VERDICT_REVISE)
+    assert (finding.file, finding.line, finding.must_fix) == ("utils.py", 9, True)
+    assert blame.usage.model_calls == 2
+
+    # The reviewer read a clone that had the candidate in it; its run is audited like every other.
+    review = f"{TWO}-reviews-{ONE}-1"
+    told = [json.loads(event.payload_json) for event in events if event.agent_id == review]
+    looks = [body for body in told if body["type"] == "tool_finished"]
+    assert "return 'Hi'" in looks[0]["result"]["content"]
+    chain = [from_plain(AuditEntry, body["entry"]) for body in looks]
+    (finished,) = [body for body in told if body["type"] == "run_finished"]
+    assert verify(chain, head=finished["audit_head"]) is None
+    assert {"candidate_reviewed", "revision_judged"} <= {event.type for event in events}
+    assert reply.usage.model_calls == 2 + 2 + 2 + 2 + 2

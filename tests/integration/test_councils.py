@@ -1,0 +1,342 @@
+"""Councils over real NATS, real gRPC and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sysconfig
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from rich.console import Console
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.orchestrator.councils import Councils
+from services.orchestrator.server import serve_grpc
+from services.orchestrator.servicer import OrchestratorServicer
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.cli import councils
+from swe_ai_fleet.cli.client import FleetClient, connect
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import FAILING, HELLO_FILES
+
+SECONDS = 30
+RULES = CouncilRules(profiles=("small",), endpoints=EndpointRules(patterns=("127.0.0.1:7000",)))
+DEFAULT = Council(council_id="council-qa", role=Role.QA, members=(CouncilMember(agent_id="tess"),))
+
+
+@asynccontextmanager
+async def replica(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[CouncilBook]:
+    """What one orchestrator knows of councils, over a connection of its own."""
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        yield CouncilBook(await log.bucket(bucket), defaults=(DEFAULT,), rules=RULES)
+
+
+@pytest.fixture
+def bucket() -> str:
+    return f"councils-{uuid.uuid4().hex[:8]}"
+
+
+async def test_replicas_share_councils_and_lose_no_agent(nats_server: EmbeddedNats, bucket: str) -> None:
+    names = [f"agent{number}" for number in range(8)]
+    async with asyncio.timeout(SECONDS), AsyncExitStack() as stack:
+        books = [await stack.enter_async_context(replica(nats_server, bucket)) for _ in range(2)]
+        async with asyncio.TaskGroup() as group:
+            for number, name in enumerate(names):
+                member = CouncilMember(agent_id=name)
+                group.create_task(books[number % 2].register("default", Role.DEV, member))
+        [dev, qa] = await books[0].list("default")
+        assert [dev, qa] == list(await books[1].list("default"))
+        assert sorted(member.agent_id for member in dev.members) == names
+        assert qa == DEFAULT
+        assert (await books[0].delete("default", Role.QA)).was_default
+        assert await books[1].get("default", Role.QA) is None
+        assert await books[1].unregister("default", Role.DEV, "agent0")
+        left = await books[0].get("default", Role.DEV)
+        assert left is not None and len(left.members) == 7
+
+
+@dataclass(kw_only=True)
+class Service:
+    """The orchestrator's RPCs over councils in NATS and agents that follow a script."""
+
+    stub: Any
+    fleet: ScriptedFleet
+    executions: Executions
+
+
+@pytest.fixture
+async def service(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[Service]:
+    log = MemoryLog()
+    fleet = ScriptedFleet(storage=log)
+    surroundings = Surroundings(
+        log=log,
+        blobs=log,
+        results=log,
+        fleet=fleet,
+        workspaces=ScriptedWorkspaces(),
+        model=ScriptedModel(),
+        owner="test",
+    )
+
+    async def measured() -> list[Any]:
+        return []
+
+    async def ready() -> bool:
+        return True
+
+    async with (
+        asyncio.timeout(SECONDS),
+        replica(nats_server, bucket) as book,
+        Executions(surroundings, councils=book) as executions,
+    ):
+        kept = Councils(book=book, states=executions.projection.all, models={"": "main-model", "small": "mini"})
+        servicer = OrchestratorServicer(executions=executions, blobs=log, log=log, components=measured, councils=kept)
+        async with (
+            serve_grpc(servicer, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            yield Service(stub=OrchestratorServiceStub(channel), fleet=fleet, executions=executions)
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    """The code, and the field that the details name."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    [data] = [value for key, value in caught.value.trailing_metadata() or () if key == "grpc-status-details-bin"]
+    for detail in status_pb2.Status.FromString(data).details:
+        request = error_details_pb2.BadRequest()
+        if detail.Unpack(request):
+            return caught.value.code(), request.field_violations[0].field
+    return caught.value.code(), ""
+
+
+async def test_a_council_from_its_creation_to_its_end(service: Service) -> None:
+    config = pb.CouncilConfig(deliberation_rounds=2, enable_peer_review=True, model_profile="small")
+    made = await service.stub.CreateCouncil(pb.CreateCouncilRequest(role="developer", num_agents=2, config=config))
+    assert (made.council_id, made.agents_created) == ("council-dev", 2)
+    assert list(made.agent_ids) == ["agent-dev-1", "agent-dev-2"]
+    joined = await service.stub.RegisterAgent(
+        pb.RegisterAgentRequest(
+            agent_id="outsider",
+            role="DEV",
+            endpoint="127.0.0.1:7000",
+            metadata={"owner": "us"},
+            capabilities=pb.AgentCapabilities(
+                supported_tasks=["implement"], max_concurrent_tasks=3, languages=["python"]
+            ),
+        )
+    )
+    assert joined.success and joined.council_id == "council-dev" and "3 in the council" in joined.message
+    listed = (await service.stub.ListCouncils(pb.ListCouncilsRequest(include_agents=True))).councils
+    assert [(one.council_id, one.role, one.num_agents, one.status, one.model) for one in listed] == [
+        ("council-dev", "DEV", 3, "active", "mini"),
+        ("council-qa", "QA", 1, "active", "main-model"),
+    ]
+    outsider = listed[0].agents[2]
+    assert (outsider.endpoint, dict(outsider.metadata), outsider.running_tasks) == (
+        "127.0.0.1:7000",
+        {"owner": "us"},
+        0,
+    )
+    assert (outsider.capabilities.max_concurrent_tasks, list(outsider.capabilities.languages)) == (3, ["python"])
+    assert outsider.registered_at_ms > 1_700_000_000_000
+    brief = (await service.stub.ListCouncils(pb.ListCouncilsRequest(role_filter="dev"))).councils
+    assert [(one.num_agents, len(one.agents)) for one in brief] == [(3, 0)]
+    leaving = pb.UnregisterAgentRequest(agent_id="outsider", role="DEV")
+    assert (await service.stub.UnregisterAgent(leaving)).success
+    again = await service.stub.UnregisterAgent(leaving)
+    assert not again.success and again.message
+    deleted = await service.stub.DeleteCouncil(pb.DeleteCouncilRequest(role="DEV"))
+    assert (deleted.success, deleted.agents_removed) == (True, 2)
+    assert not (await service.stub.DeleteCouncil(pb.DeleteCouncilRequest(role="DEV"))).success
+    default = await service.stub.DeleteCouncil(pb.DeleteCouncilRequest(role="QA"))
+    assert default.success and "default" in default.message
+    assert not (await service.stub.ListCouncils(pb.ListCouncilsRequest())).councils
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "field"),
+    [
+        ("CreateCouncil", pb.CreateCouncilRequest(), "role"),
+        ("CreateCouncil", pb.CreateCouncilRequest(role="CLERK"), "role"),
+        ("CreateCouncil", pb.CreateCouncilRequest(role="DEV", num_agents=301), "num_agents"),
+        ("CreateCouncil", pb.CreateCouncilRequest(role="DEV", num_agents=-1), "num_agents"),
+        (
+            "CreateCouncil",
+            pb.CreateCouncilRequest(role="DEV", config=pb.CouncilConfig(deliberation_rounds=99)),
+            "config.deliberation_rounds",
+        ),
+        (
+            "CreateCouncil",
+            pb.CreateCouncilRequest(role="DEV", config=pb.CouncilConfig(model_profile="huge")),
+            "config.model_profile",
+        ),
+        (
+            "CreateCouncil",
+            pb.CreateCouncilRequest(role="DEV", config=pb.CouncilConfig(agent_type="robot")),
+            "config.agent_type",
+        ),
+        (
+            "CreateCouncil",
+            pb.CreateCouncilRequest(role="DEV", config=pb.CouncilConfig(custom_params={"colour": "blue"})),
+            "config.custom_params[colour]",
+        ),
+        ("RegisterAgent", pb.RegisterAgentRequest(agent_id="a"), "role"),
+        ("RegisterAgent", pb.RegisterAgentRequest(role="DEV"), "agent_id"),
+        ("RegisterAgent", pb.RegisterAgentRequest(role="DEV", agent_id="a", endpoint="10.0.0.1:7000"), "endpoint"),
+        ("RegisterAgent", pb.RegisterAgentRequest(role="DEV", agent_id="a", endpoint="169.254.169.254:80"), "endpoint"),
+        (
+            "RegisterAgent",
+            pb.RegisterAgentRequest(
+                role="DEV", agent_id="a", capabilities=pb.AgentCapabilities(max_concurrent_tasks=1_001)
+            ),
+            "capabilities.max_concurrent_tasks",
+        ),
+        (
+            "RegisterAgent",
+            pb.RegisterAgentRequest(role="DEV", agent_id="a", capabilities=pb.AgentCapabilities(model_profile="huge")),
+            "capabilities.model_profile",
+        ),
+        ("UnregisterAgent", pb.UnregisterAgentRequest(agent_id="a"), "role"),
+        ("UnregisterAgent", pb.UnregisterAgentRequest(role="DEV"), "agent_id"),
+        ("ListCouncils", pb.ListCouncilsRequest(role_filter="CLERK"), "role_filter"),
+        ("DeleteCouncil", pb.DeleteCouncilRequest(), "role"),
+    ],
+)
+async def test_what_is_wrong_is_named(service: Service, name: str, request_: Message, field: str) -> None:
+    assert await refused(getattr(service.stub, name)(request_)) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+
+
+async def test_a_second_council_is_refused(service: Service) -> None:
+    # In place of the default.
+    await service.stub.CreateCouncil(pb.CreateCouncilRequest(role="QA", num_agents=1))
+    second = service.stub.CreateCouncil(pb.CreateCouncilRequest(role="QA"))
+    assert await refused(second) == (grpc.StatusCode.ALREADY_EXISTS, "role")
+
+
+async def test_a_task_is_solved_by_its_council(service: Service) -> None:
+    for name in ("ann", "bob"):
+        await service.stub.RegisterAgent(pb.RegisterAgentRequest(agent_id=name, role="DATA"))
+    held = asyncio.Event()
+    service.fleet.default = ScriptedRun(after=held)
+    request = pb.DeliberateRequest(
+        task_id="t-data", task_description="Count.", role="DATA", repo=pb.RepoRef(path="/srv/app")
+    )
+    submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request))
+    await service.fleet.started(2)
+    [council] = (
+        await service.stub.ListCouncils(pb.ListCouncilsRequest(role_filter="DATA", include_agents=True))
+    ).councils
+    assert (council.status, [one.running_tasks for one in council.agents]) == ("busy", [1, 1])
+    held.set()
+    state = await service.executions.wait("default", submitted.execution_id)
+    assert set(state.candidates) == {"ann", "bob"}
+    assert (state.task.num_agents, state.task.rounds) == (2, 1)
+    [council] = (await service.stub.ListCouncils(pb.ListCouncilsRequest(role_filter="DATA"))).councils
+    assert council.status == "active"
+    # The same again, although the council is another one by now.
+    await service.stub.UnregisterAgent(pb.UnregisterAgentRequest(agent_id="ann", role="DATA"))
+    again = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request))
+    assert again.already_existed
+    await service.stub.UnregisterAgent(pb.UnregisterAgentRequest(agent_id="bob", role="DATA"))
+    request.task_id = "t-nobody"
+    nobody = service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request))
+    assert await refused(nobody) == (grpc.StatusCode.FAILED_PRECONDITION, "deliberate.role")
+
+
+async def test_a_requests_own_number_goes_before_the_councils(service: Service) -> None:
+    await service.stub.CreateCouncil(pb.CreateCouncilRequest(role="DEVOPS", num_agents=2))
+    request = pb.DeliberateRequest(
+        task_id="t-ops", task_description="x", role="DEVOPS", num_agents=3, rounds=0, repo=pb.RepoRef(path="/srv/app")
+    )
+    reply = await service.stub.Deliberate(request)
+    state = await service.executions.get("default", reply.execution_id)
+    assert set(state.candidates) == {"agent-devops-1", "agent-devops-2", "agent-devops-1-seat2"}
+
+
+async def fleet_command(fleet: FleetUnderTest, *args: str) -> tuple[int, dict[str, Any]]:
+    """A `fleet councils` command's exit code and its JSON."""
+    program = str(Path(sysconfig.get_path("scripts")) / "fleet")
+    process = await asyncio.create_subprocess_exec(
+        *(program, "councils", *args, "--server", fleet.running.address, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        env={"FLEET_TOKEN": fleet.running.token, "PATH": os.defpath, "FLEET_HOME": str(fleet.settings.home)},
+    )
+    out, _ = await process.communicate()
+    return process.returncode or 0, json.loads(out)
+
+
+async def told(fleet: FleetUnderTest, work: Callable[[Screen, AbstractAsyncContextManager[FleetClient]], Any]) -> str:
+    """What a command of this process prints for people."""
+    out, err = io.StringIO(), io.StringIO()
+    screen = Screen(out=Console(file=out, width=160), err=Console(file=err), json=False)
+    assert await work(screen, connect(fleet.running.address, fleet.running.token)) is Exit.ACCEPTED
+    return out.getvalue()
+
+
+async def test_the_whole_fleet_from_the_command_line(fleet: FleetUnderTest, tmp_path: Path) -> None:
+    code, made = await fleet_command(fleet, "create", "DATA", "--agents", "1", "--rounds", "0")
+    assert (code, made) == (0, {"council_id": "council-data", "agent_ids": ["agent-data-1"]})
+    code, said = await fleet_command(fleet, "register", "DATA", "outsider", "--endpoint", "127.0.0.1:7000")
+    assert (code, said["error"]["field"]) == (2, "endpoint")
+    assert "FLEET_AGENT_ENDPOINTS" in said["error"]["message"] + said["error"]["hint"]
+
+    ada = pb.RegisterAgentRequest(agent_id="ada", role="DATA")
+    ada.capabilities.languages.append("python")
+    assert "2 in the council" in await told(fleet, lambda *at: councils.register_agent(*at, ada, ("a=b",)))
+    text = await told(fleet, lambda *at: councils.show_councils(*at, "DATA"))
+    assert ["council-data", "DATA", "2", "active", "scripted"] in [line.split() for line in text.splitlines()]
+    assert ["ada", "DATA", "the", "fleet", "0", "python"] in [line.split() for line in text.splitlines()]
+    with pytest.raises(CommandFault, match="K=V"):
+        await told(fleet, lambda *at: councils.register_agent(*at, ada, ("a",)))
+
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        stub: Any = OrchestratorServiceStub(channel)
+        request = pb.DeliberateRequest(
+            task_id=f"t-{uuid.uuid4().hex[:8]}",
+            task_description=FAILING,
+            role="DATA",
+            repo=pb.RepoRef(path=str(repository)),
+            constraints=pb.TaskConstraints(checks=[pb.CheckSpec(name="none", command="false")]),
+        )
+        metadata = (("authorization", f"Bearer {fleet.running.token}"),)
+        reply = await stub.Deliberate(request, metadata=metadata)
+    assert {name for one in reply.results for name in (one.candidate_id, *one.duplicates)} == {"agent-data-1", "ada"}
+
+    def leave(screen: Screen, at: AbstractAsyncContextManager[FleetClient]) -> Any:
+        return councils.unregister_agent(screen, at, role="DATA", agent="ada")
+
+    assert "has left" in await told(fleet, leave)
+    with pytest.raises(CommandFault) as refused_:
+        await told(fleet, leave)
+    assert (refused_.value.field, refused_.value.exit_code) == ("agent_id", Exit.USAGE)
+    assert "deleted" in await told(fleet, lambda *at: councils.delete_council(*at, "DATA"))
+    with pytest.raises(CommandFault):
+        await told(fleet, lambda *at: councils.delete_council(*at, "DATA"))
