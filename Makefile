@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm check proto bench up lock clean
+.PHONY: help demo test test-all test-vllm check proto bench chaos up lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made f
 
 bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
 	$(BIN)/python -m tests.bench
+
+chaos: $(VENV)/ready ## 200 executions under kill -9 of everything there is; SEED=… EXECUTIONS=…; writes chaos.json
+	$(BIN)/python -m tests.chaos --seed "$(or $(SEED),0)" --executions "$(or $(EXECUTIONS),200)"
 
 up: $(VENV)/ready ## Run a fleet here (FLEET_MODEL_URL=… names the model server)
 	$(BIN)/fleet up

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses, reviews
+from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -66,6 +67,7 @@ class Replies:
             status=responses.status(state.status),
             commit_sha=state.delivered.commit_sha if state.delivered else "",
             branch=state.delivered.branch if state.delivered else "",
+            subtasks=subtask_results(state),
             audit_head=responses.audit_head(state),
             usage=responses.total_usage(state),
         )
@@ -127,12 +129,17 @@ class Replies:
 
 
 def metadata(state: ExecutionState, passed_over: Sequence[str] = ()) -> dict[str, str]:
-    """Facts for people that have no field of their own."""
+    """Facts for people that have no field of their own. `patch` and `bundle` are digests, for GetArtifact."""
     facts = {"execution_id": state.execution_id, "base_commit": state.repository.commit}
     if state.error:
         facts["error"] = state.error[: responses.MAX_ERROR_CHARS]
     if state.ranking:
         facts["ranking"] = state.ranking[0].reason[: responses.MAX_ERROR_CHARS]
+    kept = state.delivered or state.integration
+    if kept is not None and kept.bundle is not None:
+        facts["bundle"] = kept.bundle.digest
+    if state.delivered is not None and state.delivered.patch is not None:
+        facts["patch"] = state.delivered.patch.digest
     if passed_over:
         facts["passed_over"] = ", ".join(passed_over)
     return facts

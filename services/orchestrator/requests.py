@@ -54,7 +54,13 @@ _PLANNING = {
     pb.PLANNING_MODE_HYBRID: PlanningMode.HYBRID,
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ORCHESTRATE_FIELDS = {"num_agents": "options.num_agents", "rounds": "options.deliberation_rounds"}
+_ORCHESTRATE_FIELDS = {
+    "num_agents": "options.num_agents",
+    "rounds": "options.deliberation_rounds",
+    "architect_top_k": "options.architect_top_k",
+}
+DEFAULT_TOP_K = 3
+"""How many of the best an architect chooses among where a request asks for one and no more."""
 
 
 def deliberation_task(request: pb.DeliberateRequest) -> Task:
@@ -67,6 +73,7 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
             kind=TaskKind.DELIBERATE,
             num_agents=request.num_agents,
             rounds=(request.rounds or COUNCIL_ROUNDS) if reviewed else 0,
+            architect_top_k=request.architect_top_k,
             **_common(request),
         )
     )
@@ -77,15 +84,14 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     check_values(request)
     _refuse_later_features(request)
     options = request.options
-    for name in ("derive_subtasks", "enable_architect_selection"):
-        if getattr(options, name):
-            raise _later(f"options.{name}")
     reviewed = options.enable_peer_review or not request.HasField("options")
     return _bounded(
         Task(
             kind=TaskKind.ORCHESTRATE,
             num_agents=options.num_agents,
             rounds=(options.deliberation_rounds or COUNCIL_ROUNDS) if reviewed else 0,
+            architect_top_k=(options.architect_top_k or DEFAULT_TOP_K) if options.enable_architect_selection else 0,
+            derive_subtasks=options.derive_subtasks,
             delivery=_delivery(request.delivery),
             case_id=request.case_id,
             story_id=request.story_id,

@@ -11,6 +11,7 @@ from google.protobuf import json_format, struct_pb2
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import reviews
 from services.orchestrator.quantities import milliseconds, usage
+from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import budget, candidate, execution, health
 from swe_ai_fleet.domain.candidate import BlobRef, Candidate, CheckKind, CheckReport, RankedCandidate
@@ -259,6 +260,8 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         usage=total_usage(state),
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,
+        subtasks=subtask_results(state),
+        parent_execution_id=state.task.parent_execution_id,
     )
 
 

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
-from services.orchestrator import approvals, requests, responses
+from services.orchestrator import approvals, requests, responses, subtasks
 from services.orchestrator.auth import caller_of
 from services.orchestrator.councils import Councils
 from services.orchestrator.errors import Context, NotAvailable
@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind, check_identifier
+from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
@@ -53,6 +54,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         watch_live: Where models are heard while they speak; None: nowhere.
         planning: Takes planning events; None: nobody does.
         councils: Keeps them; None: there are none.
+        derivations: Splits plans; None: nobody does.
     """
 
     def __init__(
@@ -65,10 +67,12 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         watch_live: WatchLive | None = None,
         planning: PlanningEvents | None = None,
         councils: Councils | None = None,
+        derivations: Derivations | None = None,
     ) -> None:
         self._executions = executions
         self._planning = planning
         self._councils = councils
+        self._derivations = derivations
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -245,8 +249,11 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             raise NotAvailable("planning events are not taken here", hint="submit the task itself")
         return await answer_planning_event(self._planning, request, context)
 
-    async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> NoReturn:
-        raise NotAvailable("plans are not split into subtasks yet", hint="submit the tasks one by one")
+    async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> pb.DeriveSubtasksResponse:
+        if self._derivations is None:
+            raise NotAvailable("plans are not split into subtasks here", hint="submit the tasks one by one")
+        plan = subtasks.plan_of(request)
+        return subtasks.derived(plan, await self._derivations.derive(plan))
 
     async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> NoReturn:
         raise NotAvailable("contexts cannot be asked for yet", hint="the event run_started has an agent's messages")

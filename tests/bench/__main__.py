@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator
@@ -33,6 +31,8 @@ from tests.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from tests.bench.processes import measured
 from tests.bench.profiles import profile_figures
 from tests.bench.sandbox import TARGET_MS, sandbox_figures
+from tests.bench.scale import scale_figures
+from tests.bench.steps import COMMAND, FILES, scripted_steps
 from tests.bench.tools import tool_figures
 
 STEPS = 20
@@ -40,7 +40,6 @@ AGENTS = 100
 LATENCY = 0.5
 CHARACTERS_PER_TOKEN = 4
 """As the scripted server counts them."""
-COMMAND = "echo step >> notes.log; wc -l notes.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +59,12 @@ async def main() -> None:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
         directory = Path(name)
-        # The notes are ignored by git, so that no candidate differs and no check runs into the measurement.
-        repository = make_repository(
-            directory / "repository", {"README.md": "A repository.\n", ".gitignore": "*.log\n"}
-        )
+        repository = make_repository(directory / "repository", FILES)
         figures |= await tool_figures(directory / "tools")
         figures |= await sandbox_figures()
         await _single(directory, repository, figures)
         await _hundred(directory, repository, figures)
+        figures |= await scale_figures(directory / "scale")
         figures |= await planning_figures(directory / "planning")
         figures |= profile_figures()
         figures |= await prefix_cache_figures(directory / "prefix")
@@ -76,7 +73,7 @@ async def main() -> None:
 
 
 async def _single(directory: Path, repository: Path, figures: dict[str, float]) -> None:
-    async with _model(directory, latency=0.0) as (url, _), _fleet(directory / "one", url) as fleet:
+    async with scripted_steps(directory, steps=STEPS, latency=0.0) as (url, _), _fleet(directory / "one", url) as fleet:
         cold = await _run(fleet, repository, "cold", agents=1)
         runs = [await _run(fleet, repository, f"warm-{number}", agents=1) for number in range(5)]
     figures["first_call_ms_cold"] = round(1000 * cold.to_first_call, 1)
@@ -86,7 +83,7 @@ async def _single(directory: Path, repository: Path, figures: dict[str, float]) 
 
 
 async def _hundred(directory: Path, repository: Path, figures: dict[str, float]) -> None:
-    async with _model(directory, latency=LATENCY) as (url, pid):
+    async with scripted_steps(directory, steps=STEPS, latency=LATENCY) as (url, pid):
         figures["fleet_100_floor_s"] = round(
             await floor_seconds(url, agents=AGENTS, steps=STEPS, command=COMMAND.replace("notes.log", "/dev/null")), 2
         )
@@ -157,28 +154,6 @@ async def _run(fleet: Client, repository: Path, task_id: str, *, agents: int) ->
     grown = sum(counts[-1] - counts[0] for counts in prompts.values())
     overhead = (grown - said / CHARACTERS_PER_TOKEN) / (agents * STEPS)
     return Run(to_first_call=first_call - began, working=replied - started, events=events, overhead_tokens=overhead)
-
-
-@asynccontextmanager
-async def _model(directory: Path, *, latency: float) -> AsyncGenerator[tuple[str, int]]:
-    """The scripted server: (URL, process id). Twenty shell steps, then the final answer."""
-    script = directory / "script.json"
-    turns: list[dict[str, object]] = [
-        {"tool_calls": [["shell_run_command", {"command": COMMAND}]], "times": STEPS},
-        {"tool_calls": [["final_answer", {"result": "Twenty steps taken."}]]},
-    ]
-    script.write_text(json.dumps({"conversations": [{"turns": turns}]}))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "swe_ai_fleet.testing.scripted_model", str(script), "--latency", str(latency)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1], process.pid
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _print(figures: dict[str, float]) -> None:

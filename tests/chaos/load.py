@@ -16,6 +16,8 @@ from tests.chaos.watch import Watch
 
 _ANSWER_SECONDS = 20.0
 _AGAIN_SECONDS = 0.5
+_REVIEWED = 0.3
+"""The share of tasks whose agents review one another."""
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -72,9 +74,10 @@ class Load:
 
     async def _one(self, number: int, room: asyncio.Semaphore) -> None:
         dice = random.Random(f"{self.seed}/{number}")
-        agents, lines = dice.choice((1, 2, 2)), dice.choice((2, 3, 3))
+        agents, lines, reviewed = dice.choice((1, 2, 2)), dice.choice((2, 3, 3)), dice.random() < _REVIEWED
         task_id = f"chaos-{number:03}"
-        execution_id, attempts = await self._hand_in(task_id, agents, lines, dice)
+        request = pb.SubmitTaskRequest(orchestrate=self._request(task_id, agents, lines, reviewed=reviewed))
+        execution_id, attempts = await self._hand_in(request, dice)
         self.accepted[task_id] = Accepted(
             task_id=task_id, execution_id=execution_id, agents=agents, lines=lines, attempts=attempts
         )
@@ -83,8 +86,7 @@ class Load:
         )
         room.release()
 
-    async def _hand_in(self, task_id: str, agents: int, lines: int, dice: random.Random) -> tuple[str, int]:
-        request = pb.SubmitTaskRequest(orchestrate=self._request(task_id, agents, lines))
+    async def _hand_in(self, request: pb.SubmitTaskRequest, dice: random.Random) -> tuple[str, int]:
         attempts = 0
         while True:
             attempts += 1
@@ -98,13 +100,13 @@ class Load:
                 pass  # it has never served, so there is no token yet
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _request(self, task_id: str, agents: int, lines: int) -> pb.OrchestrateRequest:
+    def _request(self, task_id: str, agents: int, lines: int, *, reviewed: bool) -> pb.OrchestrateRequest:
         written = f'test "$(wc -l < {NOTES})" -eq {1 + lines} && test "$(sort {NOTES} | uniq -d | wc -l)" -eq 0'
         return pb.OrchestrateRequest(
             task_id=task_id,
             task_description=description(task_id, lines, self.stage.witness.url),
             repo=pb.RepoRef(path=str(self.stage.repository)),
-            options=pb.OrchestratorOptions(num_agents=agents),
+            options=pb.OrchestratorOptions(num_agents=agents, enable_peer_review=reviewed),
             tools=TOOLS,
             constraints=pb.TaskConstraints(
                 max_iterations=40, checks=[pb.CheckSpec(name="every line once", command=written)]

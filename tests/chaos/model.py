@@ -24,6 +24,10 @@ _SLOW_SECONDS = 0.4
 _TASK = re.compile(r"\[(chaos[\w-]*): (\d+) lines, witness (http://[\w.:/-]+)\]")
 _LINE = re.compile(r"chaos[\w-]* agent \d+ line (\d+)")
 _LOST = "The machine that you worked on was lost"
+_REVIEWER = "You review another agent's candidate"
+_LOOK = Turn(tool_calls=(("files_read_file", {"path": NOTES}),))
+_REVIEW = {"verdict": "accept", "score": 1.0, "content": "Every line is there once.", "findings": []}
+_ACCEPT = Turn(tool_calls=(("final_answer", {"result": json.dumps(_REVIEW)}),))
 
 
 def description(task_id: str, lines: int, witness: str) -> str:
@@ -95,6 +99,8 @@ class Writer:
         found = _TASK.search(request.opening)
         if found is None:
             return Turn(content="ready")
+        if _REVIEWER in request.opening:
+            return _LOOK if request.turn == 0 else _ACCEPT
         task_id, lines, witness = found[1], int(found[2]), found[3]
         agent = request.seed or 0
         state = known(request.payload["messages"])

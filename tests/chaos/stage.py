@@ -21,7 +21,7 @@ from tests.chaos.witness import Witness
 LEASE_SECONDS = 4
 CHECKPOINT_SECONDS = 1
 READY_SECONDS = 90.0
-_RAY = {
+RAY_VARIABLES = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
@@ -117,7 +117,7 @@ class Stage:
 
     async def start_cluster(self, nodes: int) -> None:
         """A Ray cluster of so many nodes; orchestrators that start from now on use it."""
-        self._ray = {**_RAY, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self._ray = {**RAY_VARIABLES, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         port = free_port()
         self._cluster = f"{HOST}:{port}"
         await self._start_node("--port", str(port))

@@ -14,13 +14,13 @@ from rich.console import Console
 
 from swe_ai_fleet.cli.batch.plan import Plan
 from swe_ai_fleet.cli.batch.run import batch
+from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
-from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest

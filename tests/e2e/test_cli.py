@@ -109,7 +109,9 @@ async def solved(
     """One task that three agents have solved in three ways, and its repository."""
     where = make_repository(tmp_path_factory.mktemp("solved") / "repository", HELLO_FILES)
     shell = Shell(home=fleet.settings.home, model_url=model_server.url)
-    ran = await shell.fleet("run", "--json", "--repo", str(where), "--task-id", task_id(), f"{GREETINGS} Greet.")
+    ran = await shell.fleet(
+        *("run", "--json", "--repo", str(where), "--rounds", "0", "--task-id", task_id(), f"{GREETINGS} Greet.")
+    )
     return ran, where
 
 

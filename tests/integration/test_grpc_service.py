@@ -610,8 +610,6 @@ LATER_FEATURES = {
     "memory.write": {"memory": pb.MemoryOptions(write=True)},
     "environment.container_image": {"environment": pb.EnvironmentSpec(container_image="python:3.11")},
     "repo.credential_ref": {"repo": pb.RepoRef(url="https://example.org/app.git", credential_ref="deploy-key")},
-    "options.derive_subtasks": {"options": pb.OrchestratorOptions(derive_subtasks=True)},
-    "options.enable_architect_selection": {"options": pb.OrchestratorOptions(enable_architect_selection=True)},
 }
 
 

@@ -225,6 +225,7 @@ class World:
         self.room = Room()
         self.queued: Counter[str] = Counter()
         self.unfinished = 0
+        self._truth: dict[str, ExecutionState] = {}
         self._folded: dict[int, tuple[ExecutionState | None, ExecutionState]] = {}
         self._sequence = 0
         self._names = 0
@@ -300,6 +301,10 @@ class World:
         writer = Writer(tenant=job.task.tenant, execution_id=name, task_id=job.task.task_id, generation=job.generation)
         at = datetime.fromtimestamp(self.clock.now, UTC).isoformat()
         stored = StoredEvent(sequence=self._sequence, event=writer.event(body, ordinal=1, at=at))
+        before = self._truth.get(name)
+        self._truth[name] = self.folded(before, stored)
+        self._folded[self._sequence] = before, self._truth[name]
+        self._folded.pop(self._sequence - 2000, None)
         for replica in self.replicas:
             if replica.up:
                 lag = self.random.expovariate(1 / self.setup.lag_seconds)
@@ -312,12 +317,11 @@ class World:
     def folded(self, before: ExecutionState | None, stored: StoredEvent) -> ExecutionState:
         """What `advance` says; asked once for all the replicas that know the same."""
         known = self._folded.get(stored.sequence)
-        if known is None or known[0] is not before:
-            after = advance(before, stored)
-            assert after is not None
-            known = self._folded[stored.sequence] = before, after
-            self._folded.pop(stored.sequence - 1000, None)
-        return known[1]
+        if known is not None and known[0] is before:
+            return known[1]
+        after = advance(before, stored)
+        assert after is not None
+        return after
 
     def claim(self, name: str, generation: int, replica: Replica) -> bool:
         job = self.jobs[name]
@@ -412,7 +416,7 @@ class World:
         # It reads the log before it does anything.
         for name, job in self.jobs.items():
             if job.finished_at < 0:
-                replica.states[name] = self._state(job)
+                replica.states[name] = self._truth[name]
                 if not job.owner:
                     replica.waiting[name] = self.waiting_of(replica.states[name])
         self.replicas = [one for one in self.replicas if one.up or one.lease_ends + 60 > self.clock.now]
@@ -420,21 +424,6 @@ class World:
         self.clock.after(self.random.uniform(0, POLL_SECONDS), replica.look)
         self._later(self.setup.crash_hours, lambda: self._crash(replica))
         self._later(self.setup.sleep_hours, lambda: self._sleep(replica))
-
-    def _state(self, job: Job) -> ExecutionState:
-        at = datetime.fromtimestamp(job.accepted_at, UTC).isoformat()
-        return ExecutionState(
-            execution_id=job.task.execution_id,
-            task=job.task,
-            repository=REPOSITORY,
-            fingerprint="",
-            started_at=at,
-            updated_at=at,
-            generation=job.generation,
-            owner=job.owner,
-            status=ExecutionStatus.IN_PROGRESS if job.owner else ExecutionStatus.PENDING,
-            last_sequence=self._sequence,
-        )
 
     def _later(self, mean_hours: float, action: Action) -> None:
         self.clock.after(self.bad_luck.expovariate(1 / (mean_hours * 3600)), action)

@@ -435,8 +435,8 @@ def test_a_removed_test_file_names_its_tests(tmp_path: Path) -> None:
     [
         (
             "add.test.ts",
-            "it('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {\n  expect(1).toBe(1);\n});\n",
-            "it.skip('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {\n  expect(1).toBe(1);\n});\n",
+            "it('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n",
+            "it.skip('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n",
             ["!add.test.ts:1: switches the test adds off"],
         ),
         (

@@ -145,6 +145,13 @@ async def test_a_run_whose_process_dies_goes_on_in_another_one(world: World):
     assert state.agents["agent-dev-1"].attempt == 3
 
 
+async def test_a_run_whose_process_is_cut_off_is_begun_in_another_one(world: World):
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(fault=Unavailable("no NATS server answers"))}
+    state = await world.run(a_task())
+    assert [one.attempt for one in world.bodies(RunReassigned)] == [2, 3]
+    assert sorted(state.candidates) == ["agent-dev-2", "agent-dev-3"]
+
+
 async def test_two_replicas_share_a_log(world: World):
     """What one accepts, the other shows, cancels and, when the first is gone, drives to its end."""
     gate = asyncio.Event()
@@ -518,3 +525,18 @@ async def test_nothing_is_accepted_while_no_model_answers() -> None:
         assert not world.log.events
         world.model.fault = None
         assert not (await executions.submit(a_task())).existed
+
+
+async def test_what_does_not_answer_delays_an_execution_and_does_not_end_it(world: World):
+    """A delivery whose remote is away fails its drive; the next one finds the candidates, and delivers."""
+    world.workspaces.delivery_fault = Unavailable("the remote does not answer")
+    async with world.running() as executions:
+        submission = await executions.submit(a_task(kind=TaskKind.ORCHESTRATE))
+        while executions.projection.get(DEFAULT_TENANT, submission.execution_id).generation < 1:
+            await asyncio.sleep(0)
+        await undriven(submission.execution_id)
+    world.workspaces.delivery_fault = None
+    async with world.running() as executions:
+        state = await executions.wait(DEFAULT_TENANT, submission.execution_id)
+    assert (state.status, state.generation) == (ExecutionStatus.COMPLETED, 2)
+    assert len(world.fleet.begun) == 3

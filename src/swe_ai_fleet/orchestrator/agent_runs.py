@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
-from swe_ai_fleet.domain.errors import AgentLost
+from swe_ai_fleet.domain.errors import AgentLost, Unavailable
 from swe_ai_fleet.domain.event import RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -68,28 +68,28 @@ class AgentRuns:
         return await self.attempt(agent_id, once)
 
     async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """The evidence about a candidate, gathered again where the process that gathered it is lost.
+        """The evidence about a candidate, gathered again where the process that gathered it is lost or cut off.
 
-        Raises AgentLost when there are no more attempts, FleetErrors of the check.
+        Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the check.
         """
         for pause in self.pauses:
             try:
                 return await self.fleet.check(assignment)
-            except AgentLost:
+            except (AgentLost, Unavailable):
                 await asyncio.sleep(pause)
         return await self.fleet.check(assignment)
 
     async def attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
-        """The value of a call that takes the generation of its run, tried again where its process is lost.
+        """The value of a call that takes the generation of its run, tried again where its process is lost or cut off.
 
-        Raises AgentLost when there are no more attempts, and what the call raises.
+        Raises AgentLost or Unavailable when there are no more attempts, and what the call raises.
         """
         agent = self._agent(agent_id)
         attempt = agent.attempt if agent else 1
         while True:
             try:
                 return await call(self._next(agent_id))
-            except AgentLost as error:
+            except (AgentLost, Unavailable) as error:
                 if attempt > len(self.pauses):
                     raise
                 pause, attempt = self.pauses[attempt - 1], attempt + 1

@@ -129,7 +129,10 @@ class Dispatcher:
         now = time.time()
         running = Counter((drive.task.tenant, drive.task.caller) for drive in self._busy())
         entries = [Waiting.of(state) for state in waiting.values()]
-        for one in in_order(entries, running, now=now, served=self._served)[:room]:
+        ordered = in_order(entries, running, now=now, served=self._served)
+        # What another replica began goes on first: its agents are at work, and would wait for a driver.
+        ordered.sort(key=lambda one: not waiting[one.execution_id].owner)
+        for one in ordered[:room]:
             self._served[one.line] = now
             self._begin(waiting[one.execution_id])
 

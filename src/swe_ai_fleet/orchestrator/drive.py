@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import structlog
 
-from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound
+from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     CancelRequested,
@@ -34,6 +34,8 @@ from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, R
 _log = structlog.get_logger()
 
 CANCELLED = "cancelled by a caller"
+_MOST_DRIVES = 10
+"""So often an execution is taken up again because something does not answer; then it fails with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,12 +165,15 @@ class Drive:
         return Ending(status=ExecutionStatus.CANCELLED, error=self._cancel_reason)
 
     def _judged(self, work: asyncio.Task[Ending]) -> Ending:
-        """The work's ending. A fault of ours ends the execution here, and is logged once; being fenced is passed on."""
+        """The work's ending. A fault of ours ends the execution here, and is logged once.
+
+        Being fenced is passed on, and so is what does not answer: the execution is taken up again in a while.
+        """
         fault = work.exception()
         if fault is None:
             return work.result()
         fault = _innermost(fault)
-        if isinstance(fault, Fenced):
+        if isinstance(fault, Fenced) or (isinstance(fault, Unavailable) and self._generation < _MOST_DRIVES):
             raise fault
         if isinstance(fault, FleetError):
             return Ending(status=ExecutionStatus.FAILED, error=str(fault))

@@ -47,10 +47,10 @@ async def vote(
     """Let judges choose among the accepted candidates of different behaviour, where there are at least two.
 
     With `architect_top_k` an architect alone chooses among the best so many by evidence and reviews. Otherwise, where
-    the task has rounds of review at all, the council's agents do that the fleet runs itself, whatever became of their own runs. Models favour
-    what they wrote (Panickssery et al., 2024, arXiv:2404.13076), so an agent's own candidate, and any of equal
-    behaviour, is left out of its ballot; a ballot of one is no ballot. Two agents with a candidate each have therefore
-    no judge between them: their reviews of each other decide.
+    the task has rounds of review at all, the council's agents do, those that the fleet runs itself, whatever became of
+    their own runs. Models favour what they wrote (Panickssery et al., 2024, arXiv:2404.13076), so an agent's own
+    candidate, and any of equal behaviour, is left out of its ballot; a ballot of one is no ballot. Two agents with a
+    candidate each have therefore no judge between them: their reviews of each other decide.
 
     Each judge's votes are written as `VotesCast` when they are in. A judge that is lost costs its votes only.
 

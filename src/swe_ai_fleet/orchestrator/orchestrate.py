@@ -15,8 +15,6 @@ from swe_ai_fleet.orchestrator.endings import Ending, stands, without_winner
 from swe_ai_fleet.orchestrator.subtasks import ChildEnd, SplitTask, SubmitChild
 from swe_ai_fleet.ports import BlobStore, Journal, Repositories
 
-__all__ = ["ChildEnd", "Delivering", "Orchestration", "SubmitChild"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Orchestration:

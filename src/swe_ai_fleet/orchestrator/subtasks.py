@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome, check_graph, doomed, ready
-from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.child_tasks import child_task, part, planner_task
 from swe_ai_fleet.orchestrator.delivering import Delivering
@@ -29,6 +29,8 @@ from swe_ai_fleet.orchestrator.run_names import PLANNER
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.ports import BlobStore, Journal, Repositories
 
+SUBTASK_ROLES = "subtask_roles"
+"""Under this name a task's metadata say which roles its subtasks may have, separated by commas."""
 WHOLE = "integration"
 """Under this name stands the evidence about the integration branch."""
 MAX_REASON_CHARS = 500
@@ -95,11 +97,12 @@ class SplitTask:
             agent_id=PLANNER,
             task=planner_task(self.task),
             repository=self.repository,
+            roles=roles_of(self.task),
         )
         derivation = await self.runs.attempt(
             PLANNER, lambda generation: self.runs.fleet.derive(replace(assignment, generation=generation))
         )
-        derivation = replace(derivation, subtasks=check_graph(derivation.subtasks))
+        derivation = replace(derivation, subtasks=check_graph(derivation.subtasks, assignment.roles))
         await self.journal.append(SubtasksDerived(derivation=derivation))
         return derivation
 
@@ -217,3 +220,9 @@ class SplitTask:
         )
         await self.journal.append(ChecksFinished(report=report))
         return report
+
+
+def roles_of(task: Task) -> tuple[Role, ...]:
+    """The roles that a task's subtasks may have; empty: all. Raises InvalidRequest."""
+    named = task.constraints.metadata.get(SUBTASK_ROLES, "")
+    return tuple(dict.fromkeys(Role.parse(name) for name in named.split(",") if name.strip()))

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.external_run import ExternalRun
@@ -92,13 +93,13 @@ class AgentWorker:
 async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentWorker]:
     """Connect to the log and the model and set up workspaces, until the context ends."""
     settings = await with_rung(settings)
-    workspaces = workspace_provider(settings)
-    await workspaces.warm()
     async with (
-        connect_log(settings, name=host) as log,
+        connect_log(settings, name=host, waits=PATIENCE_SECONDS) as log,
         log.live_texts() as live,
         open_equipment(settings, live=live) as equipment,
     ):
+        workspaces = workspace_provider(settings, log)
+        await workspaces.warm()
         runs = CodingRun(
             equipment=equipment,
             log=log,

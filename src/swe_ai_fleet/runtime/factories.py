@@ -16,6 +16,7 @@ from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.ports import BlobStore
 from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -62,15 +63,18 @@ async def _member(stack: AsyncExitStack, endpoint: ModelEndpoint, timeout_second
 
 
 def connect_log(
-    settings: Settings, *, name: str, patience: float = PATIENCE_SECONDS
+    settings: Settings, *, name: str, patience: float = PATIENCE_SECONDS, waits: float = 0.0
 ) -> AbstractAsyncContextManager[JetStream]:
-    """A connection to the event log, the blob store and the result bus; calls go on trying for `patience` seconds."""
+    """A connection to the event log, the blob store and the result bus.
+
+    Calls go on trying for `patience` seconds; the first connection is waited for up to `waits` seconds.
+    """
     credentials = Credentials(token=settings.nats_token) if settings.nats_token else None
-    return JetStream.connect(settings.nats_url, credentials=credentials, name=name, patience=patience)
+    return JetStream.connect(settings.nats_url, credentials=credentials, name=name, patience=patience, waits=waits)
 
 
-def workspace_provider(settings: Settings) -> GitWorkspaceProvider:
-    """Repositories, clones and environments of this node."""
+def workspace_provider(settings: Settings, blobs: BlobStore | None = None) -> GitWorkspaceProvider:
+    """Repositories, clones and environments of this node; `blobs` has the commits that were made on others."""
     return GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
@@ -83,4 +87,5 @@ def workspace_provider(settings: Settings) -> GitWorkspaceProvider:
             variables={name: os.environ[name] for name in listed(settings.setup_variables) if name in os.environ},
         ),
         mask=secret_mask(settings),
+        fetch=blobs.get if blobs is not None else None,
     )

@@ -111,7 +111,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
         log = await stack.enter_async_context(connect_log(settings, name="orchestrator"))
         await log.ensure_streams()
         model = await stack.enter_async_context(open_model(settings))
-        workspaces = workspace_provider(here)
+        workspaces = workspace_provider(here, log)
         await workspaces.reap()
         stack.enter_context(ray_connection(settings))
         fleet = await stack.enter_async_context(open_ray_fleet(settings))

@@ -28,7 +28,17 @@ from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.ports import Journal, KeyValue
 
-__all__ = ["PATIENCE_SECONDS", "Credentials", "Hopeless", "JetStream", "Ping", "StreamSettings", "StreamUsage", "Work", "WorkQueue"]
+__all__ = [
+    "PATIENCE_SECONDS",
+    "Credentials",
+    "Hopeless",
+    "JetStream",
+    "Ping",
+    "StreamSettings",
+    "StreamUsage",
+    "Work",
+    "WorkQueue",
+]
 
 PATIENCE_SECONDS = 60.0
 _PING_SECONDS = 2.0
@@ -66,6 +76,7 @@ class JetStream:
         name: str = "swe-ai-fleet",
         settings: StreamSettings | None = None,
         patience: float = PATIENCE_SECONDS,
+        waits: float = 0.0,
     ) -> AsyncGenerator[JetStream]:
         """Connect to NATS and stay connected, however often the server goes away, until the context ends.
 
@@ -75,13 +86,14 @@ class JetStream:
             name: What the server's own monitoring calls this client.
             settings: What `ensure_streams` creates; the bucket's name is used in any case.
             patience: Seconds a call goes on trying while the server does not answer.
+            waits: Seconds to go on trying to connect while no server answers.
 
         Raises:
             Unavailable: No server answers.
             PreconditionFailed: The server refused the credentials.
         """
         urls = [part.strip() for part in url.split(",") if part.strip()]
-        async with Connection.open(urls, credentials or Credentials(), name=name) as connection:
+        async with Connection.open(urls, credentials or Credentials(), name=name, waits=waits) as connection:
             yield cls(connection, settings or StreamSettings(), patience)
 
     async def ensure_streams(self) -> None:
@@ -101,8 +113,8 @@ class JetStream:
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
         """The journal of a writer's subject; leaving the context flushes it.
 
-        Entering raises Fenced when the writer's own generation or a higher one has written already. A take-over appends its claim first
-        and reads the log after that, since the old owner may write until the claim stands.
+        Entering raises Fenced when the writer's own generation or a higher one has written already. A take-over appends
+        its claim first and reads the log after that, since the old owner may write until the claim stands.
         """
         return journal(self._connection, self._blobs, writer, fresh=fresh, patience=self._patience)
 

@@ -129,16 +129,30 @@ class Connection:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, urls: Sequence[str], credentials: Credentials, *, name: str, connect_seconds: float = REQUEST_SECONDS
+        cls, urls: Sequence[str], credentials: Credentials, *, name: str, waits: float = 0.0
     ) -> AsyncGenerator[Connection]:
         """Connect, and stay connected until the context ends.
 
+        Args:
+            urls: Of the servers.
+            credentials: How to log in.
+            name: What the server calls this client.
+            waits: Seconds to go on trying while no server answers.
+
         Raises:
-            Unavailable: No server answered within `connect_seconds`.
+            Unavailable: No server answered.
             PreconditionFailed: The server refused the credentials.
         """
         connection = cls(urls, credentials, name)
-        await connection._connect(connect_seconds)
+        backoff = Backoff.lasting(waits)
+        while True:
+            try:
+                await connection._connect(REQUEST_SECONDS)
+                break
+            except Unavailable as fault:
+                if not backoff.remaining:
+                    raise
+                await backoff.wait(fault)
         try:
             yield connection
         finally:

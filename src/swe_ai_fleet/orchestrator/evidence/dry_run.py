@@ -105,7 +105,9 @@ def compare(run: SuiteRun, before: SuiteRun, task: Task) -> Comparison:
     old = [test for test in known if _alike(run.failing[test], before.failing[test]) and not words.name(test)]
     if (unnamed := run.failed - len(run.failing)) > max(0, before.failed - len(before.failing)):
         broken.append(f"{unnamed} more tests")
-    fixed = [test for test in before.failing if test not in run.failing] if _all_named(run) else []
+    # What did not run has not been put right.
+    told = _all_named(run) and not run.timed_out and run.ran >= before.ran
+    fixed = [test for test in before.failing if test not in run.failing] if told else []
     return Comparison(
         broken=tuple(broken),
         open=tuple(test for test in known if test not in old),
