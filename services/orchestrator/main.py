@@ -16,6 +16,7 @@ from services.orchestrator.councils import Councils
 from services.orchestrator.server import serve_grpc
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.stack import open_stack
 from swe_ai_fleet.settings import Settings
@@ -42,7 +43,10 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         raise PreconditionFailed(
             "without a sandbox only loopback may be served", field="sandbox", hint="set FLEET_SANDBOX=auto"
         )
-    async with open_stack(settings) as stack:
+    async with (
+        open_stack(settings) as stack,
+        Derivations(fleet=stack.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
+    ):
         token = _token(settings.home / "token")
         servicer = OrchestratorServicer(
             executions=stack.executions,
@@ -53,6 +57,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             councils=Councils(
                 book=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
             ),
+            derivations=derivations,
         )
         async with serve_grpc(servicer, settings.listen, token, stack.ready) as address:
             running = RunningFleet(

@@ -9,8 +9,10 @@ from google.protobuf import json_format
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.errors import Context
 from services.orchestrator.requests import check_values, repo_ref
+from services.orchestrator.subtasks import atomic_task
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.orchestrator.child_tasks import child_task_id
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 
 MAX_EVENT_BYTES = 256 * 1024
@@ -51,24 +53,21 @@ def planning_event(request: pb.ProcessPlanningEventRequest) -> PlanningEvent:
 def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> pb.ProcessPlanningEventResponse:
     """What an event led to, as its sender is told."""
     derivation = outcome.derivation
+    subtasks = derivation.subtasks if derivation else ()
+    # Of a dispatched event the ids that the subtasks' own executions have.
+    names = {
+        one.subtask_id: child_task_id(event.task().task_id, one.subtask_id)
+        if outcome.execution_id
+        else f"{derivation.derivation_id}.{one.subtask_id}"
+        for one in subtasks
+        if derivation
+    }
     return pb.ProcessPlanningEventResponse(
         event_id=event.event_id,
         accepted=outcome.accepted,
         message=outcome.message,
         derivation_id=derivation.derivation_id if derivation else "",
-        tasks=[
-            pb.AtomicTask(
-                task_id=subtask.subtask_id,
-                role=subtask.role,
-                description=subtask.description,
-                dependencies=subtask.dependencies,
-                constraints=pb.TaskConstraints(allowed_paths=subtask.allowed_paths) if subtask.allowed_paths else None,
-                case_id=event.case_id,
-                plan_id=event.plan_id,
-                priority=subtask.priority,
-            )
-            for subtask in (derivation.subtasks if derivation else ())
-        ],
+        tasks=[atomic_task(one, names, case_id=event.case_id, plan_id=event.plan_id) for one in subtasks],
         execution_id=outcome.execution_id,
     )
 

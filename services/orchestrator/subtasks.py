@@ -42,7 +42,7 @@ def derived(plan: Plan, derivation: Derivation) -> pb.DeriveSubtasksResponse:
     """A split plan. Its tasks have ids that no other derivation's have."""
     names = {one.subtask_id: f"{derivation.derivation_id}.{one.subtask_id}" for one in derivation.subtasks}
     return pb.DeriveSubtasksResponse(
-        tasks=[_atomic(one, names, case_id=plan.case_id, plan_id=plan.plan_id) for one in derivation.subtasks],
+        tasks=[atomic_task(one, names, case_id=plan.case_id, plan_id=plan.plan_id) for one in derivation.subtasks],
         derivation_id=derivation.derivation_id,
         total_tasks=len(derivation.subtasks),
     )
@@ -55,7 +55,7 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
     task = state.task
     names = {one.subtask_id: child_task_id(task.task_id, one.subtask_id) for one in state.derivation.subtasks}
     return [
-        _result(_atomic(one, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, one.subtask_id)
+        _result(atomic_task(one, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, one.subtask_id)
         for one in state.derivation.subtasks
     ]
 
@@ -85,7 +85,10 @@ def _status(outcome: SubtaskOutcome, *, begun: bool) -> pb.DeliberationStatus:
     return cast("pb.DeliberationStatus", pb.DeliberationStatus.Value(f"DELIBERATION_STATUS_{name}"))
 
 
-def _atomic(of: Subtask, names: Mapping[str, str], *, case_id: str, plan_id: str, cut: bool = False) -> pb.AtomicTask:
+def atomic_task(
+    of: Subtask, names: Mapping[str, str], *, case_id: str, plan_id: str, cut: bool = False
+) -> pb.AtomicTask:
+    """A subtask for the wire. `names` are its task id and those of what it depends on, by subtask id."""
     return pb.AtomicTask(
         task_id=names[of.subtask_id],
         role=of.role,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.endpoint import EndpointRules
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding
+from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
@@ -182,6 +183,10 @@ class Scripted(AgentServiceServicer):
             raise
 
 
+def told_commit(assignment: Assignment) -> str:
+    return assignment.repository.commit[:7]
+
+
 def nothing_left(candidate: Candidate, stop: StopReason = StopReason.MODEL_ERROR) -> bool:
     left = candidate.artifacts
     return candidate.stop_reason is stop and not left.files_changed and left.patch is not None and not left.patch.size
@@ -211,6 +216,10 @@ async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path
     assert (candidate.usage.prompt_tokens, candidate.usage.model_calls) == (120, 2)
     assert [type(body) for body in bodies] == [RunClaimed, RunStarted, ModelReplied, ModelReplied, RunFinished]
     assert SECRET not in repr(bodies)
+    async with aclosing(place.log.read("default", task.execution_id)) as events:
+        run = fold_run([one.event async for one in events], "outsider")
+    assert [step.reply.content for step in run.steps] == [f"cloning {told_commit(assignment)}", candidate.summary]
+    assert run.usage.prompt_tokens == 120
     assert replace(again, submitted_at="") == replace(candidate, submitted_at="")
     [told] = harness.assignments
     assert (told.task_description, told.role) == (task.description, "DEV")
@@ -356,6 +365,21 @@ async def test_what_an_agent_says_of_itself_is_bounded(place: Place, repository:
     said = [body.reply.message.content for body in bodies if isinstance(body, ModelReplied)]
     assert len(said) == external_run.MAX_KEPT_MESSAGES + 1
     assert max(len(text) for text in said[:-1]) < 4_200
+
+
+async def test_where_only_an_answer_is_wanted_changes_are_refused(place: Place, repository: Path) -> None:
+    reading = a_task(repository, enable_tools=False)
+    changed = await place.run(SmallHarness(hand_in_good), reading)
+    assert nothing_left(changed) and "only an answer" in changed.error
+
+    async def answer(
+        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.SolveResponse]:
+        assert requests[0].assignment.constraints.read_only
+        yield pb.SolveResponse(result=pb.Result(summary="There are two tests."))
+
+    answered = await place.run(Scripted(answer), a_task(repository, enable_tools=False))
+    assert nothing_left(answered, StopReason.FINAL_ANSWER) and answered.summary == "There are two tests."
 
 
 async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> None:

@@ -23,6 +23,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials, Hopeless, JetStream, Wo
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -344,9 +345,10 @@ async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]
         connected(nats_server.address) as log,
         foreign(nats_server.address) as client,
         Executions(surroundings) as executions,
-        PlanningEvents(executions=executions, fleet=fleet, workspaces=workspaces, store=store) as planning,
+        Derivations(fleet=fleet, log=memory, workspaces=workspaces) as derivations,
     ):
         await log.ensure_streams()
+        planning = PlanningEvents(executions=executions, derivations=derivations, store=store)
         quick = {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
         async with open_intake(log, executions, planning, tasks=replace(TASKS, **quick), plans=replace(PLANS, **quick)):
             yield Orchestrator(executions=executions, planner=fleet, store=store, client=client)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.simulation.scale import Tally, World
 
-WINDOW_SECONDS = 900.0
+WINDOW_SECONDS = 300.0
 """Fairness is measured over so long: of callers that had something waiting all the time."""
 
 

@@ -39,7 +39,7 @@ class Process:
     end: list[Action]
 
     def steps(self, now: float) -> int:
-        return max(0, int((now - self.begun) // STEP_SECONDS))
+        return max(0, int((now - self.begun) / STEP_SECONDS + 1e-6))
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Node:
     """One machine; `since` is when its number of busy places last changed."""
 
     places: int
-    runs: set[Run] = field(default_factory=set[Run])
+    runs: dict[Run, None] = field(default_factory=dict[Run, None])
     up: bool = True
 
 
@@ -111,7 +111,7 @@ class Nodes:
             begun = self._clock.now + pause
             end = self._clock.at(begun + (run.steps - run.done) * STEP_SECONDS, lambda run=run: self._end(run))
             run.process = Process(node=node, begun=begun, end=end)
-            node.runs.add(run)
+            node.runs[run] = None
             self.busy += 1
 
     def _end(self, run: Run) -> None:
@@ -130,7 +130,7 @@ class Nodes:
         run.done += steps
         run.process = None
         process.end.clear()
-        process.node.runs.discard(run)
+        del process.node.runs[run]
         self.busy -= 1
         if process.node.up:
             self._free.append(process.node)

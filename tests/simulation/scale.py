@@ -156,7 +156,7 @@ class Replica:
     def _orphans(self, alive: set[str]) -> list[str]:
         """What somebody drove who seems to be gone."""
         owned = self.world.owned
-        left = [name for owner in owned.keys() - alive for name in owned[owner]]
+        left = [name for owner, names in owned.items() if owner not in alive for name in names]
         return [name for name in left if name not in self.waiting and name in self.states and self._free(name, alive)]
 
     def _free(self, name: str, alive: set[str]) -> bool:

@@ -25,7 +25,7 @@ class Arrival:
 
 
 def workload(random: Random, executions: int) -> list[Arrival]:
-    """Arrivals in their order: a nightly batch, three bursts of one caller, a dozen steady callers, urgent ones."""
+    """Arrivals in their order: a nightly batch, three bursts of two callers, a dozen steady callers, urgent ones."""
     span = HOURS * 3600
     arrivals: list[Arrival] = []
 
@@ -37,8 +37,10 @@ def workload(random: Random, executions: int) -> list[Arrival]:
     for _ in range(executions // 10):
         add(random.uniform(0, 60), "nightly", BACKGROUND, random.choice((1, 3)))
     for burst in range(3):
-        for _ in range(executions * 13 // 100):
-            add((0.5 + 1.5 * burst) * 3600 + random.uniform(0, 120), "greedy", NORMAL, 3)
+        begin = (0.5 + 1.5 * burst) * 3600
+        for caller, share, late in (("greedy-1", 9, 0), ("greedy-2", 4, 300)):
+            for _ in range(executions * share // 100):
+                add(begin + late + random.uniform(0, 120), caller, NORMAL, 3)
     for _ in range(executions * 5 // 100):
         add(random.uniform(0, span), "urgent", URGENT, 1)
     while len(arrivals) < executions:

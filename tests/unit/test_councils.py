@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.endpoint import AgentEndpoint, EndpointRules
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
 from swe_ai_fleet.orchestrator.council_file import read_councils
@@ -313,6 +313,15 @@ class TestBook:
         await ours.create(TENANT, council(agent_type="tools"))
         with pytest.raises(InvalidRequest):
             await ours.register(TENANT, Role.DEV, outside("x"))
+
+    async def test_where_people_are_asked_only_own_agents_sit(self) -> None:
+        asking = replace(TASK, approval=ApprovalPolicy.PLAN)
+        mixed = book(None, council(own("a"), outside("x")))
+        found = await council_for(asking, mixed)
+        assert found is not None and [each.agent_id for each in found.members] == ["a"]
+        with pytest.raises(PreconditionFailed) as refused:
+            await council_for(asking, book(None, council(outside("x"))))
+        assert refused.value.field == "approval"
 
     async def test_a_role_without_a_council_gets_agents_of_its_own(self) -> None:
         assert await council_for(TASK, book()) is None

@@ -20,9 +20,10 @@ from services.orchestrator.intake import PRIORITIES, task_of
 from services.orchestrator.planning import MAX_EVENT_BYTES, planning_event, planning_response
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.domain.candidate import DeriveAssignment
-from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
+from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import (
@@ -32,6 +33,7 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningEvents,
     PlanningOutcome,
 )
+from swe_ai_fleet.orchestrator.subtasks import roles_of
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -49,6 +51,7 @@ SUBTASKS = (
     Subtask(subtask_id="write", description="Write the greeting", priority=2, allowed_paths=("app/*",)),
     Subtask(subtask_id="test", description="Test the greeting", role=Role.QA, dependencies=("write",)),
 )
+SPLIT = Derivation(derivation_id="d-1", subtasks=SUBTASKS)
 
 
 class Planner(ScriptedFleet):
@@ -68,7 +71,7 @@ class Planner(ScriptedFleet):
         await self.let.wait()
         if self.fault is not None:
             raise self.fault
-        return Derivation(derivation_id=f"d-{len(self.asked)}", subtasks=SUBTASKS)
+        return replace(SPLIT, derivation_id=f"d-{len(self.asked)}")
 
 
 @dataclass(kw_only=True)
@@ -95,13 +98,10 @@ class World:
         )
         async with (
             asyncio.timeout(SECONDS),
-            Executions(surroundings) as executions,
-            PlanningEvents(
-                executions=executions, fleet=self.planner, workspaces=self.workspaces, store=self.store
-            ) as planning,
+            Executions(surroundings) as self.executions,
+            Derivations(fleet=self.planner, log=self.log, workspaces=self.workspaces) as derivations,
         ):
-            self.executions = executions
-            yield planning
+            yield PlanningEvents(executions=self.executions, derivations=derivations, store=self.store)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def test_an_event_is_split_once_and_answered_alike_by_every_replica(world:
         again = await planning.process(EVENT)
     async with world.replica("two") as other:
         elsewhere = await other.process(EVENT)
-    assert first.derivation == Derivation(derivation_id="d-1", subtasks=SUBTASKS)
+    assert first.derivation == SPLIT
     assert first == again == elsewhere
     assert len(world.planner.asked) == 1
     asked = world.planner.asked[0]
@@ -156,8 +156,6 @@ async def test_a_caller_that_leaves_comes_back_for_the_answer(world: World) -> N
         caller.cancel()
         await asyncio.wait([caller])
         second = asyncio.create_task(planning.process(EVENT))
-        with pytest.raises(AlreadyExists):
-            await planning.process(replace(EVENT, plan_id="another"))
         world.planner.let.set()
         assert (await second).derivation is not None
     assert len(world.planner.asked) == 1
@@ -172,13 +170,12 @@ async def test_of_two_replicas_at_once_the_first_answer_stands(world: World) -> 
         world.planner.let.set()
         first, second = await both
     assert first == second
-    assert len({asked.agent_id for asked in world.planner.asked}) == 2
 
 
 async def test_a_planner_that_fails_leaves_the_event_to_be_told_again(world: World) -> None:
     async with world.replica() as planning:
-        world.planner.fault = AgentLost("gone")
-        with pytest.raises(AgentLost):
+        world.planner.fault = InvalidRequest("no sound split was found")
+        with pytest.raises(InvalidRequest):
             await planning.process(EVENT)
         world.planner.fault = None
         assert (await planning.process(EVENT)).accepted
@@ -191,6 +188,7 @@ async def test_the_end_of_a_replica_ends_its_planners(world: World) -> None:
         await world.planner.began.wait()
     await asyncio.wait([caller])
     assert caller.cancelled()
+    assert not await world.store.entries()
 
 
 async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
@@ -202,7 +200,29 @@ async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
     assert first.accepted and first.execution_id == again.execution_id
     assert (state.task.task_id, state.task.plan_id, state.task.caller) == ("event-e-1", "plan-7", CALLER)
     assert state.task.derive_subtasks
-    assert "DEV, QA" in state.task.context
+    assert roles_of(state.task) == (Role.DEV, Role.QA)
+
+
+async def test_a_dispatched_event_waits_for_its_subtasks(world: World) -> None:
+    event = replace(EVENT, dispatch=True)
+    world.planner.let.clear()
+    async with world.replica() as planning:
+        early = await planning.process(event, patience=0.01)
+        world.planner.let.set()
+        late = await planning.process(event)
+    assert early.derivation is None and "still at work" in early.message
+    assert late == PlanningOutcome(accepted=True, derivation=SPLIT, execution_id=early.execution_id)
+    told = planning_response(event, late)
+    assert [task.task_id for task in told.tasks] == ["event-e-1.write", "event-e-1.test"]
+    assert list(told.tasks[1].dependencies) == ["event-e-1.write"]
+
+
+async def test_an_execution_that_ends_without_subtasks_says_so(world: World) -> None:
+    world.planner.fault = InvalidRequest("no sound split was found")
+    async with world.replica() as planning:
+        outcome = await planning.process(replace(EVENT, dispatch=True))
+    assert outcome.accepted and outcome.derivation is None
+    assert "no sound split was found" in outcome.message
 
 
 async def test_a_dispatch_that_was_not_remembered_is_found_again(world: World) -> None:
@@ -271,12 +291,11 @@ def test_a_request_becomes_an_event_and_its_outcome_a_response() -> None:
 
 
 def test_subtasks_are_told_with_what_they_need() -> None:
-    outcome = PlanningOutcome(accepted=True, derivation=Derivation(derivation_id="d", subtasks=SUBTASKS))
-    told = planning_response(EVENT, outcome)
-    assert [task.task_id for task in told.tasks] == ["write", "test"]
-    assert list(told.tasks[1].dependencies) == ["write"] and told.tasks[1].role == "QA"
+    told = planning_response(EVENT, PlanningOutcome(accepted=True, derivation=SPLIT))
+    assert [task.task_id for task in told.tasks] == ["d-1.write", "d-1.test"]
+    assert list(told.tasks[1].dependencies) == ["d-1.write"] and told.tasks[1].role == "QA"
     assert list(told.tasks[0].constraints.allowed_paths) == ["app/*"] and told.tasks[0].priority == 2
-    assert told.tasks[0].plan_id == "plan-7" and told.derivation_id == "d"
+    assert told.tasks[0].plan_id == "plan-7" and told.derivation_id == "d-1"
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ class ExternalRun:
         work.waiting = ""
         if len(handed_in.patch) > MAX_PATCH_BYTES:
             raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
+        if handed_in.patch and not task.enable_tools:
+            raise AgentFault("the agent hands in changes where only an answer is wanted")
         self._note(Said(text=handed_in.summary), journal, work, usage=handed_in.usage, limit=MAX_SUMMARY_CHARS)
         await clone.apply(handed_in.patch)
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.task import DEFAULT_AGENTS, Role, Task
+from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
 from swe_ai_fleet.orchestrator.council_rules import OUTSIDE_AGENTS, CouncilRules
 from swe_ai_fleet.orchestrator.councils import adopted, agent_name, council_name
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
@@ -203,7 +203,8 @@ class CouncilBook:
 async def council_for(task: Task, book: CouncilBook) -> Council | None:
     """The council that a task is given at its acceptance, as the task uses it; None: agents are made for it.
 
-    Raises PreconditionFailed where the council has no agent, Unavailable.
+    Agents that others run ask nobody, so they have no part in a task in which people are asked. Raises
+    PreconditionFailed where the council has no agent for the task, Unavailable.
     """
     council = await book.get(task.tenant, task.role)
     if council is None:
@@ -212,6 +213,14 @@ async def council_for(task: Task, book: CouncilBook) -> Council | None:
         raise PreconditionFailed(
             f"the council of {task.role} has no agents", field="role", hint="register one, or delete the council"
         )
+    if task.approval is not ApprovalPolicy.NONE:
+        council = replace(council, members=tuple(member for member in council.members if not member.endpoint))
+        if not council.members:
+            raise PreconditionFailed(
+                f"no agent in the council of {task.role} can ask for approvals",
+                field="approval",
+                hint="leave it out, or register an agent of the fleet's own",
+            )
     return adopted(task, council)
 
 

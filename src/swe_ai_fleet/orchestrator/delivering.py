@@ -8,9 +8,10 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckAssignment, CheckRepor
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.event import WinnerDelivered
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.commits import commit_message
 from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, PATCH_TYPE
-from swe_ai_fleet.ports import BlobStore, Fleet, Journal, Repositories
+from swe_ai_fleet.ports import BlobStore, Journal, Repositories
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +20,14 @@ class Delivering:
 
     workspaces: Repositories
     blobs: BlobStore
-    fleet: Fleet
+    runs: AgentRuns
 
     async def deliver(
         self, task: Task, repository: PinnedRepository, winner: Candidate, journal: Journal
     ) -> tuple[Delivered, CheckReport]:
         """Commit the winner, run the checks on the delivered commit, record both.
 
-        Raises PatchRejected, PreconditionFailed (the branch is taken or checked out), Unavailable.
+        Raises PatchRejected, PreconditionFailed (the branch is taken or checked out), Unavailable, AgentLost.
         """
         patch = winner.artifacts.patch
         content = await self.blobs.get(patch) if patch else b""
@@ -34,7 +35,7 @@ class Delivering:
         delivery = replace(delivery, message=delivery.message or commit_message(task, winner))
         delivered = await self.workspaces.deliver(task.execution_id, repository, content, delivery)
         delivered = await self._exported(task, repository, replace(repository, commit=delivered.commit_sha), delivered)
-        report = await self.fleet.check(
+        report = await self.runs.check(
             CheckAssignment(
                 execution_id=task.execution_id,
                 candidate_id=winner.candidate_id,

@@ -31,7 +31,7 @@ MAX_NAME_CHARS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Something to be split. `case_id` and `plan_id` are the caller's own names for it, `context` is for the planner."""
+    """Something to be split. `case_id` and `plan_id` are the caller's own names for it; the planner reads `context`."""
 
     description: str
     case_id: str = ""

@@ -64,7 +64,7 @@ class Orchestration:
             return without_winner(verdict)
         report = self.known.delivery_report if self.known else None
         if report is None:
-            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, fleet=self.runs.fleet)
+            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, runs=self.runs)
             _, report = await delivering.deliver(self.task, self.repository, winner, self.journal)
         if not stands(report):
             error = "the checks failed on the delivered branch though they had passed on the candidate"

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import secrets
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.candidate import DeriveAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionFinished, SubtasksDerived
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
     DEFAULT_TENANT,
-    MAX_DESCRIPTION_BYTES,
     Constraints,
     RepoRef,
     Role,
@@ -26,8 +23,10 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
     check_identifier,
 )
+from swe_ai_fleet.orchestrator.derivations import Derivations, Plan
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.ports import Fleet, KeyValue, WorkspaceProvider
+from swe_ai_fleet.orchestrator.subtasks import SUBTASK_ROLES
+from swe_ai_fleet.ports import KeyValue
 
 EVENT_TYPES = ("plan.approved", "story.approved", "task.created")
 """The types of event that work follows from: each says that something is to be done now."""
@@ -74,12 +73,7 @@ class PlanningEvent:
             raise InvalidRequest("no event type given", field="event_type", hint=f"such as {EVENT_TYPES[0]}")
         if not self.leads_to_work:
             return self
-        if not self.description.strip():
-            raise InvalidRequest("the task description is empty", field="task_description")
-        if len(self.description.encode()) > MAX_DESCRIPTION_BYTES:
-            raise InvalidRequest(
-                "the task description is too long", field="task_description", hint=f"at most {MAX_DESCRIPTION_BYTES}"
-            )
+        self.plan().checked()
         if self.dispatch and (self.repo is None or not self.repo.location.strip()):
             raise InvalidRequest(
                 "no repository given", field="repo", hint="set repo.path or repo.url, or do not dispatch"
@@ -108,7 +102,7 @@ class PlanningEvent:
             description=self.description,
             repo=self.repo or RepoRef(location=""),
             context=self._context(),
-            constraints=Constraints(metadata={"subtask_roles": ",".join(self.roles)} if self.roles else {}),
+            constraints=Constraints(metadata={SUBTASK_ROLES: ",".join(self.roles)} if self.roles else {}),
             num_agents=0,
             rounds=COUNCIL_ROUNDS,
             case_id=self.case_id,
@@ -118,13 +112,23 @@ class PlanningEvent:
             derive_subtasks=True,
         )
 
+    def plan(self) -> Plan:
+        """What is to be split where nothing is dispatched."""
+        return Plan(
+            description=self.description,
+            case_id=self.case_id,
+            plan_id=self.plan_id,
+            roles=self.roles,
+            repo=self.repo,
+            tenant=self.tenant,
+            context=self._context(),
+        )
+
     def _context(self) -> str:
         """What else the planner and the agents are told, the same text each time."""
         names = {"case": self.case_id, "story": self.story_id, "plan": self.plan_id, "task": self.task_id}
         lines = [f"This follows from the event {self.event_type}."]
         lines += [f"{name}: {value}" for name, value in names.items() if value]
-        if self.roles:
-            lines.append(f"Roles that subtasks may have: {', '.join(self.roles)}")
         if self.payload:
             lines += ["", "The event's own fields:", json.dumps(self.payload, sort_keys=True, indent=1)]
         return "\n".join(lines)
@@ -152,34 +156,22 @@ class _Taken:
 
 
 class PlanningEvents:
-    """Takes planning events. An async context: leaving it ends planners that no execution drives.
+    """Takes planning events.
 
-    A dispatched event becomes one orchestration that derives the subtasks itself, so a lost process, here or there,
-    costs nothing; without dispatch the planner is asked from here, and what it said is remembered. Either way the
-    event's id decides: told again it answers as the first time.
+    A dispatched event becomes one orchestration, which derives its subtasks itself, so that a lost process costs
+    nothing; without dispatch the planner alone is asked. Either way the event's id decides: told again, it answers as
+    the first time.
 
     Args:
         executions: Where dispatched events go.
-        fleet: Has the planners.
-        workspaces: Pins repositories.
+        derivations: Asks planners.
         store: Remembers events, the same for every replica.
     """
 
-    def __init__(self, *, executions: Executions, fleet: Fleet, workspaces: WorkspaceProvider, store: KeyValue) -> None:
+    def __init__(self, *, executions: Executions, derivations: Derivations, store: KeyValue) -> None:
         self._executions = executions
-        self._fleet = fleet
-        self._workspaces = workspaces
+        self._derivations = derivations
         self._store = store
-        self._deriving: dict[str, tuple[str, asyncio.Task[PlanningOutcome]]] = {}
-
-    async def __aenter__(self) -> PlanningEvents:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        deriving = [work for _, work in self._deriving.values()]
-        for work in deriving:
-            work.cancel()
-        await asyncio.gather(*deriving, return_exceptions=True)
 
     async def process(self, event: PlanningEvent, *, patience: float | None = None) -> PlanningOutcome:
         """Take an event, or answer about one that was taken before.
@@ -190,8 +182,9 @@ class PlanningEvents:
                 up the answer comes without the subtasks; told again, it has them.
 
         Raises:
-            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable: As for a task handed in; the event was
-                not taken. Without dispatch also AgentLost, and InvalidRequest where no sound split was found.
+            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable, ModelError: As for a task handed in;
+                the event was not taken. Without dispatch also AgentLost, and InvalidRequest where no sound split was
+                found.
             AlreadyExists: Another event was taken under this id.
         """
         event.checked()
@@ -207,7 +200,8 @@ class PlanningEvents:
         elif event.dispatch:
             outcome = await self._dispatched(event)
         else:
-            outcome = await self._derived(event)
+            derivation = await self._derivations.derive(event.plan())
+            outcome = await self._remembered(event, PlanningOutcome(accepted=True, derivation=derivation))
         if outcome.execution_id:
             return await self._with_subtasks(event, outcome, patience)
         return outcome
@@ -219,36 +213,6 @@ class PlanningEvents:
             raise _taken_otherwise(event) from fault
         # A process lost before this is written loses nothing: the submission itself is known by the event's id.
         return await self._remembered(event, PlanningOutcome(accepted=True, execution_id=submission.execution_id))
-
-    async def _derived(self, event: PlanningEvent) -> PlanningOutcome:
-        """The planner's answer. It goes on without the caller, who may come back for it."""
-        fingerprint = event.fingerprint()
-        if event.key not in self._deriving:
-            work = asyncio.create_task(self._derive(event), name=f"derive {event.key}")
-            self._deriving[event.key] = fingerprint, work
-            work.add_done_callback(lambda _: self._deriving.pop(event.key, None))
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        known, work = self._deriving[event.key]
-        _check_same(event, known)
-        return await asyncio.shield(work)
-
-    async def _derive(self, event: PlanningEvent) -> PlanningOutcome:
-        task = replace(event.task(), kind=TaskKind.DELIBERATE)
-        pinned = await self._workspaces.pin(event.tenant, event.repo) if event.repo else None
-        try:
-            derivation = await self._fleet.derive(
-                DeriveAssignment(
-                    execution_id=task.execution_id,
-                    # Each try is a run of its own in the log.
-                    agent_id=f"planner-{secrets.token_hex(4)}",
-                    task=task,
-                    repository=pinned,
-                    roles=event.roles,
-                )
-            )
-        finally:
-            await self._workspaces.release(task.execution_id)
-        return await self._remembered(event, PlanningOutcome(accepted=True, derivation=derivation))
 
     async def _remembered(self, event: PlanningEvent, outcome: PlanningOutcome) -> PlanningOutcome:
         """The outcome once it is stored; that of another replica, where it was faster."""

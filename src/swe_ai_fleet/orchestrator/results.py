@@ -10,7 +10,7 @@ from dataclasses import asdict
 from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_RESULT_BYTES, operation
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
@@ -47,6 +47,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
         "winner": state.winner_id,
         "candidates": [to_plain(ranked) for ranked in state.ranking],
+        "subtasks": [to_plain(outcome) for outcome in state.subtask_outcomes.values()],
         "usage": asdict(state.usage),
         "error": state.error or None,
         "duration_ms": state.duration_ms,
@@ -62,19 +63,20 @@ def audit_entry(stored: StoredEvent) -> AuditEntry | None:
 
 
 async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:
-    if winner is None:
-        return {"commit_sha": "", "branch": "", "patch": "", "files_changed": [], "tests": None}
-    left, delivered = winner.artifacts, state.delivered
+    left, delivered = winner.artifacts if winner else Artifacts(), state.delivered
     patch: object = ""
-    if left.patch is not None:
-        inline = left.patch.size <= MAX_INLINE_PATCH_BYTES
-        patch = (await blobs.get(left.patch)).decode("utf-8", "replace") if inline else to_plain(left.patch)
+    # What subtasks come to is nobody's candidate.
+    if (ref := left.patch or (delivered.patch if delivered else None)) is not None:
+        inline = ref.size <= MAX_INLINE_PATCH_BYTES
+        patch = (await blobs.get(ref)).decode("utf-8", "replace") if inline else to_plain(ref)
+    kept = delivered or state.integration
     return {
         "commit_sha": delivered.commit_sha if delivered else left.commit_sha,
         "branch": delivered.branch if delivered else left.branch,
         "patch": patch,
         "files_changed": list(left.files_changed),
         "tests": to_plain(left.tests) if left.tests else None,
+        "bundle": to_plain(kept.bundle) if kept and kept.bundle else None,
     }
 
 

@@ -200,7 +200,7 @@ class SplitTask:
             error = f"every subtask passed, but together they do not: {failed}"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
         if self.known is None or self.known.delivered is None:
-            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, fleet=self.runs.fleet)
+            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, runs=self.runs)
             delivered = await delivering.publish(self.task, self.repository, integration.head)
             await self.journal.append(WinnerDelivered(delivered=delivered, report=report))
         return Ending(status=ExecutionStatus.COMPLETED, usage=usage)

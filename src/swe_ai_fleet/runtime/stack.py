@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError
@@ -46,6 +47,7 @@ class Stack:
     councils: CouncilBook
     log: JetStream
     fleet: RayFleet
+    workspaces: GitWorkspaceProvider
     model: ModelPool
 
     async def ready(self) -> bool:
@@ -145,7 +147,15 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
         )
         await fleet.warm()
         await _reap_containers(access, executions)
-        yield Stack(settings=settings, executions=executions, councils=councils, log=log, fleet=fleet, model=model)
+        yield Stack(
+            settings=settings,
+            executions=executions,
+            councils=councils,
+            log=log,
+            fleet=fleet,
+            workspaces=workspaces,
+            model=model,
+        )
 
 
 async def _reap_containers(access: ToolAccess, executions: Executions) -> None:

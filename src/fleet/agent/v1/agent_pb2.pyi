@@ -61,7 +61,7 @@ class Assignment(_message.Message):
     def __init__(self, execution_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., attempt: _Optional[int] = ..., task_id: _Optional[str] = ..., role: _Optional[str] = ..., task_description: _Optional[str] = ..., context: _Optional[str] = ..., constraints: _Optional[_Union[Constraints, _Mapping]] = ..., repository: _Optional[_Union[Repository, _Mapping]] = ..., perspective: _Optional[_Union[Perspective, _Mapping]] = ..., revision: _Optional[_Union[Revision, _Mapping]] = ...) -> None: ...
 
 class Constraints(_message.Message):
-    __slots__ = ("rubric", "requirements", "allowed_paths", "checks", "timeout_seconds", "max_tokens", "max_tool_calls", "max_cost", "metadata")
+    __slots__ = ("rubric", "requirements", "allowed_paths", "checks", "timeout_seconds", "max_tokens", "max_tool_calls", "max_cost", "metadata", "read_only")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class Constraints(_message.Message):
     MAX_TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     rubric: str
     requirements: _containers.RepeatedScalarFieldContainer[str]
     allowed_paths: _containers.RepeatedScalarFieldContainer[str]
@@ -87,7 +88,8 @@ class Constraints(_message.Message):
     max_tool_calls: int
     max_cost: float
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., timeout_seconds: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_cost: _Optional[float] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    read_only: bool
+    def __init__(self, rubric: _Optional[str] = ..., requirements: _Optional[_Iterable[str]] = ..., allowed_paths: _Optional[_Iterable[str]] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., timeout_seconds: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_tool_calls: _Optional[int] = ..., max_cost: _Optional[float] = ..., metadata: _Optional[_Mapping[str, str]] = ..., read_only: _Optional[bool] = ...) -> None: ...
 
 class Check(_message.Message):
     __slots__ = ("name", "command", "timeout_seconds", "required", "expected_exit_code")

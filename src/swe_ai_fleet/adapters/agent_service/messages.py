@@ -11,7 +11,7 @@ from swe_ai_fleet.agents.outside_agent import AgentFault, HandedIn, Handout, Sai
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.task import Constraints
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
@@ -60,7 +60,7 @@ def _assignment(handout: Handout, mask: SecretMask) -> pb.Assignment:
         role=str(task.role),
         task_description=mask(task.description),
         context=mask(task.context),
-        constraints=_constraints(task.constraints, mask),
+        constraints=_constraints(task, mask),
         repository=pb.Repository(
             base_commit=handout.repository.commit,
             branch=given.repository.branch,
@@ -82,8 +82,8 @@ def _assignment(handout: Handout, mask: SecretMask) -> pb.Assignment:
     return told
 
 
-def _constraints(given: Constraints, mask: SecretMask) -> pb.Constraints:
-    limits = given.limits
+def _constraints(task: Task, mask: SecretMask) -> pb.Constraints:
+    given, limits = task.constraints, task.constraints.limits
     return pb.Constraints(
         rubric=mask(given.rubric),
         requirements=[mask(each) for each in given.requirements],
@@ -103,6 +103,7 @@ def _constraints(given: Constraints, mask: SecretMask) -> pb.Constraints:
         max_tool_calls=limits.max_tool_calls,
         max_cost=limits.max_cost,
         metadata={mask(name): mask(value) for name, value in given.metadata.items()},
+        read_only=not task.enable_tools,
     )
 
 

@@ -162,9 +162,9 @@ def _unusable(before: SuiteRun) -> str:
 
 
 def _fewer(run: SuiteRun, before: SuiteRun) -> str:
-    if run.summary is None or run.ran >= before.ran:
+    if run.ran >= before.ran or (run.summary is None and not run.success):
         return ""
-    return f"{run.ran} tests ran, {before.ran} before"
+    return f"{run.ran or 'no'} tests ran, {before.ran} before"
 
 
 def _all_named(run: SuiteRun) -> bool:

@@ -64,11 +64,13 @@ class FilePatch:
 
     def before(self, after: str) -> str:
         """The file's text before the patch, given the one behind it; line ends count as line feeds."""
-        lines = after.split("\n")
-        for hunk in reversed(self.hunks):
-            start = max(hunk.new_start - 1, 0) if hunk.new_count else hunk.new_start
-            lines[start : start + hunk.new_count] = [line.text for line in hunk.lines if line.sign in " -"]
-        return "\n".join(lines)
+        lines, before, at = after.split("\n"), list[str](), 0
+        for hunk in self.hunks:
+            start = max(at, hunk.new_start - 1 if hunk.new_count else hunk.new_start)
+            before += lines[at:start]
+            before += (line.text for line in hunk.lines if line.sign in " -")
+            at = start + hunk.new_count
+        return "\n".join([*before, *lines[at:]])
 
 
 @dataclass(frozen=True, slots=True)

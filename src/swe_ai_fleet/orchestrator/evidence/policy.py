@@ -50,8 +50,9 @@ def oversized(patch: bytes, rules: PolicyRules) -> Violation | None:
 def patch_violations(patch: Patch, task: Task, rules: PolicyRules, mask: SecretMask) -> Iterator[Violation]:
     """What can be told from the patch alone."""
     if len(patch.files) > rules.max_files:
-        text = f"{len(patch.files)} files are changed; at most {rules.max_files} are accepted"
+        text = f"{len(patch.files)} files are changed; at most {rules.max_files} are accepted, and looked at"
         yield Violation(concern=Concern.SIZE, text=text)
+        patch = Patch(patch.files[: rules.max_files])
     changed = sum(1 for file in patch.files if not is_lock(file.path) for _ in file.lines("+-"))
     if changed > rules.max_changed_lines:
         text = f"{changed} changed lines; at most {rules.max_changed_lines} are accepted"

@@ -94,12 +94,12 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
     ]
     gone = {file.path: before.names - after.names for file, _, before, after in sides}
     come = {file.path: after.names - before.names for file, _, before, after in sides}
-    elsewhere: Counter[str] = sum(come.values(), Counter[str]())
+    arrived, left = _together(come.values()), _together(gone.values())
     for file, dialect, before, after in sides:
         if file.is_new:
             continue
-        lost = gone[file.path] - elsewhere
-        fresh = come[file.path] - sum(gone.values(), Counter[str]())
+        lost = gone[file.path] - arrived
+        fresh = come[file.path] - left
         if lost:
             yield _lost(file, lost, fresh)
         elif not gone[file.path]:  # those that moved took their assertions along
@@ -107,10 +107,17 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
         yield from _switched_off(file, before, after)
 
 
+def _together(counters: Iterable[Counter[str]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for counter in counters:
+        total.update(counter)
+    return total
+
+
 def _lost(file: FilePatch, lost: Counter[str], fresh: Counter[str]) -> Violation:
     names = sorted(lost)
     named = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
-    line = next((line.number for line in file.lines("-") if any(name in line.text for name in names)), 0)
+    line = next((line.number for line in file.lines("-") if any(name in line.text for name in names[:_NAMED])), 0)
     if lost.total() <= fresh.total():
         text = f"other tests take the place of {named}"
         return Violation(concern=Concern.TESTS, path=file.path, line=line, text=text, required=False)
