@@ -30,11 +30,14 @@ from swe_ai_fleet.domain.candidate import (
     RankedCandidate,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
+from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.event import (
+    ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
     CallRepaired,
     CancelRequested,
+    CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
@@ -50,13 +53,19 @@ from swe_ai_fleet.domain.event import (
     ModelReplied,
     PlanMade,
     ResultPublished,
+    RevisionJudged,
     RunClaimed,
     RunFinished,
     RunLost,
+    RunReassigned,
     RunStarted,
     StoredEvent,
+    SubtaskEnded,
+    SubtasksDerived,
+    SubtaskStarted,
     ToolFinished,
     ToolStarted,
+    VotesCast,
     WinnerDelivered,
     WorkspaceCheckpointed,
     Writer,
@@ -70,6 +79,8 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
+from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict, Vote
+from swe_ai_fleet.domain.subtask import Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import (
     ApprovalPolicy,
     CheckSpec,
@@ -320,6 +331,75 @@ def representatives() -> list[EventBody]:
         CandidatesRanked(ranking=(ranked,), winner_id="candidate-1"),
         WinnerDelivered(delivered=Delivered(commit_sha="a" * 40, branch="fix", pushed=True), report=report),
         CancelRequested(reason="enough"),
+        RunReassigned(lost_agent_id="agent-2", reason="its process died", attempt=2),
+        ApprovalAwaited(
+            request=ApprovalRequest(
+                approval_id="agent-1/1-1",
+                agent_id="agent-1",
+                policy=ApprovalPolicy.PLAN,
+                goal="Fix the bug.",
+                approach="Look first.",
+                call=call,
+                step=4,
+                requested_at=AT,
+            )
+        ),
+        CandidateReviewed(
+            critique=Critique(
+                reviewer_id="agent-2",
+                candidate_id="candidate-1",
+                round=1,
+                verdict=ReviewVerdict.REJECT,
+                score=0.25,
+                content="The wrong file.",
+                findings=(Finding(text="breaks the caller", file="src/\u00fcber.py", line=12, must_fix=True),),
+                usage=usage,
+                error="cut",
+                at=AT,
+            )
+        ),
+        RevisionJudged(candidate_id="candidate-1-r1", revises="candidate-1", kept=False, reason="fewer tests pass"),
+        VotesCast(
+            votes=(
+                Vote(
+                    judge_id="agent-2",
+                    sample=2,
+                    order=("candidate-2", "candidate-1"),
+                    choice="candidate-1",
+                    reason="smaller",
+                    usage=usage,
+                    error="late",
+                ),
+            )
+        ),
+        SubtasksDerived(
+            derivation=Derivation(
+                derivation_id="derivation-1",
+                subtasks=(
+                    Subtask(
+                        subtask_id="api",
+                        description="Add the call.",
+                        role=Role.QA,
+                        dependencies=("model",),
+                        priority=3,
+                        allowed_paths=("src/*",),
+                    ),
+                ),
+                usage=usage,
+            )
+        ),
+        SubtaskStarted(subtask_id="api", execution_id="execution-2", base_commit="a" * 40),
+        SubtaskEnded(
+            outcome=SubtaskOutcome(
+                subtask_id="api",
+                execution_id="execution-2",
+                status="completed",
+                commit_sha="b" * 40,
+                error="nearly",
+                usage=usage,
+            ),
+            repository=replace(pinned, bundle=blob),
+        ),
         ExecutionFinished(
             status=ExecutionStatus.NO_WINNER, winner_id="candidate-1", error="none", usage=usage, duration_ms=9000
         ),
@@ -425,6 +505,49 @@ def test_a_sealed_entry_is_still_sealed_after_the_wire(arguments: dict[str, obje
 def test_what_is_no_event_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
         from_json(Event, data)
+
+
+def test_what_kinds_gained_later_survives_too() -> None:
+    """Golden files lack it, since they are older."""
+    blob = BlobRef(name="acme/e/aa", digest="aa", size=3)
+    council = Council(
+        council_id="council-qa",
+        role=Role.QA,
+        members=(
+            CouncilMember(
+                agent_id="agent-qa-1",
+                model_profile="small",
+                endpoint="agents.example.org:443",
+                max_concurrent_tasks=2,
+                supported_tasks=("implement",),
+                languages=("python",),
+                metadata={"team": "a"},
+                registered_at=AT,
+            ),
+        ),
+        rounds=2,
+        peer_review=False,
+        model_profile="large",
+        agent_type="external",
+        custom_params={"temperature": "0.5"},
+    )
+    started = KINDS["execution_started"]
+    assert isinstance(started, ExecutionStarted)
+    task = replace(started.task, priority=7, caller="ada", architect_top_k=2, derive_subtasks=True)
+    task = replace(task, parent_execution_id="execution-0")
+    pinned = replace(started.repository, bundle=blob)
+    candidate = KINDS["candidate_submitted"]
+    assert isinstance(candidate, CandidateSubmitted)
+    revised = replace(candidate.candidate, author_id="agent-1", round=1, revises="candidate-0")
+    ranked = RankedCandidate(
+        candidate_id="c", rank=1, score=0.5, accepted=True, evidence=0.25, review=0.75, votes=0.125
+    )
+    for body in (
+        replace(started, task=task, repository=pinned, council=council),
+        CandidateSubmitted(candidate=revised),
+        CandidatesRanked(ranking=(ranked,)),
+    ):
+        assert from_json(Event, to_json(event(body))) == event(body)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -237,10 +238,11 @@ def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
     ]
     setuid = data.replace(b"new file mode 100644", b"new file mode 104755")
     assert "!other.py: has the mode '104755', which git never gives" in found(setuid)
-    few = PolicyRules(max_changed_lines=1, max_files=2, max_patch_bytes=10)
+    few = PolicyRules(max_changed_lines=0, max_files=3, max_patch_bytes=10)
     patch = parse_patch(data)
     assert told(patch_violations(patch, task(), few, Secrets()))[:2] == [
-        "!4 files are changed; at most 2 are accepted, and looked at",
+        "!4 files are changed; at most 3 are accepted, and looked at",
+        "!1 changed lines; at most 0 are accepted",
     ]
     assert oversized(data, few) is not None
     assert oversized(data, PolicyRules()) is None
@@ -578,6 +580,55 @@ def test_a_change_without_any_of_it_never_violates(removed: list[str], added: li
     patch = Patch((FilePatch(path=path, old_path=path, raw=b"", hunks=(hunk,)),))
     assert told(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"]))) == []
     assert told(tree_violations(patch, [path], lambda name: "\n".join(added))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token: " * 90_000,
+        "token" * 120_000,
+        'secret = "' + "a1" * 300_000,
+        "-----BEGIN " * 50_000,
+        "AKIA" * 150_000,
+        "test(" * 120_000,
+        "it.each" * 80_000,
+        "#[" * 300_000,
+        "# noqa " * 80_000,
+        "\n".join(["def test_a():", "@skip"] * 20_000),
+        "\n".join(f"def test_{number}(): assert 1" for number in range(18_000)),
+        "\n".join(['    it("a")'] * 40_000),
+    ],
+)
+def test_hostile_lines_take_no_time(text: str) -> None:
+    lines = text.split("\n")
+    removed = "".join(f"-{line}\n" for line in lines[: len(lines) // 2 + 1])
+    added = "".join(f"+{line}x\n" for line in lines)
+    head = "diff --git a/tests/test_a.py b/tests/test_a.py\n--- a/tests/test_a.py\n+++ b/tests/test_a.py\n"
+    hunk = f"@@ -1,{removed.count(chr(10))} +1,{len(lines)} @@\n"
+    data = "".join((head, hunk, removed, added)).encode()
+    started_at = time.process_time()
+    patch = parse_patch(data)
+    list(patch_violations(patch, task(), PolicyRules(), Secrets(["entrusted-value-1"])))
+    list(tree_violations(patch, ["tests/test_a.py"], lambda name: text))
+    for path in ("a.yml", "a.py"):
+        list(secrets_in(path, list(patch.files[0].lines("+")), Secrets()))
+    assert time.process_time() - started_at < 5
+
+
+def test_many_files_and_hunks_take_no_time() -> None:
+    files = "".join(
+        f"diff --git a/tests/test_{at}.py b/tests/test_{at}.py\n--- a/tests/test_{at}.py\n+++ b/tests/test_{at}.py\n"
+        f"@@ -1 +1 @@\n-def test_a{at}():\n+def test_b{at}():\n"
+        for at in range(6_000)
+    )
+    hunks = "".join(f"@@ -{3 * at} +{3 * at} @@\n-a\n+b\n" for at in range(1, 20_000))
+    one = f"diff --git a/pyproject.toml b/pyproject.toml\n--- a/pyproject.toml\n+++ b/pyproject.toml\n{hunks}"
+    started_at = time.process_time()
+    for data in (files, one):
+        patch = parse_patch(data.encode())
+        assert list(patch_violations(patch, task(), PolicyRules(), Secrets()))
+        list(tree_violations(patch, [], lambda name: "b\n" * 60_000 if name == "pyproject.toml" else "x"))
+    assert time.process_time() - started_at < 5
 
 
 def test_items_of_a_rubric() -> None:

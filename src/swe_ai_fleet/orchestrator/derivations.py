@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.deriving import derivation_in
+from swe_ai_fleet.agents.deriving import STRATEGIES, derivation_in
 from swe_ai_fleet.agents.resumption import read_run
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import DeriveAssignment
@@ -53,6 +53,9 @@ class Plan:
         for name, text in (("case_id", self.case_id), ("plan_id", self.plan_id)):
             if len(text) > MAX_NAME_CHARS:
                 raise InvalidRequest(f"{name} is too long", field=name, hint=f"at most {MAX_NAME_CHARS} characters")
+        if self.strategy not in STRATEGIES:
+            hint = f"one of {', '.join(STRATEGIES)}"
+            raise InvalidRequest(f"unknown strategy {self.strategy[:64]!r}", field="strategy", hint=hint)
         return self
 
     def task(self, commit: str) -> Task:

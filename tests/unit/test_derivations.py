@@ -1,0 +1,204 @@
+"""Plans split on request, and subtasks on the wire: the planner is the real one, its model is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.orchestrator.subtasks import derived, plan_of, subtask_results
+from swe_ai_fleet.agents.deriving import DeriveRun
+from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import DeriveAssignment
+from swe_ai_fleet.domain.errors import AgentLost, InvalidRequest, ModelUnavailable
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind, check_identifier
+from swe_ai_fleet.orchestrator.derivations import Derivations, Plan
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_log import MemoryLog
+
+PLAN = Plan(description="Build it", plan_id="p-1", repo=RepoRef(location="/srv/app", ref="main"))
+ANSWER = {
+    "subtasks": [
+        {"id": "Parser", "description": "Parse", "role": "DEV", "paths": ["src/parser/"]},
+        {"id": "tests", "description": "Test", "role": "QA", "depends_on": ["Parser"], "priority": 3},
+    ]
+}
+
+
+@dataclass(kw_only=True)
+class Answering(ScriptedModel):
+    """Says one thing, as soon as it may."""
+
+    text: str = json.dumps(ANSWER)
+    asked: int = 0
+    gate: asyncio.Event | None = None
+
+    async def reply(self, messages, tools, sampling, *, schema=None, on_delta=None) -> ModelReply:
+        self.asked += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        await self.ping()
+        message = AssistantMessage(content=self.text)
+        return ModelReply(message=message, finish_reason="stop", usage=Usage(model_calls=1))
+
+
+@dataclass(kw_only=True)
+class PlannersFleet(ScriptedFleet):
+    """A fleet with a real planner."""
+
+    model: Answering = field(default_factory=Answering)
+    losses: int = 0
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        self.derived.append(assignment)
+        services = RunServices(equipment=Equipment(models={"": self.model}), log=self.storage, blobs=self.storage)
+        found = await DeriveRun(services=services).carry_out(assignment, None)
+        if len(self.derived) <= self.losses:
+            raise AgentLost("its host died before the answer left it")
+        return found
+
+
+@dataclass
+class World:
+    fleet: PlannersFleet = field(default_factory=lambda: PlannersFleet(storage=MemoryLog()))
+    workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
+
+    def replica(self) -> Derivations:
+        return Derivations(fleet=self.fleet, log=self.fleet.storage, workspaces=self.workspaces)
+
+
+async def test_the_same_plan_is_split_once_on_whichever_replica():
+    world = World()
+    async with world.replica() as one, world.replica() as other:
+        first = await one.derive(PLAN)
+        assert await one.derive(PLAN) == await other.derive(PLAN) == first
+        assert world.fleet.model.asked == 1
+        assert [subtask.subtask_id for subtask in first.subtasks] == ["parser", "tests"]
+        again = await one.derive(replace(PLAN, description="Build something else"))
+        moved = await one.derive(replace(PLAN, repo=RepoRef(location="/srv/app", ref="next")))
+    assert len({first.derivation_id, again.derivation_id, moved.derivation_id}) == world.fleet.model.asked == 3
+    assert world.workspaces.released == [one.execution_id for one in world.fleet.derived]
+
+
+async def test_two_who_ask_at_once_share_a_planner_and_one_may_leave():
+    world = World()
+    world.fleet.model.gate = asyncio.Event()
+    async with asyncio.timeout(10), world.replica() as replica:
+        leaving, staying = (asyncio.create_task(replica.derive(PLAN)) for _ in range(2))
+        while not world.fleet.model.asked:
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        world.fleet.model.gate.set()
+        assert len((await staying).subtasks) == 2
+    assert (leaving.cancelled(), world.fleet.model.asked) == (True, 1)
+
+
+async def test_an_answer_whose_bearer_died_is_found_in_the_log():
+    world = World(fleet=PlannersFleet(storage=MemoryLog(), losses=1))
+    async with world.replica() as replica:
+        assert len((await replica.derive(PLAN)).subtasks) == 2
+    assert (world.fleet.model.asked, [one.generation for one in world.fleet.derived]) == (1, [1, 2])
+
+
+async def test_what_failed_can_be_asked_for_again():
+    world = World()
+    world.fleet.model.fault = ModelUnavailable("no answer")
+    async with world.replica() as replica:
+        with pytest.raises(ModelUnavailable):
+            await replica.derive(PLAN)
+        world.fleet.model.fault = None
+        assert len((await replica.derive(PLAN)).subtasks) == 2
+
+
+@pytest.mark.parametrize(
+    ("plan", "named"),
+    [
+        (replace(PLAN, description=" "), "task_description"),
+        (replace(PLAN, description="x" * 70_000), "task_description"),
+        (replace(PLAN, strategy="clever"), "strategy"),
+        (replace(PLAN, plan_id="x" * 300), "plan_id"),
+    ],
+)
+async def test_a_plan_that_cannot_be_split_names_the_field(plan: Plan, named: str):
+    world = World()
+    async with world.replica() as replica:
+        with pytest.raises(InvalidRequest) as caught:
+            await replica.derive(plan)
+    assert (caught.value.field, world.fleet.derived) == (named, [])
+
+
+def test_a_request_becomes_a_plan():
+    request = pb.DeriveSubtasksRequest(
+        case_id="c", plan_id="p", roles=["qa", "DEVELOPER", "QA"], strategy=" Parallel", task_description="Build"
+    )
+    plan = plan_of(request)
+    assert plan == Plan(
+        description="Build", case_id="c", plan_id="p", roles=(Role.QA, Role.DEV), strategy="parallel", repo=None
+    )
+    request.repo.path = "/srv/app"
+    assert plan_of(request).repo == RepoRef(location="/srv/app")
+    with pytest.raises(InvalidRequest) as caught:
+        plan_of(pb.DeriveSubtasksRequest(roles=["QA", "WIZARD"], task_description="x"))
+    assert caught.value.field == "roles[1]"
+
+
+SUBTASKS = (
+    Subtask(subtask_id="a", description="x" * 3_000, allowed_paths=("src/**",)),
+    Subtask(subtask_id="b", description="Do b", dependencies=("a",), role=Role.QA, priority=4),
+)
+
+
+def test_tasks_of_a_derivation_have_ids_of_their_own():
+    derivation = Derivation(derivation_id="0d5c1b5e-6a0f-5f0e-9c39-7d6f9a0f3b11", subtasks=SUBTASKS)
+    told = derived(PLAN, derivation)
+    first, second = told.tasks
+    assert list(second.dependencies) == [first.task_id]
+    assert all(check_identifier(one.task_id, field="task_id") for one in told.tasks)
+    assert (told.total_tasks, told.derivation_id) == (2, derivation.derivation_id)
+    assert (second.role, second.priority, second.plan_id, len(first.description)) == ("QA", 4, "p-1", 3_000)
+    assert list(first.constraints.allowed_paths) == ["src/**"]
+
+
+@pytest.mark.parametrize(
+    ("executions", "outcomes", "statuses"),
+    [
+        ({}, {}, ["PENDING", "PENDING"]),
+        ({"a": "e-a"}, {}, ["IN_PROGRESS", "PENDING"]),
+        (
+            {"a": "e-a"},
+            {"a": {"status": "no_winner", "error": "e" * 900}, "b": {"status": SKIPPED}},
+            ["NO_WINNER", "CANCELLED"],
+        ),
+        ({"a": "e-a"}, {"a": {"status": "completed", "error": "merge conflict"}}, ["FAILED", "PENDING"]),
+        ({"a": "e-a"}, {"a": {"status": "completed", "commit_sha": "c" * 40}}, ["COMPLETED", "PENDING"]),
+    ],
+)
+def test_subtasks_are_told_as_they_stand(executions, outcomes, statuses):
+    task = Task(task_id="build", kind=TaskKind.ORCHESTRATE, description="x", repo=RepoRef(location="/srv/app"))
+    state = ExecutionState(
+        execution_id=task.execution_id,
+        task=task,
+        repository=PinnedRepository(tenant="default", location="/srv/app", commit="b" * 40),
+        fingerprint="",
+        started_at="",
+        updated_at="",
+        derivation=Derivation(derivation_id="x", subtasks=SUBTASKS),
+        subtask_executions=executions,
+        subtask_outcomes={name: SubtaskOutcome(subtask_id=name, **given) for name, given in outcomes.items()},
+    )
+    told = subtask_results(state)
+    assert [pb.DeliberationStatus.Name(one.status).removeprefix("DELIBERATION_STATUS_") for one in told] == statuses
+    assert [one.task.task_id for one in told] == ["build.a", "build.b"]
+    assert list(told[1].task.dependencies) == ["build.a"]
+    assert told[0].execution_id == executions.get("a", "")
+    assert max(len(told[0].error_message), len(told[0].task.description)) <= 2_000
+    assert subtask_results(replace(state, derivation=None)) == []
