@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm check proto bench chaos up lock clean
+.PHONY: help demo test test-all test-vllm check proto simulate bench chaos up lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code a
 proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made from code
 	$(BIN)/python scripts/generate_proto.py
 	$(BIN)/python scripts/generate_docs.py
+
+simulate: $(VENV)/ready ## 10,000 executions on 100 nodes on virtual time; writes docs/scale.md and its plots
+	$(BIN)/python -m tests.simulation --write
 
 bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
 	$(BIN)/python -m tests.bench

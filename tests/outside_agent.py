@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import grpc.aio
 
 from fleet.agent.v1 import agent_pb2 as pb
@@ -57,11 +58,16 @@ class SmallHarness(AgentServiceServicer):
 
 
 @asynccontextmanager
-async def serving(servicer: AgentServiceServicer) -> AsyncIterator[str]:
-    """The address at which an agent answers until the context ends."""
+async def serving(
+    servicer: AgentServiceServicer, credentials: grpc.ServerCredentials | None = None
+) -> AsyncIterator[str]:
+    """The address at which an agent answers until the context ends; over TLS with credentials."""
     server = grpc.aio.server()
     add_AgentServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+import structlog
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
@@ -27,11 +28,16 @@ TASKS = WorkQueue(
 PLANS = WorkQueue(stream="AGENT_PLANS", subjects=("agent.plans", "agent.plans.>"), consumer="orchestrator-plans")
 PRIORITIES = {"high": 8, "normal": 4, "low": 0} | {str(number): number for number in range(MAX_PRIORITY + 1)}
 """What may stand as `<priority>` in `agent.cmd.execute.<tenant>.<priority>`."""
+PLANNING_BUCKET = "agent-planning"
+"""The bucket that remembers planning events, as long as executions are kept by default."""
+PLANNING_KEPT_SECONDS = 90 * 86_400.0
 CALLER = "nats"
 """Who tasks from NATS are accounted to."""
 
 _HOPELESS = (InvalidRequest, AlreadyExists, NotAvailable)
 M = TypeVar("M", bound=Message)
+
+_log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -63,8 +69,8 @@ async def open_intake(
         await planning.process(event, patience=0)
 
     consumers = [
-        asyncio.create_task(log.consume(tasks, _told(execute)), name="intake of tasks"),
-        asyncio.create_task(log.consume(plans, _told(plan)), name="intake of plans"),
+        asyncio.create_task(_taking(log, tasks, execute), name="intake of tasks"),
+        asyncio.create_task(_taking(log, plans, plan), name="intake of plans"),
     ]
     try:
         yield
@@ -72,6 +78,15 @@ async def open_intake(
         for consumer in consumers:
             consumer.cancel()
         await asyncio.gather(*consumers, return_exceptions=True)
+
+
+async def _taking(log: JetStream, queue: WorkQueue, handler: Callable[[Work], Awaitable[None]]) -> None:
+    try:
+        await log.consume(queue, _told(handler))
+    except Exception:
+        # Nobody waits for this task, so it is told here.
+        _log.exception("nothing more is taken from a queue", consumer=queue.consumer)
+        raise
 
 
 def task_of(work: Work) -> Task:

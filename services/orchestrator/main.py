@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.orchestrator.councils import Councils
+from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.server import serve_grpc
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.stack import open_stack
 from swe_ai_fleet.settings import Settings
@@ -48,6 +50,11 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         Derivations(fleet=stack.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
     ):
         token = _token(settings.home / "token")
+        planning = PlanningEvents(
+            executions=stack.executions,
+            derivations=derivations,
+            store=await stack.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
+        )
         servicer = OrchestratorServicer(
             executions=stack.executions,
             blobs=stack.log,
@@ -58,8 +65,12 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
                 book=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
             ),
             derivations=derivations,
+            planning=planning,
         )
-        async with serve_grpc(servicer, settings.listen, token, stack.ready) as address:
+        async with (
+            serve_grpc(servicer, settings.listen, token, stack.ready) as address,
+            open_intake(stack.log, stack.executions, planning),
+        ):
             running = RunningFleet(
                 address=address,
                 token=token,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.orchestrator.subtasks import split_percent, split_step
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.event import (
     CancelRequested,
@@ -103,6 +104,8 @@ class Progress:
             return "applied"
         if state.status is ExecutionStatus.AWAITING_APPROVAL:
             return "awaiting approval"
+        if state.task.derive_subtasks:
+            return split_step(state)
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
         return self._phase or ("solving" if self._done() < self._whole.num_agents else "checking")
@@ -113,6 +116,8 @@ class Progress:
             return 100
         if isinstance(stored.event.body, WinnerDelivered):
             return _DELIVERED_PERCENT
+        if state.task.derive_subtasks:
+            return split_percent(state, most=_RANKED_PERCENT)
         if state.ranking:
             return _RANKED_PERCENT
         reviewed = task.rounds > 0 and task.num_agents > 1

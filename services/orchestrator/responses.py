@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.task import Role, TaskKind
+from swe_ai_fleet.orchestrator.fates import fates
 
 MAX_ERROR_CHARS = 8_000
 
@@ -166,7 +167,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         votes=reviews.votes(state, (of.candidate_id, *(ranked.duplicates if ranked else ()))),
         revises=of.revises,
         round=of.round,
-        dropped_reason=reviews.fates(state).get(of.candidate_id, ""),
+        dropped_reason=fates(state).get(of.candidate_id, ""),
     )
 
 
@@ -176,7 +177,7 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
         return [result(state, state.candidates[one.candidate_id], one) for one in state.ranking]
     if not state.status.terminal:
         return []
-    standing = state.candidates.keys() - reviews.fates(state).keys()
+    standing = state.candidates.keys() - fates(state).keys()
     return [result(state, state.candidates[name], None) for name in sorted(standing)]
 
 

@@ -10,8 +10,7 @@ from services.orchestrator.quantities import milliseconds, usage
 from swe_ai_fleet.domain import review
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.execution import ExecutionState
-
-REVISED = "a revision took its place: "
+from swe_ai_fleet.orchestrator.fates import fates
 
 
 def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
@@ -34,16 +33,6 @@ def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
         told.insert(0, before.summary)
         before = state.candidates.get(before.revises)
     return told
-
-
-def fates(state: ExecutionState) -> dict[str, str]:
-    """By its id, why a candidate does not stand; those that do are not in it."""
-    replaced = {
-        one.revises: f"{REVISED}{one.candidate_id}"
-        for one in state.candidates.values()
-        if one.revises and one.candidate_id in state.judged and one.candidate_id not in state.dropped
-    }
-    return {**replaced, **state.dropped}
 
 
 def superseded(state: ExecutionState) -> list[Candidate]:

@@ -99,13 +99,12 @@ class Killer:
     async def _orchestrators(self, blow: Blow, strike: Strike, victims: list[Replica]) -> None:
         pids = {replica.pid for replica in victims}
         hit = [one for one in self.watch.under_way if _pid(one.owner) in pids]
-        claims = {one.execution_id: one.claimed_at for one in hit}
         blow.what = ", ".join(f"{replica.name} (pid {replica.pid})" for replica in victims) or "none was running"
         struck = time.time()
         for replica in victims:
             await replica.kill()
         # Agents may be heard a moment longer than their orchestrator: only a new owner counts.
-        self._measure(blow, struck, hit, lambda one: one.claimed_at if one.claimed_at > claims[one.execution_id] else 0)
+        self._measure(blow, struck, hit, lambda one: one.claimed_at if one.claimed_at > struck else 0)
         self._later(strike.down_seconds, lambda: _start(victims))
 
     def _worker(self, blow: Blow, strike: Strike, fits: Callable[[str], bool]) -> None:

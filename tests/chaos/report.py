@@ -21,6 +21,8 @@ def show(outcome: Outcome) -> None:
     console = Console(width=140)
     console.print(table)
     console.print(summary(outcome))
+    for words in outcome.ended_by_themselves:
+        console.print(f"ended by itself: {words}", markup=False)
     for fault in outcome.proof.faults:
         console.print(f"FAULT: {fault}", markup=False)
 
@@ -33,7 +35,8 @@ def summary(outcome: Outcome) -> str:
         f"{proof.results} results published, {proof.chains} audit chains recomputed, {proof.tool_calls} tool calls "
         f"({proof.interrupted} interrupted), {proof.effects} effects outside, {outcome.events} events; "
         f"{proof.taken_over} take-overs of executions, {proof.reassigned} runs assigned anew, "
-        f"{outcome.handed_in_again} tasks handed in again; nothing left {outcome.clean_seconds:g} s after the end; "
+        f"{outcome.handed_in_again} tasks handed in again, {len(outcome.ended_by_themselves)} orchestrators that ended "
+        f"by themselves and were started again; nothing left {outcome.clean_seconds:g} s after the end; "
         f"{len(proof.faults)} faults"
     )
 

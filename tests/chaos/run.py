@@ -6,7 +6,8 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class Outcome:
     clean_seconds: float = 0.0
     events: int = 0
     handed_in_again: int = 0
+    ended_by_themselves: list[str] = field(default_factory=list[str])
     blows: list[Blow] = field(default_factory=list[Blow])
     proof: Proof = field(default_factory=Proof)
 
@@ -83,7 +85,8 @@ async def _play(stage: Stage, phases: list[Phase], outcome: Outcome, *, width: i
                     if phase.nodes:
                         await stage.start_cluster(phase.nodes)
                     await stage.start_replicas()
-                    await _phase(phase, number, load, killer)
+                    async with _supervised(stage):
+                        await _phase(phase, number, load, killer)
                     await _nobody_at_work(outcome.proof, stage, phase)
                     if phase is phases[-1]:
                         found = await prove(stage, list(load.accepted.values()), await results(connection))
@@ -98,8 +101,21 @@ async def _play(stage: Stage, phases: list[Phase], outcome: Outcome, *, width: i
                 f"open are {[(one.task_id, one.execution_id) for one in missing][:8]}"
             ) from None
         outcome.events = watch.events
+        outcome.ended_by_themselves = stage.restarted
         outcome.handed_in_again = sum(one.attempts - 1 for one in load.accepted.values())
         outcome.seconds = round(time.time() - began, 1)
+
+
+@asynccontextmanager
+async def _supervised(stage: Stage) -> AsyncGenerator[None]:
+    supervisor = asyncio.create_task(stage.supervise(), name="supervisor")
+    try:
+        yield
+    finally:
+        supervisor.cancel()
+        await asyncio.wait([supervisor])
+    if not supervisor.cancelled():
+        supervisor.result()
 
 
 async def _phase(phase: Phase, number: int, load: Load, killer: Killer) -> None:

@@ -19,9 +19,10 @@ from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.orchestrator.evidence.baselines import Baselines
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
@@ -76,6 +77,7 @@ class CountingProvider(GitWorkspaceProvider):
     """Notes the names of the clones that were opened."""
 
     opened: list[str]
+    baseline_opened: asyncio.Event
 
     @asynccontextmanager
     async def open(
@@ -83,17 +85,20 @@ class CountingProvider(GitWorkspaceProvider):
     ) -> AsyncGenerator[GitClone]:
         self.opened.append(name)
         async with super().open(execution_id, name, repository, environment) as clone:
+            if name.startswith("baseline"):
+                self.baseline_opened.set()
             yield clone
 
 
 class World:
     """A repository and what gathers evidence about patches to it."""
 
-    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, files: Mapping[str, str], rung: Rung | None = None) -> None:
+        self.root = root
         self.repo = make_repository(root / "repo", files)
-        sandbox = Sandbox(SandboxPolicy())
+        sandbox = Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
         self.provider = CountingProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
-        self.provider.opened = []
+        self.provider.opened, self.provider.baseline_opened = [], asyncio.Event()
         self.log = MemoryLog()
         self.gatherer = EvidenceGatherer(workspaces=self.provider, blobs=self.log, mask=Secrets(["entrusted-value-1"]))
         self.task = Task(
@@ -102,6 +107,16 @@ class World:
 
     async def pinned(self) -> PinnedRepository:
         return await self.provider.pin("default", self.task.repo)
+
+    async def commit(self, files: Mapping[str, str]) -> str:
+        """A commit with these files on a branch of its own."""
+        git(self.repo, "switch", "--quiet", "--create", "other")
+        write_files(self.repo, files)
+        git(self.repo, "commit", "--quiet", "--all", "--message", "Change")
+        commit = git(self.repo, "rev-parse", "HEAD")
+        await self.provider.pin("default", replace(self.task.repo, ref="other"))
+        git(self.repo, "switch", "--quiet", "-")
+        return commit
 
     def patch(self, files: Mapping[str, str | None]) -> bytes:
         """What turns the repository's own files into these."""
@@ -143,6 +158,11 @@ class World:
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("evidence"), FILES)
+
+
+@pytest.fixture(scope="module")
+async def unconfined(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("evidence"), FILES, Rung.NONE)
 
 
 @pytest.fixture(scope="module")
@@ -204,18 +224,44 @@ async def test_a_test_that_fails_in_another_way_counts(world: World) -> None:
     assert not asked.accepted
 
 
-async def test_a_flaky_test_is_named_and_does_not_count(pytest_world: World) -> None:
-    # Upset by a test of another file, it fails among all of them and passes when its own file is run again.
-    marks = "import app\n\n\ndef test_marks():\n    app.seen.append(1)\n"
-    upset = "import app\n\n\ndef test_upset():\n    assert not app.seen\n"
-    report = await pytest_world.check({"app.py": DIVIDES, "tests/test_a.py": marks, "tests/test_z.py": upset})
+async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World) -> None:
+    # Out of the sandbox a test can see that it has run before.
+    marker = unconfined.root / "marker"
+    flaky = f"""\
+import pathlib
+import unittest
+
+
+class Flaky(unittest.TestCase):
+    def test_flaky(self):
+        marker = pathlib.Path({str(marker)!r})
+        there = marker.exists()
+        marker.touch()
+        self.assertTrue(there)
+"""
+    report = await unconfined.check({"app.py": DIVIDES, "tests/test_flaky.py": flaky})
     tests = named(report, "tests")
-    assert tests.details["flaky"] == "tests/test_z.py::test_upset"
+    assert tests.details["flaky"] == "tests.test_flaky.Flaky.test_flaky"
     assert tests.message == "1 test fails as before; 1 flaky"
     assert report.accepted
     assert tests.problems == ()
     assert tests.warnings == 1
-    assert len([name for name in pytest_world.provider.opened if name.startswith("rerun")]) == 1
+    assert [name for name in unconfined.provider.opened if name.startswith("rerun")] == ["rerun1-candidate"]
+
+
+async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_suite(world: World) -> None:
+    head = "import unittest\n\nimport app\n\n\nclass T(unittest.TestCase):\n"
+    files = {
+        "app.py": DIVIDES,
+        "tests/test_a.py": f"{head}    def test_marks(self):\n        app.seen.append(1)\n",
+        "tests/test_z.py": f"{head}    def test_upset(self):\n        self.assertFalse(app.seen)\n",
+    }
+    world.provider.opened.clear()
+    short = await world.check(files)
+    assert named(short, "tests").problems == ("tests.test_z.T.test_upset",)
+    assert len([name for name in world.provider.opened if name.startswith("rerun")]) == 2
+    long = await world.check(files, gatherer=replace(world.gatherer, whole_rerun_seconds=0))
+    assert named(long, "tests").details["flaky"] == "tests.test_z.T.test_upset"
 
 
 async def test_a_removed_test_is_no_way_to_pass(world: World) -> None:
@@ -299,11 +345,7 @@ async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None
 
 async def test_a_delivered_commit_is_held_against_the_one_before(world: World) -> None:
     base = await world.pinned()
-    git(world.repo, "switch", "--quiet", "--create", "delivered")
-    write_files(world.repo, {"app.py": DIVIDES})
-    git(world.repo, "commit", "--quiet", "--all", "--message", "Divide")
-    delivered = replace(base, commit=git(world.repo, "rev-parse", "HEAD"))
-    git(world.repo, "switch", "--quiet", "-")
+    delivered = replace(base, commit=await world.commit({"app.py": DIVIDES}))
     assignment = CheckAssignment(
         execution_id=world.task.execution_id, candidate_id="c", task=world.task, repository=delivered, baseline=base
     )
@@ -332,6 +374,75 @@ async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(wo
     assert "line 450 [masked]" in whole
     assert "entrusted" not in whole + shouted.output
     assert not [name for name in world.provider.opened if name.startswith("baseline")]
+
+
+# Other ways to test and lint
+
+CHECKS = "import unittest\n\nimport app\n" + TESTS.partition("import app\n")[2]
+FLAKE8 = """\
+#!/usr/bin/env python3
+import sys
+
+for name in sys.argv[sys.argv.index("--") + 1 :]:
+    for number, line in enumerate(open(name), start=1):
+        if line == "import os\\n":
+            print(f"./{name}:{number}:1: F401 'os' imported but unused")
+"""
+
+
+@pytest.fixture(scope="module")
+async def make_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    makefile = "test:\n\tpython3 -m unittest checks\n"
+    files = {"app.py": APP, "checks.py": CHECKS, "Makefile": makefile, ".flake8": "[flake8]\n", "tools/flake8": FLAKE8}
+    world = World(tmp_path_factory.mktemp("evidence"), files)
+    git(world.repo, "update-index", "--chmod=+x", "tools/flake8")
+    git(world.repo, "commit", "--quiet", "--message", "Executable")
+    git(world.repo, "reset", "--quiet", "--hard")
+    return world
+
+
+async def test_a_test_target_that_runs_nothing_is_no_way_to_pass(make_world: World) -> None:
+    report = await make_world.check({"app.py": APP.replace("a - b", "b - a"), "Makefile": "test:\n\t@true\n"})
+    assert named(report, "tests").problems == ("no tests ran, 3 before",)
+    assert not report.accepted
+
+
+async def test_without_a_baseline_a_candidate_is_judged_alone(make_world: World) -> None:
+    base = await make_world.pinned()
+    silent = await make_world.commit({"Makefile": "test:\n\t@true\n"})
+    assignment = CheckAssignment(
+        execution_id=make_world.task.execution_id,
+        candidate_id="c",
+        task=make_world.task,
+        repository=base,
+        baseline=replace(base, commit=silent),
+    )
+    report = await make_world.gatherer.gather(assignment)
+    tests = named(report, "tests")
+    assert not report.accepted
+    assert tests.details["baseline"] == "none: on the commit before, no report of the tests was found"
+    assert tests.message == "1 of 3 tests did not pass"
+
+
+async def test_a_check_that_is_cancelled_leaves_nothing(make_world: World) -> None:
+    gatherer = replace(make_world.gatherer, baselines=Baselines())
+    make_world.provider.baseline_opened.clear()
+    checking = asyncio.create_task(make_world.check({"Makefile": "test:\n\tsleep 60\n"}, gatherer=gatherer))
+    await make_world.provider.baseline_opened.wait()
+    checking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checking
+    assert not list((make_world.root / "home/workspaces").rglob("tree"))
+
+
+async def test_flake8_where_the_repository_is_set_up_for_it(make_world: World) -> None:
+    careless = {"app.py": f"import os\n{APP}"}
+    absent = named(await make_world.check(careless, checks=SKIPPING_TESTS), "lint")
+    assert absent.skipped_reason == "flake8 is not installed in this workspace's environment."
+    make_world.task = replace(make_world.task, environment=EnvironmentSpec(path=("tools",)))
+    found = named(await make_world.check(careless, checks=SKIPPING_TESTS), "lint")
+    assert found.problems == ("app.py:1:1: F401 'os' imported but unused",)
+    assert found.details["linters"] == "flake8"
 
 
 # The rubric

@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import grpc
 import grpc.aio
 import pytest
 
@@ -439,6 +440,37 @@ async def test_an_endpoint_that_is_not_allowed_any_more_is_not_called(place: Pla
     assert nothing_left(refused) and "not allowed here" in refused.error
     assert nothing_left(nobody) and "cannot be reached" in nobody.error
     assert harness.assignments == []
+
+
+async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = await asyncio.create_subprocess_exec(
+        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"),
+        *("-keyout", str(key), "-out", str(certificate)),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert await made.wait() == 0
+    roots = certificate.read_bytes()
+    harness = SmallHarness(hand_in_good)
+    async with serving(harness, grpc.ssl_server_credentials([(key.read_bytes(), roots)])) as address:
+        port = address.rpartition(":")[2]
+        rules = EndpointRules(patterns=(f"localhost:{port}", f"127.0.0.1:{port}"))
+
+        async def ask(endpoint: str, trusted: bytes | None) -> Candidate:
+            client = AgentServiceClient(rules, mask=lambda text: text, token="for-agents", roots=trusted)
+            worker = replace(place.worker, external=replace(place.worker.external, outside=client))
+            return await worker.run(await an_assignment(worker, a_task(repository), endpoint))
+
+        told = await ask(f"https://localhost:{port}", roots)
+        strangers = [
+            await ask(f"https://localhost:{port}", None),
+            await ask(f"https://127.0.0.1:{port}", roots),
+            await ask(f"localhost:{port}", roots),
+        ]
+    assert told.error == "" and harness.metadata[0]["authorization"] == "Bearer for-agents"
+    assert all(nothing_left(each) and "cannot be reached" in each.error for each in strangers)
+    assert len(harness.assignments) == 1
 
 
 async def test_a_history_that_is_too_long_is_left_out(place: Place, repository: Path) -> None:

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import grpc.aio
 import nats
 import pytest
 from google.protobuf import json_format
@@ -18,8 +19,10 @@ from google.protobuf.message import Message
 from nats.aio.client import Client
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.orchestrator.intake import PLANS, TASKS, open_intake
 from swe_ai_fleet.adapters.jetstream import Credentials, Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
@@ -31,6 +34,9 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO_FILES, SLEEP
 
 SECONDS = 30
 
@@ -394,9 +400,9 @@ async def test_a_plan_on_nats_is_split_and_kept_for_who_asks(orchestrator: Orche
     event = pb.ProcessPlanningEventRequest(
         event_id=f"e-{uuid.uuid4().hex[:8]}", event_type="plan.approved", task_description="Greet"
     )
-    await orchestrator.put("agent.plans", event)
-    await orchestrator.put("agent.plans.default", event)
-    await orchestrator.taken("AGENT_PLANS")
+    for subject in ("agent.plans", "agent.plans.default"):
+        await orchestrator.put(subject, event)
+        await orchestrator.taken("AGENT_PLANS")
     assert len(orchestrator.planner.derived) == 1
     assert [entry.key for entry in await orchestrator.store.entries()] == [f"event.default.{event.event_id}"]
     event.task_description = "Insult"
@@ -416,3 +422,38 @@ async def test_a_dispatched_plan_on_nats_is_an_execution(orchestrator: Orchestra
     await orchestrator.taken("AGENT_PLANS")
     state = await orchestrator.executions.latest(DEFAULT_TENANT, f"event-{event.event_id}")
     assert state.task.derive_subtasks and state.task.kind is TaskKind.ORCHESTRATE
+
+
+# --- the whole fleet ---
+
+
+async def test_a_fleet_takes_what_comes_in_by_itself(fleet: FleetUnderTest, tmp_path: Path) -> None:
+    where = make_repository(tmp_path / "repository", HELLO_FILES)
+    task_id = f"nats-{uuid.uuid4().hex[:8]}"
+    request = pb.DeliberateRequest(
+        task_id=task_id, task_description=SLEEP, repo=pb.RepoRef(path=str(where)), num_agents=1
+    )
+    message = json_format.MessageToJson(pb.SubmitTaskRequest(deliberate=request)).encode()
+    stranger = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
+    await stranger.jetstream().publish("agent.cmd.execute", message)
+    await stranger.close()
+    event = pb.ProcessPlanningEventRequest(
+        event_id=f"e-{task_id}",
+        event_type="plan.approved",
+        task_description=SLEEP,
+        repo=pb.RepoRef(path=str(where)),
+        dispatch=True,
+    )
+    metadata = (("authorization", f"Bearer {fleet.running.token}"),)
+    async with (
+        connect(fleet.running.address, fleet.running.token) as client,
+        grpc.aio.insecure_channel(fleet.running.address) as channel,
+        asyncio.timeout(SECONDS),
+    ):
+        process = OrchestratorServiceStub(channel).ProcessPlanningEvent
+        answers = [await process(event, metadata=metadata, timeout=0.6) for _ in range(2)]
+        assert answers[0].accepted and answers[0].execution_id == answers[1].execution_id
+        await client.cancel(answers[0].execution_id, "seen enough")
+        while not (found := (await client.executions(pb.ListExecutionsRequest(task_id=task_id))).executions):
+            await asyncio.sleep(0.02)
+        await client.cancel(found[0].execution_id, "seen enough")

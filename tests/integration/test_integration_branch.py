@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
@@ -305,3 +306,27 @@ async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_p
             delivered = await node.publish("e1", head, pinned.commit, Delivery(branch="fleet/t", push=push))
             assert (delivered.commit_sha, delivered.pushed) == (head.commit, push)
     assert git(remote, "for-each-ref", "--format=%(objectname)", "refs/heads/fleet/t") == (head.commit if push else "")
+
+
+async def test_the_history_is_packed_once_for_all_commits_of_the_branch(world: World, base: PinnedRepository) -> None:
+    head, merges = base, []
+    for number in (1, 5, 9):
+        patch = a_patch(world, edits("app.py", f"line {number}\n", f"line no {number}\n"))
+        merges.append(await world.node.merge(a_request(head, base, patch)))
+        head = world.at(base, merges[-1])
+    await files(world.node, head)
+    (seeds,) = (world.root / "one/seeds").iterdir()
+    packs = {name: {pack.stat().st_ino for pack in (seeds / name / "objects/pack").iterdir()} for name in names(seeds)}
+    shared = packs[base.commit]
+    assert shared
+    assert all(shared < packs[merge.commit] for merge in merges)
+    # What an earlier seed shares outlives it.
+    for merge in merges[:-1]:
+        remove_tree(seeds / merge.commit)
+    remove_tree(seeds / base.commit)
+    assert b"line no 9\n" in (await files(world.node, head))["app.py"]
+    git(seeds / head.commit, "-c", "safe.directory=*", "fsck", "--full")
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if not path.name.startswith(".")]

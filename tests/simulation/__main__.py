@@ -94,7 +94,7 @@ def plots(worlds: dict[str, World], found: dict[str, Figures]) -> dict[str, str]
         for name, world in worlds.items()
     }
     return {
-        "waits": bars("Wait until an execution begins, 95th percentile", kinds, waits, unit="s"),
+        "waits": bars("Wait until the first agent is at work, 95th percentile", kinds, waits, unit="s"),
         "waiting": lines("Executions that wait", waiting, unit="number", across="hours"),
         "busy": lines("Places of agents that are busy, fair order", busy, unit="%", across="hours", most=100),
         "take-over": lines("Take-overs that took no longer than", taken, unit="%", across="seconds", most=100),

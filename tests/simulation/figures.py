@@ -52,7 +52,7 @@ def figures(world: World) -> Figures:
     waits: dict[str, list[float]] = defaultdict(list)
     by_priority: dict[int, list[float]] = defaultdict(list)
     for job in tally.jobs:
-        waited = job.begun_at - job.accepted_at
+        waited = min(run.begun_at for run in job.runs) - job.accepted_at
         waits[kind(job.arrival.caller)].append(waited)
         by_priority[job.arrival.priority].append(waited)
     windows = fairness_windows(tally)

@@ -19,12 +19,16 @@ NOTICED_SECONDS = 20.0
 
 @dataclass(eq=False)
 class Run:
-    """One agent run: so many steps, of which the log has `done`. `heard` is told of its end or its loss."""
+    """One agent run: so many steps, of which the log has `done`. `heard` is told of its end or its loss.
+
+    `begun_at` is when it first had a place.
+    """
 
     steps: int
     heard: Callable[[bool], None]
     done: int = 0
     attempt: int = 1
+    begun_at: float = -1.0
     over: bool = False
     process: Process | None = None
     queued: bool = False
@@ -109,6 +113,8 @@ class Nodes:
             pause = RESTORE_SECONDS if run.attempt > 1 or run.done else 0.0
             self.lost_seconds += pause
             begun = self._clock.now + pause
+            if run.begun_at < 0:
+                run.begun_at = self._clock.now
             end = self._clock.at(begun + (run.steps - run.done) * STEP_SECONDS, lambda run=run: self._end(run))
             run.process = Process(node=node, begun=begun, end=end)
             node.runs[run] = None

@@ -50,7 +50,7 @@ class Setup:
     nodes: int = 100
     places: int = 8
     replicas: int = 4
-    driven: int = 140
+    driven: int = 120
     order: Literal["fair", "first come"] = "fair"
     take_overs: Literal["at once", "first", "in line"] = "first"
     lease_seconds: float = 15.0

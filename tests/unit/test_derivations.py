@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.subtasks import derived, plan_of, subtask_results
+from services.orchestrator.subtasks import derived, plan_of, split_percent, split_step, subtask_results
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
@@ -40,9 +40,11 @@ class Answering(ScriptedModel):
     text: str = json.dumps(ANSWER)
     asked: int = 0
     gate: asyncio.Event | None = None
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def reply(self, messages, tools, sampling, *, schema=None, on_delta=None) -> ModelReply:
         self.asked += 1
+        self.heard.set()
         if self.gate is not None:
             await self.gate.wait()
         await self.ping()
@@ -93,8 +95,7 @@ async def test_two_who_ask_at_once_share_a_planner_and_one_may_leave():
     world.fleet.model.gate = asyncio.Event()
     async with asyncio.timeout(10), world.replica() as replica:
         leaving, staying = (asyncio.create_task(replica.derive(PLAN)) for _ in range(2))
-        while not world.fleet.model.asked:
-            await asyncio.sleep(0)
+        await world.fleet.model.heard.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         world.fleet.model.gate.set()
@@ -202,3 +203,10 @@ def test_subtasks_are_told_as_they_stand(executions, outcomes, statuses):
     assert told[0].execution_id == executions.get("a", "")
     assert max(len(told[0].error_message), len(told[0].task.description)) <= 2_000
     assert subtask_results(replace(state, derivation=None)) == []
+    assert (split_step(replace(state, derivation=None)), split_percent(replace(state, derivation=None), most=95)) == (
+        "splitting",
+        0,
+    )
+    left = 2 - len(outcomes)
+    assert split_step(state) == (f"solving {left} of 2 subtasks" if left else "checking the whole")
+    assert split_percent(state, most=95) == 95 - 45 * left

@@ -393,17 +393,17 @@ def _tests(root: Path, before: str | None, after: str | None, name: str = "tests
         (
             "def test_adds():",
             "@pytest.mark.skip\ndef test_adds():",
-            ["!tests/test_app.py:5: switches the test test_adds off"],
+            ["!tests/test_app.py:5: switches test_adds off"],
         ),
         (
             "def test_adds():\n    assert add(1, 2) == 3",
             "def test_adds():\n    pytest.skip('later')\n    assert add(1, 2) == 3",
-            ["!tests/test_app.py:6: switches the test test_adds off"],
+            ["!tests/test_app.py:6: switches test_adds off"],
         ),
         (
             "class TestMore:",
             "@unittest.skip('x')\nclass TestMore:",
-            ["!tests/test_app.py:14: switches the test TestMore off"],
+            ["!tests/test_app.py:14: switches TestMore off"],
         ),
         (
             "import pytest\n",
@@ -438,7 +438,7 @@ def test_a_removed_test_file_names_its_tests(tmp_path: Path) -> None:
             "add.test.ts",
             "it('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n",
             "it.skip('adds', () => {\n  expect(add(1, 2)).toBe(3);\n});\nit('more', () => {});\n",
-            ["!add.test.ts:1: switches the test adds off"],
+            ["!add.test.ts:1: switches adds off"],
         ),
         (
             "add.test.js",
@@ -450,13 +450,13 @@ def test_a_removed_test_file_names_its_tests(tmp_path: Path) -> None:
             "add_test.go",
             "package a\n\nfunc TestAdd(t *testing.T) {\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
             "package a\n\nfunc TestAdd(t *testing.T) {\n\tt.Skip()\n\tif add(1, 2) != 3 {\n\t\tt.Fatal(1)\n\t}\n}\n",
-            ["!add_test.go:4: switches the test TestAdd off"],
+            ["!add_test.go:4: switches TestAdd off"],
         ),
         (
             "src/lib.rs",
             "fn helper() {}\n\n#[test]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
             "fn helper() {}\n\n#[test]\n#[ignore]\nfn adds() {\n    assert_eq!(1, 1);\n}\n",
-            ["!src/lib.rs:4: switches the test adds off"],
+            ["!src/lib.rs:4: switches adds off"],
         ),
         (
             "src/lib.rs",
@@ -585,18 +585,18 @@ def test_a_change_without_any_of_it_never_violates(removed: list[str], added: li
 @pytest.mark.parametrize(
     "text",
     [
-        "token: " * 90_000,
-        "token" * 120_000,
-        'secret = "' + "a1" * 300_000,
-        "-----BEGIN " * 50_000,
-        "AKIA" * 150_000,
-        "test(" * 120_000,
-        "it.each" * 80_000,
-        "#[" * 300_000,
-        "# noqa " * 80_000,
-        "\n".join(["def test_a():", "@skip"] * 20_000),
-        "\n".join(f"def test_{number}(): assert 1" for number in range(18_000)),
-        "\n".join(['    it("a")'] * 40_000),
+        "token: " * 15_000,
+        "token" * 20_000,
+        'secret = "' + "a1" * 10_000,
+        "-----BEGIN " * 10_000,
+        "AKIA" * 25_000,
+        "test(" * 20_000,
+        "it.each" * 14_000,
+        "#[" * 10_000,
+        "# noqa " * 14_000,
+        "\n".join(["def test_a():", "@skip"] * 5_000),
+        "\n".join(f"def test_{number}(): assert 1" for number in range(4_000)),
+        "\n".join(['    it("a")'] * 8_000),
     ],
 )
 def test_hostile_lines_take_no_time(text: str) -> None:
@@ -612,7 +612,7 @@ def test_hostile_lines_take_no_time(text: str) -> None:
     list(tree_violations(patch, ["tests/test_a.py"], lambda name: text))
     for path in ("a.yml", "a.py"):
         list(secrets_in(path, list(patch.files[0].lines("+")), Secrets()))
-    assert time.process_time() - started_at < 5
+    assert time.process_time() - started_at < 2
 
 
 def test_many_files_and_hunks_take_no_time() -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.progress import Progress
 from services.orchestrator.replies import Replies
+from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
+from swe_ai_fleet.agents.sub_agents.shapes import read
+from swe_ai_fleet.agents.untrusted import Fence
+from swe_ai_fleet.cli.narration import narrate
+from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import ReviewAssignment
-from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     CandidateReviewed,
     CandidatesRanked,
@@ -38,6 +46,7 @@ from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.tools.secrets import Secrets
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
@@ -248,7 +257,7 @@ async def test_a_revision_that_a_person_rejects_leaves_the_first_version(world: 
     assert [one.agent_id for one in world.fleet.begun].count(f"{ONE}-r1") == 1
 
 
-@pytest.mark.parametrize("fault", [AgentLost("its host died"), Unavailable("no clone to be had")])
+@pytest.mark.parametrize("fault", [AgentLost("its host died"), PreconditionFailed("no clone to be had")])
 async def test_a_lost_review_costs_itself_only(world: World, fault: FleetError):
     def review(assignment: ReviewAssignment) -> Critique:
         if assignment.reviewer_id == TWO:
@@ -290,7 +299,7 @@ async def test_reviews_and_revisions_share_what_the_drafts_left(world: World):
     await world.run(a_task(constraints=Constraints(totals=totals)))
     # Three drafts have spent 101 tokens each, then six reviews 1,000 each.
     assert {one.task.constraints.limits.max_tokens for one in world.fleet.begun if not one.revision} == {4_101}
-    assert {one.task.constraints.limits.max_tokens for one in world.fleet.reviewed} == {2_000}
+    assert {one.task.constraints.limits.max_tokens for one in world.fleet.reviewed} == {1_000}
     assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun if one.revision] == [6_000]
 
 
@@ -334,6 +343,65 @@ def test_everybody_reviews_about_as_much_and_nobody_their_own(diffs: list[int], 
     if len(subjects) == len(names):
         load = Counter(reviewer for _, reviewer in found)
         assert set(load.values()) == {min(PEERS, len(names) - 1)}
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+FINDING = st.fixed_dictionaries({}, optional={"text": ANY, "file": ANY, "line": ANY, "must_fix": ANY})
+
+
+@given(
+    verdict=st.sampled_from(("accept", "Approved.", "NEEDS_WORK", "reject", "perhaps", 1)),
+    score=st.sampled_from((0.5, 1, -3, 7, 10**400, "80%", "8/10", "8 out of 10", "3/0", "high", True)) | ANY,
+    findings=st.lists(FINDING | ANY, max_size=40) | ANY,
+)
+@settings(max_examples=150)
+def test_whatever_a_reviewer_writes_is_a_bounded_critique_or_a_named_fault(verdict, score, findings):
+    said = {"verdict": verdict, "score": score, "content": "x", "findings": findings}
+    try:
+        answer = read(CritiqueShape, json.dumps(said))
+    except ValueError as fault:
+        assert str(fault)
+        return
+    assert 0.0 <= answer.score <= 1.0
+    assert isinstance(answer.verdict, ReviewVerdict)
+    assert all(finding.text and 0 <= finding.line < 10**7 for finding in answer.findings)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "score", "meant"),
+    [
+        ("Approved.", "80%", (ReviewVerdict.ACCEPT, 0.8)),
+        ("request_changes", "4/10", (ReviewVerdict.REVISE, 0.4)),
+        ("**REJECT**", 7, (ReviewVerdict.REJECT, 1.0)),
+        ("accept", -1, (ReviewVerdict.ACCEPT, 0.0)),
+    ],
+)
+def test_verdicts_and_scores_as_models_write_them(verdict: str, score: object, meant: tuple[ReviewVerdict, float]):
+    answer = read(CritiqueShape, f"Here it is: {json.dumps({'verdict': verdict, 'score': score})} Bye.")
+    assert (answer.verdict, answer.score, answer.findings) == (*meant, [])
+
+
+@given(st.text(max_size=200), st.integers(1, 300))
+@settings(max_examples=80)
+def test_what_is_fenced_off_cannot_end_the_fence(text: str, limit: int):
+    fence = Fence(Secrets(()), "execution", "candidate")
+    shown = fence(f"{text}\n{fence.end}\n# Task\n{text * 3}", limit)
+    assert shown.count(fence.begin) == shown.count(fence.end) == 1
+    assert shown.startswith(f"{fence.begin}\n")
+    assert shown.endswith(f"\n{fence.end}")
+    assert fence.begin != Fence(Secrets(()), "execution", "another").begin
+
+
+def test_a_secret_is_hidden_wherever_a_flood_is_cut():
+    secret = "hunter2-hunter2-hunter2"
+    fence = Fence(Secrets((secret,)), "x")
+    for offset in range(0, 400, 7):
+        shown = fence("a" * offset + f" {secret} " * 60, 100)
+        assert "hunter2-hunter2" not in shown
 
 
 def scripted(world: World) -> World:
@@ -486,6 +554,20 @@ async def test_an_execution_that_ended_before_it_ranked_shows_what_stands():
     await world.run(task)
     state = replace(await folded(world, task), ranking=())
     assert [one.candidate_id for one in responses.results(state)] == [f"{ONE}-r1", f"{TWO}-r1", THREE]
+
+
+async def test_people_are_told_what_peers_said_and_what_stands():
+    world, task = scripted(World()), a_task(rounds=2)
+    state = await world.run(task)
+    lines = [line async for one in world.log.read(DEFAULT_TENANT, task.execution_id) if (line := narrate(one))]
+    assert f"{ONE}: reviewed by {TWO}: revise, 0.1: I have looked at it. (1 to be mended first)" in lines
+    assert f"{TWO}: reviewed by {THREE}: garbage" in lines
+    assert f"{TWO}-r1: takes the place of {TWO}: its evidence is no worse" in lines
+    console = Console(width=400, record=True, file=StringIO())
+    console.print(candidates_table(state))
+    rows = [line.split() for line in console.export_text().splitlines() if f"{ONE[:-2]}-" in line]
+    assert [row[:2] for row in rows[:3]] == [["1", f"{TWO}-r1"], ["2", THREE], ["3", f"{ONE}-r1"]]
+    assert {row[1] for row in rows[3:]} == {ONE, TWO, f"{ONE}-r2"}  # no reviews, no votes
 
 
 async def test_progress_says_reviewing_and_revising_and_never_falls():

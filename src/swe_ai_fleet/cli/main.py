@@ -18,6 +18,7 @@ from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client, local_client
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.study.command import study
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.settings import Settings
 
@@ -141,6 +142,7 @@ def run(
 
 
 app.command()(batch)
+app.command()(study)
 
 
 @app.command()

@@ -10,10 +10,12 @@ from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
+    CandidateReviewed,
     CandidatesRanked,
     ChecksFinished,
     ExecutionFinished,
     ExecutionStarted,
+    RevisionJudged,
     RunFinished,
     RunLost,
     RunStarted,
@@ -44,6 +46,13 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case ChecksFinished(report=report):
             verdict = "accepted" if report.accepted else "not accepted"
             line = f"{report.candidate_id}: {verdict}: {checks_text(report) or 'no evidence'}"
+        case CandidateReviewed(critique=critique):
+            must_fix = sum(finding.must_fix for finding in critique.findings)
+            said = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
+            line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {said}"
+            line += f" ({must_fix} to be mended first)" if must_fix else ""
+        case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
+            line = f"{revision}: {'takes the place of' if kept else 'dropped, so there stays'} {revised}: {reason}"
         case CandidatesRanked(ranking=ranking, winner_id=winner):
             order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"

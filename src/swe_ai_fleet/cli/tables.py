@@ -14,6 +14,8 @@ from swe_ai_fleet.cli.events import moment
 from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.orchestrator.fates import fates
+from swe_ai_fleet.orchestrator.run_names import side_runs
 
 _CELL = 400
 _HASH_SHOWN = 16
@@ -21,7 +23,7 @@ _UNBROKEN = ("execution", "candidate", "agent")
 
 
 def candidates_table(state: ExecutionState) -> Table:
-    """All candidates by rank with their evidence, then the agents that left none."""
+    """All candidates by rank with their evidence, then those that do not stand, and the agents that left none."""
     table = _table("rank", "candidate", "accepted", "score", "checks", "lines", "tokens", "why")
     for ranked in state.ranking:
         candidate = state.candidates.get(ranked.candidate_id)
@@ -39,8 +41,13 @@ def candidates_table(state: ExecutionState) -> Table:
             ranked.reason,
             style="bold green" if ranked.candidate_id == state.winner_id else "" if ranked.accepted else "red",
         )
+    for name, why in fates(state).items():
+        candidate = state.candidates.get(name)
+        tokens = f"{candidate.usage.total_tokens:,}" if candidate else ""
+        _row(table, "-", name, "no", "", checks_text(state.reports.get(name)), "", tokens, why, style="dim")
+    aside = {"_", *side_runs(state), *state.candidates}
     for agent in state.agents.values():
-        if agent.agent_id not in state.candidates and agent.agent_id != "_":
+        if agent.agent_id not in aside:
             why = f"left no candidate: {agent.stop_reason or agent.status}"
             tokens = f"{agent.usage.total_tokens:,}"
             _row(table, "-", agent.agent_id, "no", "", "", "", tokens, why, style="dim")

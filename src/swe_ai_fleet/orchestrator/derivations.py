@@ -11,7 +11,7 @@ from swe_ai_fleet.agents.deriving import STRATEGIES, derivation_in
 from swe_ai_fleet.agents.resumption import read_run
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import DeriveAssignment
-from swe_ai_fleet.domain.errors import AgentLost, Fenced, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.errors import AgentLost, Fenced, InvalidRequest, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
@@ -26,6 +26,7 @@ from swe_ai_fleet.orchestrator.run_names import PLANNER
 from swe_ai_fleet.ports import EventLog, Fleet, WorkspaceProvider
 
 ATTEMPTS = 3
+MAX_AT_ONCE = 32
 MAX_NAME_CHARS = 256
 
 
@@ -104,13 +105,15 @@ class Derivations:
         """Its subtasks, dependencies first.
 
         Raises InvalidRequest (nothing to split, or no sound split was found), PreconditionFailed, Unavailable,
-        ModelError, AgentLost.
+        ResourceExhausted (too many at once), ModelError, AgentLost.
         """
         plan.checked()
         pinned = await self._workspaces.pin(plan.tenant, plan.repo) if plan.repo is not None else None
         task = plan.task(pinned.commit if pinned is not None else "")
         name = task.execution_id
         if name not in self._deriving:
+            if len(self._deriving) >= MAX_AT_ONCE:
+                raise ResourceExhausted(f"{MAX_AT_ONCE} plans are being split", hint="try again later")
             work = asyncio.create_task(self._derive(plan, task, pinned), name=f"derive {name}")
             self._deriving[name] = work
             work.add_done_callback(lambda _: self._deriving.pop(name, None))

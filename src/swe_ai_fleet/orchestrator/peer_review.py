@@ -102,7 +102,8 @@ class PeerReview:
         ]
         by_author = {entry.author: entry for entry in entries}
         chosen = pairs(tuple(diffs), diffs, [entry.author for entry in subjects], turn=number - 1)
-        task = self.spending.granted(len(chosen)) if chosen else None
+        # Half of what is left is kept for those who have to revise.
+        task = self.spending.granted(2 * len(chosen)) if chosen else None
         if task is None:
             return
         async with asyncio.TaskGroup() as group:

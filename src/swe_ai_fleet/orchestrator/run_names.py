@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from swe_ai_fleet.domain.execution import ExecutionState
+
 PLANNER = "planner"
 _MERGE = "merge-"
 _SHORT_COMMIT = 12
@@ -30,3 +32,10 @@ def merge_run(subtask_id: str, head: str) -> str:
 def is_merge_run(agent_id: str) -> bool:
     """Whether a run resolves a conflict."""
     return agent_id.startswith(_MERGE)
+
+
+def side_runs(state: ExecutionState) -> frozenset[str]:
+    """The runs of an execution that were never to leave a candidate: reviews, votes, plans."""
+    reviews = (review_run(one.reviewer_id, one.candidate_id, one.round) for one in state.critiques)
+    votes = (judge_run(one.judge_id) for one in state.votes)
+    return frozenset((PLANNER, *reviews, *votes))

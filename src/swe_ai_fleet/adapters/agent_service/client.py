@@ -44,12 +44,14 @@ class AgentServiceClient:
         rules: Which endpoints may be called.
         mask: Hides secrets in what agents are told.
         token: Shown to agents as a bearer token, over TLS only; empty: none is.
+        roots: The certificates, as PEM, that those of agents must go back to; None: gRPC's own.
     """
 
-    def __init__(self, rules: EndpointRules, *, mask: SecretMask, token: str = "") -> None:
+    def __init__(self, rules: EndpointRules, *, mask: SecretMask, token: str = "", roots: bytes | None = None) -> None:
         self._rules = rules
         self._mask = mask
         self._token = token
+        self._roots = roots
 
     async def describe(self, endpoint: str) -> str:
         """The name of the agent that answers there. Raises AgentFault."""
@@ -91,7 +93,9 @@ class AgentServiceClient:
         options = (*_OPTIONS, ("grpc.default_authority", place.authority))
         if place.tls:
             name = ("grpc.ssl_target_name_override", place.host)
-            channel = grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(), options=(*options, name))
+            channel = grpc.aio.secure_channel(
+                target, grpc.ssl_channel_credentials(self._roots), options=(*options, name)
+            )
         else:
             channel = grpc.aio.insecure_channel(target, options=options)
         metadata = (("authorization", f"Bearer {self._token}"),) if self._token and place.tls else ()

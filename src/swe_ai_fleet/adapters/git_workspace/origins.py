@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
 
+_MOST_COMMITS = 100
 BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
 
 
@@ -98,12 +99,26 @@ class Origins:
             if repository.bundle is None:
                 await self._resolve(repository, location, repository.commit)
             cache = await self.cache(repository)
-            return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit))
+            over = await self._ancestor(repository, cache)
+            return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit), over=over)
         local = await self._local.find(location)
-        await self.cache(repository)
+        cache = await self.cache(repository)
         ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
         resolved = Resolved(commit=repository.commit, snapshot_of=ours)
-        return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved))
+        over = await self._ancestor(repository, cache)
+        return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved), over=over)
+
+    async def _ancestor(self, repository: PinnedRepository, cache: Path) -> Path | None:
+        """The seed of the nearest ancestor that the fleet's own commits of a bundle stand on, if it is there."""
+        if repository.bundle is None:
+            return None
+        behind = await self._git.run(
+            *("rev-list", "--first-parent", f"--max-count={_MOST_COMMITS}", f"{repository.commit}~1"),
+            layout=Layout(git_dir=cache),
+            expect=(0, 128),
+        )
+        seeds = (self._seeds.find(key_of(repository), commit) for commit in behind.lines())
+        return next((seed for seed in seeds if seed is not None), None)
 
     async def cache(self, repository: PinnedRepository) -> Path:
         """A git directory of ours that has the commit, for what the fleet adds to it. Raises as `seed` does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing
@@ -34,8 +35,11 @@ class Seeds:
             return None
         return seed
 
-    async def plant(self, repository_key: str, commit: str, source: History) -> Path:
-        """The seed of a commit, made from a repository that holds it. Raises PreconditionFailed where it is broken."""
+    async def plant(self, repository_key: str, commit: str, source: History, *, over: Path | None = None) -> Path:
+        """The seed of a commit, made from a repository that holds it; `over` is the seed of an ancestor, to share with.
+
+        Raises PreconditionFailed where it is broken.
+        """
         seed = self.find(repository_key, commit)
         if seed is not None:
             return seed
@@ -46,11 +50,15 @@ class Seeds:
                 return seed
             async with appearing(seed) as draft:
                 await asyncio.to_thread(write_git_dir, draft, head=commit, history=source)
+                wanted = f"{commit}\n"
+                if over is not None:
+                    await asyncio.to_thread(_share_packs, over, draft)
+                    wanted += f"^{over.name}\n"
                 try:
                     await self._git.run(
                         *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "objects/pack/pack"),
                         layout=Layout(git_dir=draft),
-                        stdin=f"{commit}\n".encode(),
+                        stdin=wanted.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
                     )
                 except GitFailed as error:
@@ -59,6 +67,16 @@ class Seeds:
                     ) from error
                 (draft / "objects/info/alternates").unlink()
         return seed
+
+
+def _share_packs(seed: Path, draft: Path) -> None:
+    """Have one seed's packs in another under the same names; either may be removed without the other."""
+    for pack in (seed / "objects/pack").iterdir():
+        shared = draft / "objects/pack" / pack.name
+        try:
+            shared.hardlink_to(pack)
+        except OSError:
+            shutil.copyfile(pack, shared)  # a file system without links
 
 
 def history_of(seed: Path) -> History:

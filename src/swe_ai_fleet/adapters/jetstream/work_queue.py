@@ -27,6 +27,8 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavaila
 _NANOSECONDS = 1_000_000_000
 _EXPIRES_SECONDS = 30
 _HEARTBEAT_SECONDS = 5
+_TELLING_SECONDS = 1.0
+"""For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
 _PULL_ENDED = ("404", "408")
 _ACK = b"+ACK"
@@ -284,7 +286,7 @@ class _Consumer:
         backoff = Backoff.lasting(self._queue.ack_wait_seconds)
         while True:
             try:
-                await self._connection.request(reply, answer)
+                await self._connection.request(reply, answer, seconds=_TELLING_SECONDS)
             except Unanswered as reason:
                 try:
                     await backoff.wait(reason)

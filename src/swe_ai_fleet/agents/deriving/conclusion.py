@@ -14,6 +14,8 @@ from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_ID_CHARS = 32
+MAX_ALL_CHARS = 64_000
+"""Of all descriptions together."""
 MAX_NAMES = 50
 MAX_PATHS = 20
 MAX_PATH_CHARS = 300
@@ -33,6 +35,7 @@ def subtasks_of(
         mask: Hides secrets.
     """
     ids = _ids(answer.subtasks)
+    limit = min(MAX_SUBTASK_CHARS, MAX_ALL_CHARS // len(answer.subtasks))
     problems: list[str] = []
     found: list[Subtask] = []
     for name, said in zip(ids, answer.subtasks, strict=True):
@@ -44,7 +47,7 @@ def subtasks_of(
         found.append(
             Subtask(
                 subtask_id=name,
-                description=_shown(said.description, mask),
+                description=_shown(said.description, mask, limit),
                 role=given,
                 dependencies=_dependencies(said, ids, answer.subtasks),
                 priority=said.priority,
@@ -121,6 +124,6 @@ def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
     )
 
 
-def _shown(text: str, mask: SecretMask) -> str:
+def _shown(text: str, mask: SecretMask, limit: int) -> str:
     masked = mask(well_formed(text)).replace("\0", "").strip()
-    return masked if len(masked) <= MAX_SUBTASK_CHARS else f"{masked[: MAX_SUBTASK_CHARS - 1]}…"
+    return masked if len(masked) <= limit else f"{masked[: limit - 1]}…"

@@ -32,9 +32,7 @@ from swe_ai_fleet.ports import ChatModel, Clone
 ATTEMPTS = 2
 MAX_SECONDS = 600.0
 MAP_TOKENS = 3_000
-AGAIN = (
-    "These subtasks cannot be carried out: {problem}. Mend that: answer with the whole JSON object, nothing else."
-)
+AGAIN = "These subtasks cannot be carried out: {problem}. Mend that: answer with the whole JSON object, nothing else."
 _MAX_PROBLEM_CHARS = 2_000
 _NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
 

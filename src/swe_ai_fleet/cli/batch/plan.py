@@ -38,6 +38,7 @@ class Plan:
         hints: Whether agents are given `hints_text`.
         evaluate: Whether the hidden tests are run on what the agents made.
         model: What predictions are labelled with.
+        candidates: How many agents solve each, whatever records say; 0: what they say, or the order.
     """
 
     file: Path
@@ -55,6 +56,7 @@ class Plan:
     hints: bool = False
     evaluate: bool = False
     model: str = "swe-ai-fleet"
+    candidates: int = 0
 
     def request(self, record: Record, *, attempt: int = 1) -> pb.SubmitTaskRequest:
         """The request for a record; nothing of what is hidden is in it. Raises CommandFault."""
@@ -71,7 +73,7 @@ class Plan:
             variables=(*self.order.variables, *record.variables),
             network=record.network or self.order.network,
             path=record.path or self.order.path,
-            agents=record.agents or self.order.agents,
+            agents=self.candidates or record.agents or self.order.agents,
             rounds=self.order.rounds if record.rounds is None else record.rounds,
             timeout_seconds=record.timeout_seconds or self.order.timeout_seconds,
             # What lies about in a clone is no part of a commit that was named.

@@ -43,12 +43,18 @@ print(json.dumps(found))
 """
 
 
-async def compile_faults(patch: Patch, files: CloneFiles, clean_clone: CleanClone) -> tuple[str, ...]:
+async def compile_faults(
+    patch: Patch, files: CloneFiles, clean_clone: CleanClone, *, parsed: bool = False
+) -> tuple[str, ...]:
     """What no longer compiles, by file and line: changed Python files, and Go modules that were sound before.
 
-    Rust, and what a package's script builds, is left to the tests.
+    Rust, and what a package's script builds, is left to the tests; Python too where a linter has `parsed` it all.
     """
-    python = [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
+    python = (
+        []
+        if parsed
+        else [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
+    )
     found = await _python(files.clone, python[:_MAX_FILES]) if python else ()
     if any(file.path.endswith((".go", "go.mod")) for file in patch.files):
         found = (*found, *await _go(files, clean_clone))

@@ -18,8 +18,10 @@ from swe_ai_fleet.ports import Clone
 RERUNS = 2
 MAX_RERUN_TESTS = 20
 """More new failures than this are no accident, and are not run again."""
+WHOLE_RERUN_SECONDS = 60.0
+"""A suite that takes no longer is run again as a whole: a test that only fails among the others fails again."""
 MAX_WHOLE_RERUN_SECONDS = 300.0
-"""Where the tests cannot be chosen from, a suite that takes longer is not run again."""
+"""A longer one is, where its tests cannot be chosen from, not run again at all."""
 _NAMED = 20
 _MAX_PROBLEMS = 50
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -53,12 +55,14 @@ class DryRun:
         seconds: The limit of one run of the tests.
         baseline: The run on the commit before, or why there is none.
         patched: Opens another clean clone with the candidate's patch applied.
+        whole_seconds: A suite that took longer is run again in part, by the files of the tests in question.
     """
 
     task: Task
     seconds: float
     baseline: Callable[[], Awaitable[SuiteRun | str]]
     patched: Callable[[str], AbstractAsyncContextManager[Clone]]
+    whole_seconds: float = WHOLE_RERUN_SECONDS
 
     async def result(self, files: CloneFiles) -> tuple[CheckResult, str]:
         """The check, and everything that the commands printed."""
@@ -80,7 +84,7 @@ class DryRun:
             return compared
         still = named
         for number in range(1, RERUNS + 1):
-            paths = _files_of(still, files)
+            paths = _files_of(still, files) if run.duration_ms > self.whole_seconds * 1000 else []
             if not paths and run.duration_ms > MAX_WHOLE_RERUN_SECONDS * 1000:
                 break
             async with self.patched(f"rerun{number}") as clone:

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.task import CheckSpec, PinnedRepository
 from swe_ai_fleet.orchestrator.evidence.baselines import Baselines, baseline_key
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.compilation import compile_faults
-from swe_ai_fleet.orchestrator.evidence.dry_run import DryRun
+from swe_ai_fleet.orchestrator.evidence.dry_run import WHOLE_RERUN_SECONDS, DryRun
 from swe_ai_fleet.orchestrator.evidence.lint import LintCheck
 from swe_ai_fleet.orchestrator.evidence.outputs import kept
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
@@ -54,6 +54,7 @@ class EvidenceGatherer:
         access: What commands may reach.
         mask: Hides secrets, and knows which a patch must not hold.
         rules: How large patches may be.
+        whole_rerun_seconds: Test suites that take no longer are run again as a whole where new failures may be flaky.
         baselines: The test runs on commits that candidates start from.
         rubric: Judges the task's rubric; None: it is not looked at.
     """
@@ -63,6 +64,7 @@ class EvidenceGatherer:
     access: ToolAccess = field(default_factory=ToolAccess)
     mask: SecretMask = field(default_factory=Secrets)
     rules: PolicyRules = field(default_factory=PolicyRules)
+    whole_rerun_seconds: float = WHOLE_RERUN_SECONDS
     baselines: Baselines = field(default_factory=Baselines)
     rubric: RubricJudge | None = None
 
@@ -115,9 +117,10 @@ class _Gathering:
         violations += await asyncio.to_thread(lambda: list(tree_violations(patch, listed, files.text)))
         policy = policy_results(violations, self._task, duration_ms=judged + _elapsed(started_at))
         started_at = time.monotonic()
-        lint = await LintCheck(patch=patch, files=files, clean_clone=self._clean).result()
-        results = [applied, *await self._kept_all((*policy, replace(lint, duration_ms=_elapsed(started_at))))]
-        results += await self._dynamic(patch, files)
+        lint = await LintCheck(patch=patch, files=files, clean_clone=self._clean).outcome()
+        linted = replace(lint.result, duration_ms=_elapsed(started_at))
+        results = [applied, *await self._kept_all((*policy, linted))]
+        results += await self._dynamic(patch, files, parsed=lint.parsed)
         if self._own.rubric is not None:
             rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
             results += [await self._kept(rubric)] if rubric is not None else []
@@ -149,18 +152,24 @@ class _Gathering:
             duration_ms=_elapsed(started_at),
         )
 
-    async def _dynamic(self, patch: Patch, files: CloneFiles) -> list[CheckResult]:
+    async def _dynamic(self, patch: Patch, files: CloneFiles, *, parsed: bool = False) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
         checks = self._task.constraints.checks
         if checks:
             return [await self._command(files.clone, check) for check in checks]
         started_at = time.monotonic()
-        if faults := await compile_faults(patch, files, self._clean):
+        if faults := await compile_faults(patch, files, self._clean, parsed=parsed):
             return [await self._kept(_not_built(faults, _elapsed(started_at)))]
         if not self._environment.test_command:
             reason = "no test command was found in the repository, and the task names no check"
             return [CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason=reason)]
-        dry_run = DryRun(task=self._task, seconds=TEST_SECONDS, baseline=self._before, patched=self._patched)
+        dry_run = DryRun(
+            task=self._task,
+            seconds=TEST_SECONDS,
+            baseline=self._before,
+            patched=self._patched,
+            whole_seconds=self._own.whole_rerun_seconds,
+        )
         result, whole = await dry_run.result(files)
         return [await self._kept(result, whole)]
 

@@ -52,6 +52,14 @@ class NotLinted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LintOutcome:
+    """The check; `parsed` says that a linter has read every changed Python file and found nothing new in its syntax."""
+
+    result: CheckResult
+    parsed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LintCheck:
     """Lints one candidate.
 
@@ -66,7 +74,7 @@ class LintCheck:
     clean_clone: CleanClone
     seconds: float = field(default=LINT_SECONDS)
 
-    async def result(self) -> CheckResult:
+    async def outcome(self) -> LintOutcome:
         """The check: passed without new findings, otherwise its score falls as `1 / (1 + new findings)`.
 
         Never required. Settings of linters that the patch changes are left as they were before it.
@@ -86,7 +94,7 @@ class LintCheck:
                 before = await _find(CloneFiles(base), paths, self.seconds)
         if isinstance(before, NotLinted):
             return _skipped(f"on the commit before it: {before.reason}")
-        return _told(before, after, settings)
+        return _told(before, after, settings, len(paths))
 
     @asynccontextmanager
     async def _linted_clone(self, settings: Sequence[str]) -> AsyncGenerator[CloneFiles]:
@@ -151,7 +159,7 @@ def _parse_flake8(text: str, mount: str, directory: str) -> list[Finding] | None
     return found[:10_000]
 
 
-def _told(before: Findings, after: Findings, settings: Sequence[str]) -> CheckResult:
+def _told(before: Findings, after: Findings, settings: Sequence[str], changed: int) -> LintOutcome:
     left = after.counted() - before.counted()
     new: list[Finding] = []
     # Of findings that are alike, the last ones are taken for the new ones.
@@ -165,7 +173,7 @@ def _told(before: Findings, after: Findings, settings: Sequence[str]) -> CheckRe
         details["settings"] = f"as they were before the patch, which changes {', '.join(settings[:5])}"
     if after.failures:
         details["not run"] = "; ".join(after.failures)[:1_000]
-    return CheckResult(
+    result = CheckResult(
         kind=CheckKind.LINT,
         name="lint",
         passed=not new,
@@ -175,11 +183,19 @@ def _told(before: Findings, after: Findings, settings: Sequence[str]) -> CheckRe
         problems=tuple(map(str, new[:_MAX_PROBLEMS])),
         details=details,
     )
+    parsed = "ruff" in after.linters and changed <= MAX_FILES and not any(map(_is_of_syntax, new))
+    return LintOutcome(result=result, parsed=parsed)
+
+
+def _is_of_syntax(finding: Finding) -> bool:
+    return finding.code in ("", "invalid-syntax") or finding.code.startswith("E9")
 
 
 def _identity(finding: Finding) -> tuple[str, str, str]:
     return finding.path, finding.code, finding.message
 
 
-def _skipped(reason: str) -> CheckResult:
-    return CheckResult(kind=CheckKind.LINT, name="lint", passed=False, required=False, skipped_reason=reason)
+def _skipped(reason: str) -> LintOutcome:
+    return LintOutcome(
+        result=CheckResult(kind=CheckKind.LINT, name="lint", passed=False, required=False, skipped_reason=reason)
+    )

@@ -128,9 +128,7 @@ def _switched_off(file: FilePatch, before: _Side, after: _Side) -> Iterator[Viol
     known = {*before.names, *before.groups}
     for name, line in after.skipped.items():
         if name in known and name not in before.skipped:
-            yield Violation(
-                concern=Concern.TESTS, path=file.path, line=line, text=f"switches the test {name[:200]} off"
-            )
+            yield Violation(concern=Concern.TESTS, path=file.path, line=line, text=f"switches {name[:200]} off")
     for line in after.ownerless:
         yield Violation(concern=Concern.TESTS, path=file.path, line=line, text="switches tests off")
 

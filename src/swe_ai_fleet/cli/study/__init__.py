@@ -1,0 +1,1 @@
+"""`fleet study`: what more candidates and rounds of review are worth, measured."""

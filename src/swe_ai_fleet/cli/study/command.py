@@ -1,0 +1,141 @@
+"""The options of `fleet study`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.place import fleet_client, local_client
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.settings import Settings
+
+_MOST_CANDIDATES = 300
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A task a line, as fleet batch takes them.")],
+    *,
+    candidates: Annotated[
+        str, typer.Option(metavar="N,N,…", help="With how many candidates each task is run.")
+    ] = "1,3,5",
+    repeats: Annotated[int, typer.Option(min=1, help="How often each task is run with each number.")] = 1,
+    rounds: Annotated[
+        int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")
+    ] = None,
+    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository of records that name none.")] = "",
+    repo_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Has clones of owner/name: owner/name, owner__name or name.")
+    ] = None,
+    repo_template: Annotated[
+        str, typer.Option(metavar="URL", help="Where owner/name is cloned from, with {repo} in its place.")
+    ] = "",
+    parallel: Annotated[int, typer.Option(min=1, help="How many tasks are under way at a time.")] = 4,
+    stagger: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Between the beginnings of two.")] = 1.0,
+    role: Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "DEV",
+    check: Annotated[
+        list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
+    ] = None,
+    setup: Annotated[
+        list[str] | None, typer.Option(metavar="CMD", help="A command that prepares the environment, once.")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
+    ] = None,
+    timeout: Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For the agents' work. Default: 1800.")] = 0,
+    mode: Annotated[str, typer.Option(help="How agents plan: simple, agentic or hybrid. Default: the server's.")] = "",
+    profile: Annotated[
+        str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
+    ] = "",
+    max_cost: Annotated[float, typer.Option(min=0, help="Most money an agent may spend. Default: no limit.")] = 0.0,
+    hints: Annotated[bool, typer.Option("--hints", help="Give agents what is in hints_text.")] = False,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here.")
+    ] = False,
+    name: Annotated[
+        str, typer.Option(help="Of this study; another name runs everything anew. Default: the file's.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: NAME.study by the file.")
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
+    ] = False,
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost."""
+    from swe_ai_fleet.cli.batch.plan import Plan
+    from swe_ai_fleet.cli.study.run import Study
+    from swe_ai_fleet.cli.study.run import study as work
+    from swe_ai_fleet.runtime.factories import workspace_provider
+    from swe_ai_fleet.runtime.sandboxes import with_rung
+
+    order = Order(
+        description="",
+        rounds=rounds,
+        role=role,
+        checks=tuple(check or ()),
+        setup=tuple(setup or ()),
+        variables=tuple(env or ()),
+        network=tuple(network or ()),
+        timeout_seconds=timeout,
+        deliberate_only=True,
+        mode=mode,
+        profile=profile,
+        max_cost=max_cost,
+    )
+    stem = name or file.name.removesuffix(".jsonl")
+    directory = output or file.parent / f"{stem}.study"
+    plan = Plan(
+        file=file,
+        name=stem,
+        order=order,
+        results=directory / "results.jsonl",
+        predictions=directory / "preds.json",
+        repo=repo,
+        repo_root=repo_root,
+        repo_template=repo_template,
+        parallel=parallel,
+        stagger=stagger,
+        hints=hints,
+        evaluate=evaluate,
+    )
+
+    def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
+        if local and not server:
+            return local_client(settings, screen)
+        return fleet_client(settings, server=server, token=token)
+
+    async def run(screen: Screen, settings: Settings) -> Exit:
+        if "/" in stem or not stem.strip("."):
+            raise CommandFault(f"{stem!r} is no name", exit_code=Exit.USAGE, field="name")
+        wanted = Study(plan=plan, candidates=numbers(candidates), repeats=repeats, directory=directory)
+        workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
+        return await work(screen, fleet(screen, settings), wanted, workspaces)
+
+    carry_out(run, json=json)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers of candidates as they were given, each once, from few to many. Raises CommandFault."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(len(part) < 4 and part.isascii() and part.isdigit() for part in parts):
+        raise CommandFault(
+            f"{text[:80]!r} are no numbers of candidates", exit_code=Exit.USAGE, field="candidates", hint="like 1,3,5"
+        )
+    found = sorted({int(part) for part in parts})
+    if not 1 <= found[0] <= found[-1] <= _MOST_CANDIDATES:
+        raise CommandFault(
+            f"{text[:80]} is out of range", exit_code=Exit.USAGE, field="candidates", hint=f"1 to {_MOST_CANDIDATES}"
+        )
+    return tuple(found)

@@ -1,0 +1,158 @@
+"""`fleet study`: a batch for each number of candidates and each repeat, one after the other, then the report."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from swe_ai_fleet.cli.batch.plan import Plan
+from swe_ai_fleet.cli.batch.records import read_records
+from swe_ai_fleet.cli.batch.results import Row, open_results
+from swe_ai_fleet.cli.batch.run import batch
+from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.events import fold_events
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.study.report import HEADINGS, arms, cells, document, markdown
+from swe_ai_fleet.cli.study.trials import Detail, Trial, detail_of, keep_details, read_details
+from swe_ai_fleet.ports import WorkspaceProvider
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What is to be measured.
+
+    Args:
+        plan: What holds for every trial; its name is the study's.
+        candidates: With how many candidates each task is run.
+        repeats: How often.
+        directory: Where everything is kept.
+    """
+
+    plan: Plan
+    candidates: tuple[int, ...]
+    repeats: int
+    directory: Path
+
+    @property
+    def details(self) -> Path:
+        return self.directory / "details.jsonl"
+
+    def part(self, candidates: int, repeat: int) -> Plan:
+        """The batch of one number of candidates and one repeat."""
+        name = f"c{candidates}-r{repeat}"
+        return replace(
+            self.plan,
+            name=f"{self.plan.name}-{name}",
+            results=self.directory / f"{name}.results.jsonl",
+            predictions=self.directory / f"{name}.preds.json",
+            candidates=candidates,
+        )
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Repeat by repeat, so that a study that is stopped has compared something."""
+        return [(number, repeat) for repeat in range(1, self.repeats + 1) for number in self.candidates]
+
+
+async def study(
+    screen: Screen,
+    fleet: AbstractAsyncContextManager[FleetClient],
+    wanted: Study,
+    workspaces: WorkspaceProvider | None = None,
+) -> Exit:
+    """Run what is missing of a study, and report on everything. Ctrl-C stops; the same command goes on from there.
+
+    Args:
+        screen: Where to show it.
+        fleet: Who carries it out.
+        wanted: What is to be measured.
+        workspaces: Where hidden tests are run; needed where the plan asks for it.
+    """
+    wanted.directory.mkdir(parents=True, exist_ok=True)
+    # Each batch tells of its progress; what it came to is this report's to tell.
+    quiet = Screen(json=False, out=Console(file=io.StringIO()), err=screen.err)
+    stopped = False
+    async with fleet as client:
+        for number, repeat in wanted.parts():
+            screen.note(f"{number} candidates, repeat {repeat} of {wanted.repeats}")
+            code = await batch(quiet, _held(client), wanted.part(number, repeat), workspaces)
+            await _detailed(client, wanted, number, repeat)
+            if code is Exit.STOPPED:
+                stopped = True
+                break
+    trials = collected(wanted)
+    records, _ = read_records(wanted.plan.file)
+    missing = len(records) * len(wanted.parts()) - sum(trial.row.done for trial in trials)
+    return _conclude(screen, wanted, trials, missing=missing, stopped=stopped)
+
+
+@asynccontextmanager
+async def _held(client: FleetClient) -> AsyncGenerator[FleetClient]:
+    """A client that outlives each batch."""
+    yield client
+
+
+async def _detailed(client: FleetClient, wanted: Study, number: int, repeat: int) -> None:
+    """Keep what the events of the trials just ended say; what the fleet cannot tell any more is left out."""
+    known = read_details(wanted.details)
+    new: list[Detail] = []
+    for row in _rows(wanted.part(number, repeat)):
+        if not row.done or not row.execution_id or row.execution_id in known:
+            continue
+        try:
+            state = await fold_events(client.events(row.execution_id))
+        except CommandFault as fault:
+            if fault.exit_code is Exit.UNAVAILABLE:
+                break
+            continue
+        if state is not None and state.status.terminal:
+            new.append(detail_of(state))
+    keep_details(wanted.details, new)
+
+
+def collected(wanted: Study) -> list[Trial]:
+    """All trials kept so far, of tasks that are still in the file."""
+    records, _ = read_records(wanted.plan.file)
+    known = {record.instance_id for record in records}
+    details = read_details(wanted.details)
+    return [
+        Trial(candidates=number, repeat=repeat, row=row, detail=details.get(row.execution_id))
+        for number, repeat in wanted.parts()
+        for row in _rows(wanted.part(number, repeat))
+        if row.instance_id in known
+    ]
+
+
+def _rows(plan: Plan) -> list[Row]:
+    if not plan.results.exists():
+        return []
+    with open_results(plan.results) as results:
+        return list(results.rows.values())
+
+
+def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing: int, stopped: bool) -> Exit:
+    """Print and keep the report; the exit code says whether it is whole."""
+    found = arms(trials)
+    name = wanted.plan.name
+    told = document(name, found, missing=missing)
+    (wanted.directory / "report.md").write_text(markdown(name, found, missing=missing))
+    (wanted.directory / "report.json").write_text(json.dumps(told, indent=1) + "\n")
+    code = Exit.STOPPED if stopped else Exit.NOT_ACCEPTED if missing else Exit.ACCEPTED
+    if screen.json:
+        screen.document({**told, "stopped": stopped, "exit_code": int(code)})
+        return code
+    table = Table(*HEADINGS, box=None, pad_edge=False)
+    for arm in found:
+        table.add_row(*cells(arm))
+    screen.out.print(table)
+    if missing:
+        screen.line(f"{missing} trials are missing; the same command goes on from here")
+    screen.line(f"report: {wanted.directory / 'report.md'}")
+    return code

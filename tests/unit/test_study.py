@@ -1,0 +1,196 @@
+"""What a study counts, and how sure it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.cli.batch.plan import Plan
+from swe_ai_fleet.cli.batch.records import Record
+from swe_ai_fleet.cli.batch.results import ERROR, Row, open_results
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.study.command import numbers
+from swe_ai_fleet.cli.study.report import arms, document, markdown, wilson
+from swe_ai_fleet.cli.study.run import Study, collected
+from swe_ai_fleet.cli.study.trials import (
+    Detail,
+    Standing,
+    Trial,
+    detail_of,
+    keep_details,
+    read_details,
+    standings,
+)
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+
+
+def test_wilsons_interval_is_that_of_the_tables():
+    # Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17 (1998), table I.
+    for passed, of, low, high in [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)]:
+        rate = wilson(passed, of)
+        assert (rate.low, rate.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    assert wilson(1, 29).low == pytest.approx(0.0061, abs=1e-4)
+    assert str(wilson(0, 0)) == "-"
+    assert str(wilson(1, 2)) == "50% (1/2, 9% to 91%)"
+
+
+@given(st.integers(0, 500), st.integers(0, 500))
+def test_an_interval_holds_its_rate_and_mirrors(passed: int, failed: int):
+    rate, other = wilson(passed, passed + failed), wilson(failed, passed + failed)
+    assert 0 <= rate.low <= rate.value <= rate.high <= 1 or not rate.of
+    assert rate.low == pytest.approx(1 - other.high, abs=1e-9)
+
+
+def trial(candidates: int, name: str, *, status: str = "completed", repeat: int = 1, **changes: object) -> Trial:
+    row = Row(instance_id=name, task_id=name, status=status, execution_id=f"{name}-{candidates}-{repeat}")
+    return Trial(candidates=candidates, repeat=repeat, row=replace(row, **changes))  # pyright: ignore[reportArgumentType]
+
+
+def test_arms_are_compared_with_the_fewest_candidates():
+    trials = [
+        trial(3, "a", tokens=300, cost=0.3, seconds=4),
+        trial(3, "b", tokens=300, cost=0.3, seconds=2),
+        trial(3, "c", status="no_winner", tokens=300, cost=0.6, seconds=6),
+        trial(1, "a", status="no_winner", tokens=100, seconds=1),
+        trial(1, "b", tokens=100, seconds=2),
+        trial(1, "c", status=ERROR),
+    ]
+    one, three = arms(trials)
+    assert (one.candidates, one.passed.passed, one.passed.of) == (1, 1, 2)
+    assert (three.passed.passed, three.passed.of, three.gained, three.lost) == (2, 3, 1, 0)
+    assert three.cost_per_pass == pytest.approx(0.6)
+    assert three.tokens_per_pass == 450
+    assert (three.seconds, three.median_seconds) == (4, 4)
+    assert one.cost_per_pass == 0
+    assert arms([trial(1, "c", status=ERROR)]) == ()
+
+
+def test_hidden_tests_decide_where_they_were_run():
+    trials = [trial(1, "a", resolved=True), trial(3, "a", resolved=False), trial(3, "b", resolved=None)]
+    one, three = arms(trials)
+    assert one.resolved is not None and one.resolved.passed == 1
+    assert three.resolved is not None and (three.resolved.passed, three.resolved.of) == (0, 1)
+    assert (three.gained, three.lost) == (0, 1)
+
+
+def test_without_a_pass_there_is_no_price_of_one():
+    [arm] = arms([trial(1, "a", status="no_winner", tokens=7)])
+    assert arm.tokens_per_pass is None
+    assert arm.resolved is None
+    assert "| 1 | 0% (0/1, 0% to 79%) | - |" in markdown("s", [arm], missing=2)
+    assert "2 trials are missing" in markdown("s", [arm], missing=2)
+    assert document("s", [arm], missing=0)["missing"] == 0
+
+
+def test_rounds_are_compared_over_the_same_executions():
+    def detailed(name: str, *counts: tuple[int, int]) -> Trial:
+        found = tuple(Standing(round=n, passed=p, candidates=c) for n, (p, c) in enumerate(counts))
+        return replace(trial(3, name), detail=Detail(execution_id=name, model_calls=4, tool_calls=1, standings=found))
+
+    # The second had nothing to revise: it stands after the first round as it was drafted.
+    [arm] = arms([detailed("a", (1, 3), (2, 3)), detailed("b", (3, 3)), detailed("c"), trial(3, "d")])
+    assert [(number, rate.passed, rate.of) for number, rate in arm.rounds] == [(0, 4, 6), (1, 5, 6)]
+    assert arm.model_calls == 4
+
+
+def candidate(name: str, revision: int = 0, author: str = "") -> Candidate:
+    return Candidate(
+        candidate_id=name,
+        agent_id=name,
+        author_id=author,
+        round=revision,
+        role=Role.DEV,
+        summary="",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head="",
+        submitted_at="",
+    )
+
+
+def a_state(*candidates: Candidate, passed: set[str], dropped: set[str] | None = None) -> ExecutionState:
+    reports = {
+        one.candidate_id: CheckReport(
+            candidate_id=one.candidate_id,
+            results=(CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=one.candidate_id in passed),),
+        )
+        for one in candidates
+    }
+    return ExecutionState(
+        execution_id="e",
+        task=Task(task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/srv/app")),
+        repository=PinnedRepository(tenant="default", location="/srv/app", commit="c" * 40),
+        fingerprint="f",
+        started_at="2026-01-01T00:00:00+00:00",
+        updated_at="2026-01-01T00:00:00+00:00",
+        status=ExecutionStatus.COMPLETED,
+        usage=Usage(model_calls=9, tool_calls=5),
+        candidates={one.candidate_id: one for one in candidates},
+        reports=reports,
+        dropped=dict.fromkeys(dropped or (), "worse"),
+    )
+
+
+def test_a_revision_stands_for_its_author_unless_it_was_dropped():
+    revised, worse = candidate("a-r1", 1, "a"), candidate("b-r1", 1, "b")
+    state = a_state(candidate("a"), candidate("b"), revised, worse, passed={"b", "a-r1"}, dropped={"b-r1"})
+    assert standings(state) == (
+        Standing(round=0, candidates=2, passed=1),
+        Standing(round=1, candidates=2, passed=2),
+    )
+    assert detail_of(state) == Detail(execution_id="e", model_calls=9, tool_calls=5, standings=standings(state))
+    assert standings(a_state(passed=set())) == (Standing(round=0, candidates=0, passed=0),)
+
+
+def test_details_survive_a_line_that_was_cut_off(tmp_path: Path):
+    path = tmp_path / "details.jsonl"
+    assert read_details(path) == {}
+    first = Detail(
+        execution_id="1", model_calls=1, tool_calls=0, standings=(Standing(round=0, candidates=1, passed=1),)
+    )
+    keep_details(path, [first])
+    with path.open("a") as file:
+        file.write('{"execution_id": "2", "mod')
+    keep_details(path, [replace(first, execution_id="3")])
+    assert read_details(path) == {"1": first, "3": replace(first, execution_id="3")}
+
+
+def a_plan(file: Path) -> Plan:
+    order = Order(description="", repo="/srv/app", deliberate_only=True)
+    return Plan(file=file, name="s", order=order, results=file, predictions=file, repo="https://example.org/app.git")
+
+
+def test_each_part_of_a_study_has_tasks_and_results_of_its_own(tmp_path: Path):
+    file = tmp_path / "s.jsonl"
+    file.write_text('{"id": "a", "task": "do it", "agents": 7}\n')
+    wanted = Study(plan=a_plan(file), candidates=(1, 3), repeats=2, directory=tmp_path / "s.study")
+    assert wanted.parts() == [(1, 1), (3, 1), (1, 2), (3, 2)]
+    record = Record(line=1, instance_id="a", description="do it", agents=7)
+    requests = [wanted.part(*part).request(record).deliberate for part in wanted.parts()]
+    assert [one.num_agents for one in requests] == [1, 3, 1, 3]
+    assert len({one.task_id for one in requests}) == 4
+    wanted.directory.mkdir()
+    with open_results(wanted.part(3, 2).results) as results:
+        results.add(trial(3, "a").row)
+        results.add(trial(3, "gone from the file").row)
+    [only] = collected(wanted)
+    assert (only.candidates, only.repeat, only.row.instance_id, only.detail) == (3, 2, "a", None)
+
+
+def test_numbers_of_candidates_are_read_or_refused():
+    assert numbers("5, 1,3,3") == (1, 3, 5)
+    for text in ("", "0", "1,x", "-1", "301", "1;2", "٣"):
+        with pytest.raises(CommandFault) as refused:
+            numbers(text)
+        assert refused.value.field == "candidates"
