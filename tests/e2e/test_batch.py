@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from swe_ai_fleet.cli.batch.plan import Plan
@@ -54,6 +55,7 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.slow
 async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
     fleet: FleetUnderTest, model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:

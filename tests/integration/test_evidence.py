@@ -216,7 +216,7 @@ async def test_a_broken_test_counts_beside_one_that_was_broken(world: World) -> 
 async def test_a_test_that_fails_in_another_way_counts(world: World) -> None:
     """As one does that the task names: it is what the candidate works on."""
     otherwise = await world.check(
-        {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return str(a)")}
+        {"app.py": DIVIDES.replace("mul(a, b):\n    return a + b", "mul(a, b):\n    return a.b")}
     )
     assert named(otherwise, "tests").problems == (MUL,)
     asked = await world.check({"app.py": DIVIDES}, requirements=("tests/test_app.py passes",))

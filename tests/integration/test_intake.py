@@ -258,6 +258,28 @@ async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(place:
     assert diary.got == ["handed over"]
 
 
+async def test_the_work_of_a_replica_that_fell_silent_goes_to_another(place: Place) -> None:
+    began, deliveries = asyncio.Event(), []
+
+    async def hold(work: Work) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def take(work: Work) -> None:
+        deliveries.append(work.deliveries)
+
+    await place.put("taken over")
+    async with connected(place.address) as log:
+        silent = asyncio.create_task(log.consume(replace(place.queue, ack_wait_seconds=0.4), hold))
+        await began.wait()
+    # Its connection is gone, so it can neither say that it goes on nor give the message back.
+    async with place.replica(take, ack_wait_seconds=0.4):
+        await place.empty()
+    silent.cancel()
+    await asyncio.wait([silent])
+    assert deliveries == [2]
+
+
 async def test_a_dead_letter_that_does_not_fit_is_told_without_its_body(place: Place) -> None:
     async def refuse(work: Work) -> None:
         raise Hopeless("far too large, and said at length: " + "x" * 900)

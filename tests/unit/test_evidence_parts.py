@@ -49,6 +49,27 @@ def test_new_old_and_fixed_failures() -> None:
 
 
 @pytest.mark.parametrize(
+    ("then", "now", "same"),
+    [
+        ("AssertionError: assert 3 == 4", "AssertionError: assert 5 == 4", True),
+        ("AssertionError: {'a', 'b'} != {'c'}", "AssertionError: {'b', 'a'} != {'c'}", True),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmpab12_x/data.json'",
+            "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmpq9_zz/data.json'",
+            True,
+        ),
+        ("", "", True),
+        ("AttributeError: module 'utils' has no attribute 'hello'", "AssertionError: assert 'Hi' == 'Hello'", False),
+        ("AssertionError: no such user", "AssertionError: the list is empty", False),
+        ("AssertionError", "", False),
+    ],
+)
+def test_what_is_the_same_failure(then: str, now: str, same: bool) -> None:
+    compared = compare(run({"t": now}), run({"t": then}), task())
+    assert (compared.old, compared.open) == ((("t",), ()) if same else ((), ("t",)))
+
+
+@pytest.mark.parametrize(
     ("test", "text", "counts"),
     [
         ("tests/test_a.py::test_one[1]", "The tests in tests/test_a.py say what must hold.", True),

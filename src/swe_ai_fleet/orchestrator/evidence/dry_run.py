@@ -24,6 +24,8 @@ MAX_WHOLE_RERUN_SECONDS = 300.0
 """A longer one is, where its tests cannot be chosen from, not run again at all."""
 _NAMED = 20
 _MAX_PROBLEMS = 50
+_ALIKE_SHARE = 0.6
+_WORDS = re.compile(r"\w+")
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
@@ -153,8 +155,15 @@ def _python_files(test: str) -> list[str]:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Whether two messages say the same, but for numbers and addresses."""
-    return _CHANGING.sub("0", one) == _CHANGING.sub("0", other)
+    """Whether two messages say the same: the same kind of fault, and most words in common.
+
+    Numbers do not matter; names of temporary files and the order in sets may differ between any two runs.
+    """
+    first, second = (_WORDS.findall(_CHANGING.sub("0", message)) for message in (one, other))
+    if first[:1] != second[:1]:
+        return False
+    together = len({*first, *second})
+    return not together or len({*first} & {*second}) >= _ALIKE_SHARE * together
 
 
 def _unusable(before: SuiteRun) -> str:
