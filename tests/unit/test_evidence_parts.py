@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
+from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
+from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence.baselines import Baselines
@@ -30,7 +31,7 @@ def task(description: str = "Do it.", requirements: tuple[str, ...] = ()) -> Tas
 
 
 def run(failing: dict[str, str], *, passed: int = 1, unnamed: int = 0) -> SuiteRun:
-    summary = TestSummary(passed=passed, failed=len(failing) + unnamed, failing=tuple(failing))
+    summary = Summary(passed=passed, failed=len(failing) + unnamed, failing=tuple(failing))
     return SuiteRun(success=not summary.failed, summary=summary, failing=failing, exit_code=int(bool(summary.failed)))
 
 
