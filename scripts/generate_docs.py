@@ -71,8 +71,8 @@ def asyncapi() -> str:
         "channels": {
             "events": {
                 "address": "agent.events.{tenant}.{execution_id}.{agent_id}",
-                "description": "One event of an execution; the agent id `_` is the execution itself. An event over "
-                "256 KiB carries `body_ref`, a reference to an object, instead of `body`.",
+                "description": "One event of an execution; the agent id `_` is the execution itself, `~` what callers "
+                "tell it. An event over 256 KiB carries `body_ref`, a reference to an object, instead of `body`.",
                 "parameters": {"tenant": {}, "execution_id": {}, "agent_id": {}},
                 "messages": {"event": {"payload": {"$ref": "#/components/schemas/Event"}}},
             },
@@ -88,10 +88,38 @@ def asyncapi() -> str:
                 "parameters": {"task_id": {}, "agent_id": {}},
                 "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
             },
+            "tasks": {
+                "address": "agent.cmd.execute",
+                "description": "A task for whichever orchestrator has room: a SubmitTaskRequest in protobuf's JSON. "
+                "Also `agent.cmd.execute.{tenant}` and `agent.cmd.execute.{tenant}.{priority}`.",
+                "messages": {"task": {"payload": _proto_json("SubmitTaskRequest")}},
+            },
+            "plans": {
+                "address": "agent.plans",
+                "description": "Something that happened to a plan elsewhere: a ProcessPlanningEventRequest in "
+                "protobuf's JSON. Also `agent.plans.{tenant}`.",
+                "messages": {"plan": {"payload": _proto_json("ProcessPlanningEventRequest")}},
+            },
+            "deadLetters": {
+                "address": "agent.dlq.{consumer}",
+                "description": "A message that was given up, as it was.",
+                "parameters": {"consumer": {}},
+                "messages": {"deadLetter": {"headers": _dead_letter_headers(), "payload": {}}},
+            },
         },
         "components": {"schemas": dict(sorted(definitions.items()))},
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def _proto_json(message: str) -> dict[str, str]:
+    return {"type": "object", "description": f"fleet.orchestrator.v1.{message}, see proto/."}
+
+
+def _dead_letter_headers() -> dict[str, object]:
+    names = ("Fleet-Reason", "Fleet-Subject", "Fleet-Stream", "Fleet-Sequence", "Fleet-Deliveries")
+    properties = {name: {"type": "string"} for name in (*names, "Fleet-Omitted-Bytes")}
+    return {"type": "object", "properties": properties, "required": list(names)}
 
 
 GENERATED = {

@@ -60,7 +60,8 @@ async def scale_figures(
 
 async def _crowd(replica: Replica, repository: Path, model_pid: int, tasks: int, name: str) -> dict[str, float]:
     """All tasks handed in at once. Wall time is from the first run's start to the last reply, as the log has it."""
-    await _deliberate(replica, repository, "warm-up", agents=2)
+    # More agents than nodes, so that each node has a host when the crowd comes.
+    await _deliberate(replica, repository, "warm-up", agents=2 * NODES)
     warmed_at = time.time()
     async with measured(model_pid) as cost:
         async with asyncio.TaskGroup() as group:

@@ -93,6 +93,7 @@ async def _play(stage: Stage, phases: list[Phase], outcome: Outcome, *, width: i
                         found.faults[:0] = outcome.proof.faults
                         outcome.proof = found
                     await stage.stop_replicas()
+                    await _no_actors(outcome.proof, stage, phase)
                     await stage.stop_cluster()
         except TimeoutError:
             missing = [one for one in load.accepted.values() if one.execution_id not in load.told]
@@ -137,6 +138,16 @@ async def _nobody_at_work(proof: Proof, stage: Stage, phase: Phase) -> None:
         await asyncio.sleep(_LOOK_SECONDS)
     proof.expect(not clones, f"{phase.name}: workspaces are left: {clones}")
     proof.expect(not sessions, f"{phase.name}: sessions are left: {sessions}")
+
+
+async def _no_actors(proof: Proof, stage: Stage, phase: Phase) -> None:
+    """On a cluster that outlives its orchestrators: not one actor is left, of those that were killed either."""
+    until = time.monotonic() + CLEAN_SECONDS / 4
+    while (actors := alive([one for one in _below(stage) if title(one).startswith("ray::AgentHost")])) and (
+        time.monotonic() < until
+    ):
+        await asyncio.sleep(_LOOK_SECONDS)
+    proof.expect(not actors, f"{phase.name}: actors are left: {actors}")
 
 
 def _below(stage: Stage) -> list[psutil.Process]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -122,8 +122,3 @@ async def results(connection: Connection) -> list[dict[str, Any]]:
     """Every message that was published about results, of agents too."""
     stored = messages(connection, RESULTS, "agent.results.>", follow=False, patience=_PATIENCE)
     return [json.loads(message.data) async for message in stored if message is not None]
-
-
-def names(executions: Iterable[Seen]) -> str:
-    """Their tasks, for people."""
-    return ", ".join(sorted(one.task_id for one in executions))

@@ -22,6 +22,7 @@ from grpc_status import rpc_status
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.orchestrator.requests import deliberation_task, orchestration_task
 from services.orchestrator.server import SERVICE, serve_grpc
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
@@ -673,7 +674,14 @@ async def test_every_field_reaches_the_task(service: Service):
             total_max_tool_calls=100,
             total_max_cost=2.5,
         ),
-        options=pb.OrchestratorOptions(enable_peer_review=True, deliberation_rounds=4, num_agents=2),
+        options=pb.OrchestratorOptions(
+            enable_peer_review=True,
+            deliberation_rounds=4,
+            num_agents=2,
+            derive_subtasks=True,
+            enable_architect_selection=True,
+        ),
+        priority=7,
         environment=pb.EnvironmentSpec(
             setup_commands=["make deps"], variables={"A": "b"}, path_directories=["bin"], disable_detection=True
         ),
@@ -687,7 +695,8 @@ async def test_every_field_reaches_the_task(service: Service):
         story_id="story",
         plan_id="plan",
     )
-    await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request))
+    caller = (("fleet-caller", "ada"),)
+    await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), metadata=caller)
     task = service.log.events[0].body.task
     assert to_plain(task) == {
         "task_id": "task-1",
@@ -771,7 +780,25 @@ async def test_every_field_reaches_the_task(service: Service):
         "case_id": "case",
         "story_id": "story",
         "plan_id": "plan",
+        "priority": 7,
+        "caller": "",
+        "architect_top_k": 3,
+        "derive_subtasks": True,
+        "parent_execution_id": "",
     }
+
+
+async def test_an_architect_chooses_only_where_one_is_asked_for(service: Service):
+    asked = (
+        orchestration(options=pb.OrchestratorOptions(architect_top_k=2)),
+        orchestration(options=pb.OrchestratorOptions(enable_architect_selection=True, architect_top_k=2)),
+        deliberation(architect_top_k=4),
+    )
+    tasks = [orchestration_task(asked[0]), orchestration_task(asked[1]), deliberation_task(asked[2])]
+    assert [task.architect_top_k for task in tasks] == [0, 2, 4]
+    request = orchestration(options=pb.OrchestratorOptions(enable_architect_selection=True, architect_top_k=99))
+    refused = await refusal(service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request)))
+    assert field_named(refused[2]) == "orchestrate.options.architect_top_k"
 
 
 async def test_what_is_not_given_has_its_default(service: Service):
@@ -1067,3 +1094,12 @@ async def test_a_foreign_client_gets_along_with_reflection():
         status, _, err = await curl(service, f"{SERVICE}/GetStatus", "{}", *auth[2:])
         assert status != 0
         assert "unauthenticated" in err.lower()
+
+
+@pytest.mark.parametrize("names", [("a b",), ("x" * 65,), ("ada", "bob"), ("",)])
+async def test_a_caller_has_one_name(service: Service, names: tuple[str, ...]):
+    metadata = tuple(("fleet-caller", name) for name in names)
+    code, _, details = await refusal(service.stub.Deliberate(deliberation(), metadata=metadata))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert field_named(details) == "fleet-caller"
+    assert service.log.events == []

@@ -119,9 +119,8 @@ class World:
         end = loop.time() + TROUBLE_SECONDS
         while loop.time() < end:
             await asyncio.sleep(self.random.expovariate(1 / 6))
-            process = self.random.choice(self._up())
-            if process.link.awake.is_set():
-                self.begin(self.crash(process) if self.random.random() < 0.5 else self.sleep(process))
+            process = await self.anybody()
+            self.begin(self.crash(process) if self.random.random() < 0.5 else self.sleep(process))
 
     async def anybody(self) -> Process:
         while True:
