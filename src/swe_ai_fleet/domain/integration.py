@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.domain.task import PinnedRepository
 
-
 OURS = "integration"
 THEIRS = "subtask"
 """What conflict markers call the two sides."""

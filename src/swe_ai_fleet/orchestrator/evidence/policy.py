@@ -72,13 +72,13 @@ def tree_violations(patch: Patch, listed: Iterable[str], text_of: Callable[[str]
 
 
 def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: int = 0) -> tuple[CheckResult, ...]:
-    """Two checks: what rules a candidate out, and what is only warned of."""
+    """What rules a candidate out as one check, and what is only warned of, if anything is, as another."""
     allowed = allowed_concerns(task.constraints)
     counted = [weighed(violation, allowed) for violation in violations]
-    return (
-        _verdict("policy", [one for one in counted if one.required], required=True, duration_ms=duration_ms),
-        _verdict("policy warnings", [one for one in counted if not one.required], required=False),
-    )
+    required = [one for one in counted if one.required]
+    warned = [one for one in counted if not one.required]
+    verdict = _verdict("policy", required, required=True, duration_ms=duration_ms)
+    return (verdict, _verdict("policy warnings", warned, required=False)) if warned else (verdict,)
 
 
 def _of_file(file: FilePatch, task: Task) -> Iterator[Violation]:
