@@ -14,18 +14,18 @@ from tests.chaos.report import markdown, show, write
 from tests.chaos.run import Phase, run_chaos
 
 OWN = {
-    Victim.ORCHESTRATOR: 4,
-    Victim.BOTH: 1,
-    Victim.ACTOR: 4,
-    Victim.WORKER: 2,
-    Victim.NATS: 3,
+    Victim.ORCHESTRATOR: 6,
+    Victim.BOTH: 2,
+    Victim.ACTOR: 6,
+    Victim.WORKER: 3,
+    Victim.NATS: 4,
     Victim.MODEL: 1,
 }
 CLUSTER = {
-    Victim.ORCHESTRATOR: 3,
-    Victim.ACTOR: 3,
-    Victim.WORKER: 1,
-    Victim.NATS: 2,
+    Victim.ORCHESTRATOR: 4,
+    Victim.ACTOR: 4,
+    Victim.WORKER: 2,
+    Victim.NATS: 3,
     Victim.NODE: 1,
 }
 

@@ -17,6 +17,7 @@ from tests.chaos.watch import Seen, Watch
 
 LOOK_SECONDS = 0.1
 PATIENCE_SECONDS = 150.0
+_NOT_WORKERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 _FOUND_OUT_SECONDS = {Victim.ACTOR: 6.0, Victim.WORKER: 6.0, Victim.NODE: 40.0}
 """Within this Ray tells of what died: of a process at once, of a node once it missed a few health checks."""
 
@@ -62,6 +63,8 @@ class Killer:
             for strike in strikes:
                 await self.watch.until(lambda after=strike.after: ended() >= after and bool(self.watch.under_way))
                 await asyncio.sleep(strike.delay_seconds)
+                while not any(replica.ready for replica in self.stage.replicas):
+                    await asyncio.sleep(LOOK_SECONDS)  # there is nobody to hit
                 await self._strike(phase, strike)
             await asyncio.gather(*self._after)
         finally:
@@ -86,9 +89,9 @@ class Killer:
             case Victim.BOTH:
                 await self._orchestrators(blow, strike, [one for one in self.stage.replicas if one.running])
             case Victim.ACTOR:
-                self._worker(blow, strike, lambda name: name.startswith("ray::AgentHost"))
+                self._worker(blow, strike, "ray::AgentHost")
             case Victim.WORKER:
-                self._worker(blow, strike, lambda name: name.startswith("ray::") and name not in _NOT_WORKERS)
+                self._worker(blow, strike, "ray::")
             case Victim.NATS:
                 await self._nats(blow, strike)
             case Victim.MODEL:
@@ -107,9 +110,9 @@ class Killer:
         self._measure(blow, struck, hit, lambda one: one.claimed_at if one.claimed_at > struck else 0)
         self._later(strike.down_seconds, lambda: _start(victims))
 
-    def _worker(self, blow: Blow, strike: Strike, fits: Callable[[str], bool]) -> None:
+    def _worker(self, blow: Blow, strike: Strike, name: str) -> None:
         roots = [*self.stage.replicas, *self.stage.nodes]
-        found = [one for root in roots for one in root.descendants() if fits(title(one))]
+        found = [one for root in roots for one in root.descendants() if _is_worker(one, name)]
         if not found:
             blow.what = "none was running"
             return
@@ -203,7 +206,14 @@ class Killer:
         self._after.add(task)
 
 
-_NOT_WORKERS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+def _is_worker(process: psutil.Process, name: str) -> bool:
+    """Whether it is one of Ray's workers by that name: not an agent of Ray's own, not what a worker is starting."""
+    try:
+        below_raylet = title(psutil.Process(process.ppid())) == "raylet"
+    except psutil.NoSuchProcess:
+        return False
+    called = title(process)
+    return below_raylet and called.startswith(name) and called not in _NOT_WORKERS
 
 
 async def _start(replicas: list[Replica]) -> None:

@@ -781,7 +781,7 @@ async def test_every_field_reaches_the_task(service: Service):
         "story_id": "story",
         "plan_id": "plan",
         "priority": 7,
-        "caller": "",
+        "caller": "ada",
         "architect_top_k": 3,
         "derive_subtasks": True,
         "parent_execution_id": "",

@@ -19,8 +19,10 @@ from swe_ai_fleet.domain.event import (
     ExecutionStarted,
     ExecutionStatus,
     ResultPublished,
+    RunClaimed,
     RunFinished,
     RunLost,
+    ToolStarted,
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator import dispatcher
@@ -206,3 +208,47 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int, monkeypatch
             finished = {event.agent_id for event in told if isinstance(event.body, RunFinished)}
             lost = {event.body.lost_agent_id for event in told if isinstance(event.body, RunLost)}
             assert finished | lost >= {"agent-dev-1", "agent-dev-2"}
+
+
+def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_nothing() -> None:
+    """What it did stands in the log by the time its successor claims the run, so nothing is done a second time."""
+
+    async def history() -> MemoryLog:
+        log, random = MemoryLog(), Random(1)
+        task = Task(
+            task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/srv/app"), num_agents=1
+        )
+
+        def replica(name: str) -> tuple[Executions, Link, Link]:
+            own, agents = Link(log=log, random=random), Link(log=log, random=random)
+            agents.awake.clear()
+            surroundings = Surroundings(
+                log=own,
+                blobs=own,
+                results=own,
+                fleet=ScriptedFleet(storage=agents, default=ScriptedRun(operations=3)),
+                workspaces=ScriptedWorkspaces(),
+                model=ScriptedModel(),
+                owner=name,
+            )
+            return Executions(surroundings), own, agents
+
+        first, first_link, first_agents = replica("first")
+        await first.__aenter__()
+        await first.submit(task)
+        await asyncio.sleep(5)
+        first_link.awake.clear()
+        second, _, second_agents = replica("second")
+        await second.__aenter__()
+        await asyncio.sleep(5)
+        first_agents.awake.set()
+        await asyncio.sleep(5)
+        second_agents.awake.set()
+        await second.wait(DEFAULT_TENANT, task.execution_id)
+        return log
+
+    log = on_virtual_time(history())
+    claims = [event.body for event in log.events if isinstance(event.body, RunClaimed)]
+    assert [(claim.generation, claim.resumes) for claim in claims] == [(1, False), (2, True)]
+    calls = Counter(event.body.entry.call_id for event in log.events if isinstance(event.body, ToolStarted))
+    assert calls == {"call-1": 1, "call-2": 1, "call-3": 1}

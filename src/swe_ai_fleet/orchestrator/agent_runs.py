@@ -51,7 +51,9 @@ class AgentRuns:
         Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
         """
         agent_id = assignment.agent_id
-        resume = bool((agent := self._agent(agent_id)) and agent.resumable and agent.status != "lost")
+        agent = self._agent(agent_id)
+        # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
+        resume = self.generation > 1 and (agent is None or agent.status != "lost")
 
         async def once(generation: int) -> Candidate:
             nonlocal resume

@@ -105,7 +105,11 @@ class RayFleet:
         """Start the first host, so that the first task finds it ready; without a pool there is none to warm."""
         if self._alone:
             return
-        await self._settled(self._host().actor.ready.remote())
+        try:
+            await self._call(lambda actor: actor.ready.remote())
+        except AgentLost as error:
+            # The first task starts another one.
+            _log.warning("the first host was lost", reason=str(error))
 
     async def close(self) -> None:
         """End every host and what runs on it."""
