@@ -143,6 +143,9 @@ def _work(proof: Proof, stage: Stage, one: Accepted, final: dict[str, Any]) -> N
         text[1:] for text in final["artifacts"]["patch"].splitlines() if text.startswith("+") and text[1:2] == "c"
     )
     proof.expect(added in wanted, f"{one.task_id}: the patch adds {added}")
+    if added in wanted:
+        told = stage.witness.told[f"{one.task_id}/{wanted.index(added)}"]
+        proof.expect(told == 1, f"{one.task_id}: the winner told the witness {told} times")
     try:
         content = git(stage.repository, "show", f"{final['artifacts']['branch']}:{NOTES}").splitlines()
     except subprocess.CalledProcessError as error:

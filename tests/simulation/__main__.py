@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.simulation.figures import Figures, figures, percentiles
-from tests.simulation.scale import Setup, World
+from tests.simulation.ledger import Setup
+from tests.simulation.scale import World
 from tests.simulation.svg import bars, lines
 
 DOCS = Path(__file__).parents[2] / "docs"

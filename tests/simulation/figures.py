@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.simulation.scale import Tally, World
+from tests.simulation.ledger import Tally
+from tests.simulation.scale import World
 
 WINDOW_SECONDS = 300.0
 """Fairness is measured over so long: of callers that had something waiting all the time."""

@@ -7,12 +7,9 @@ leases, nodes, agents (steps of equal length), and the people who hand tasks in.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
 from datetime import UTC, datetime
 from random import Random
-from typing import Literal
 
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.event import (
@@ -28,184 +25,16 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.agent_runs import PAUSES
-from swe_ai_fleet.orchestrator.dispatcher import AGAIN_SECONDS, HEAD_START_SECONDS, POLL_SECONDS
+from swe_ai_fleet.orchestrator.dispatcher import POLL_SECONDS
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.leases import claimable, over
-from swe_ai_fleet.orchestrator.queue import Caller, Line, Waiting, check_room, in_order, next_up
+from swe_ai_fleet.orchestrator.queue import Caller, Waiting, check_room
 from tests.simulation.clock import Action, Clock
+from tests.simulation.dispatching import RENEWALS, Replica
+from tests.simulation.ledger import Job, Setup, Tally
 from tests.simulation.nodes import Nodes, Run
 from tests.simulation.workload import Arrival, workload
 
-RENEWALS = 10
-MANY = 4
 REPOSITORY = PinnedRepository(tenant=DEFAULT_TENANT, location="/srv/app", commit="c" * 40)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What is simulated. Times between failures are means, in hours."""
-
-    seed: int = 20260101
-    executions: int = 10_000
-    nodes: int = 100
-    places: int = 8
-    replicas: int = 4
-    driven: int = 120
-    order: Literal["fair", "first come"] = "fair"
-    take_overs: Literal["at once", "first", "in line"] = "first"
-    lease_seconds: float = 15.0
-    lag_seconds: float = 0.03
-    node_hours: float = 20.0
-    node_down_minutes: float = 10.0
-    crash_hours: float = 0.75
-    restart_seconds: float = 60.0
-    sleep_hours: float = 1.5
-    sleep_seconds: float = 40.0
-    retry_seconds: float = 300.0
-
-
-@dataclass(eq=False)
-class Job:
-    """An execution as the log has it, whatever anybody knows of it."""
-
-    arrival: Arrival
-    task: Task
-    generation: int = 0
-    owner: str = ""
-    accepted_at: float = 0.0
-    begun_at: float = -1.0
-    finished_at: float = -1.0
-    published: int = 0
-    runs: list[Run] = field(default_factory=list[Run])
-    lost_runs: int = 0
-    orphaned_at: float = -1.0
-
-
-@dataclass
-class Tally:
-    """What was measured."""
-
-    jobs: list[Job] = field(default_factory=list[Job])
-    refused: Counter[str] = field(default_factory=Counter[str])
-    take_overs: list[float] = field(default_factory=list[float])
-    crashes: int = 0
-    sleeps: int = 0
-    stale_claims: int = 0
-    fenced: int = 0
-    lost_runs: int = 0
-    reassigned: int = 0
-    samples: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])
-    waiting: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: defaultdict(list))
-
-
-class Replica:
-    """One orchestrator process. It knows what it has heard, and does something whenever it looks."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
-        self.up = True
-        self.asleep = False
-        self.states: dict[str, ExecutionState] = {}
-        self.waiting: dict[str, Waiting] = {}
-        self.drives: dict[str, int] = {}
-        self.not_before: dict[str, float] = {}
-        self.served: dict[Line, float] = {}
-        self.lease_ends = float("inf")
-        self.phase = world.random.uniform(0, world.setup.lease_seconds / RENEWALS)
-        self.heard_until = 0.0
-        self.missed: list[Action] = []
-
-    def hear(self, stored: StoredEvent) -> None:
-        if not self.up:
-            return
-        name = stored.event.execution_id
-        state = self.world.folded(self.states.get(name), stored)
-        if over(state):
-            self.states.pop(name, None)
-            self.not_before.pop(name, None)
-        else:
-            self.states[name] = state
-        if isinstance(stored.event.body, ExecutionStarted):
-            self.waiting[name] = self.world.waiting_of(state)
-            head_start = 0.0 if self.world.accepted_by[name] == self.name else HEAD_START_SECONDS
-            self.not_before[name] = self.world.clock.now + head_start
-        elif state.owner:
-            self.waiting.pop(name, None)
-
-    def look(self) -> None:
-        """What the dispatcher does whenever its time has come."""
-        if not self.up:
-            return
-        self.world.clock.after(POLL_SECONDS, self.look)
-        if self.asleep:
-            return
-        world, now, alive = self.world, self.world.clock.now, self.world.alive(self)
-        orphans = self._orphans(alive)
-        room = world.setup.driven - len(self.drives)
-        if world.setup.take_overs != "in line":
-            for name in orphans if world.setup.take_overs == "at once" else orphans[: max(0, room)]:
-                self.claim(name)
-            orphans, room = [], world.setup.driven - len(self.drives)
-        if room > 0 and (self.waiting or orphans):
-            free = [*self.waiting.values(), *(world.waiting_of(self.states[name]) for name in orphans)]
-            for one in self._chosen(free, alive, room):
-                self.served[one.line] = now
-                self.claim(one.execution_id)
-
-    def _orphans(self, alive: set[str]) -> list[str]:
-        """What somebody drove who seems to be gone."""
-        owned = self.world.owned
-        left = [name for owner, names in owned.items() if owner not in alive for name in names]
-        return [name for name in left if name not in self.waiting and name in self.states and self._free(name, alive)]
-
-    def _free(self, name: str, alive: set[str]) -> bool:
-        return (
-            name not in self.drives
-            and self.not_before.get(name, 0.0) <= self.world.clock.now
-            and claimable(self.states[name], alive, self.name)
-        )
-
-    def _chosen(self, free: list[Waiting], alive: set[str], room: int) -> list[Waiting]:
-        """What to begin now. One at a time is the same as all in order, and cheaper where there is little room."""
-        now, served = self.world.clock.now, dict(self.served)
-        running = Counter(self.world.caller(name) for name in self.drives)
-        if self.world.setup.order == "first come":
-            free.sort(key=lambda one: one.accepted_at)
-            return [one for one in free if self._free(one.execution_id, alive)][:room]
-        if room > MANY:
-            ordered = in_order(
-                [one for one in free if self._free(one.execution_id, alive)], running, now=now, served=served
-            )
-            return ordered[:room]
-        chosen: list[Waiting] = []
-        while len(chosen) < room and (one := next_up(free, running, now=now, served=served)):
-            free.remove(one)
-            if self._free(one.execution_id, alive):
-                chosen.append(one)
-                running[one.by] += 1
-                served[one.line] = now
-        return chosen
-
-    def claim(self, name: str) -> None:
-        """Append the claim; the log refuses one that was made on old knowledge."""
-        generation = self.states[name].generation + 1
-        if not self.world.claim(name, generation, self):
-            self.not_before[name] = self.world.clock.now + AGAIN_SECONDS
-            return
-        self.drives[name] = generation
-        self.world.drive(name, generation, self)
-
-    def drop(self, name: str) -> None:
-        self.drives.pop(name, None)
-        self.not_before[name] = self.world.clock.now + AGAIN_SECONDS
-
-    def awake(self, action: Callable[[], None]) -> None:
-        """Do something now, or on waking; never, once this process is gone."""
-        if self.asleep:
-            self.missed.append(action)
-        elif self.up:
-            action()
 
 
 class World:
@@ -257,8 +86,6 @@ class World:
             accepted_at=self.jobs[state.execution_id].accepted_at,
         )
 
-    # What people do
-
     def hand_in(self, number: int, arrival: Arrival) -> None:
         try:
             check_room(
@@ -291,8 +118,6 @@ class World:
     def _queued(self, caller: str, change: int) -> None:
         self.queued[caller] += change
         self.tally.waiting[caller].append((self.clock.now, self.queued[caller]))
-
-    # The log
 
     def _say(self, name: str, body: EventBody) -> None:
         """Append, and let each replica hear of it a little later, in order."""
@@ -347,8 +172,6 @@ class World:
             if not self.owned[owner]:
                 del self.owned[owner]
 
-    # An execution
-
     def drive(self, name: str, generation: int, replica: Replica) -> None:
         """Begin its runs, or go on with those that an earlier driver began: from their last step."""
         job = self.jobs[name]
@@ -402,8 +225,6 @@ class World:
         self._disown(name)
         self._say(name, ExecutionFinished(status=ExecutionStatus.COMPLETED))
         self._say(name, ResultPublished())
-
-    # Replicas, their leases, and what befalls them
 
     def alive(self, observer: Replica) -> set[str]:
         """Who holds a lease as far as a replica knows: it asks ten times in a lease's life and waits a third longer."""

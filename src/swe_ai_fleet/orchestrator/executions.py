@@ -269,21 +269,18 @@ class Executions:
         InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed.
         """
         check_resolution(resolution)
-        async with self._deciding:
-            return await self._resolve(tenant, execution_id, resolution)
-
-    async def _resolve(self, tenant: str, execution_id: str, resolution: ApprovalResolution) -> ExecutionState:
-        state = await self.get(tenant, execution_id)
-        request = chosen(state, resolution.approval_id)
+        request = chosen(await self.get(tenant, execution_id), resolution.approval_id)
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
-        known = state.resolutions.get(request.approval_id)
-        if known is None:
-            if state.status.terminal:
-                raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
-            await self._log.tell(control(state.task), ApprovalResolved(resolution=resolution))
+        async with self._deciding:
             state = await self.get(tenant, execution_id)
-            # Of several that decide at once, the first in the log is the one that decided.
-            known = state.resolutions.get(request.approval_id, resolution)
+            known = state.resolutions.get(request.approval_id)
+            if known is None:
+                if state.status.terminal:
+                    raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
+                await self._log.tell(control(state.task), ApprovalResolved(resolution=resolution))
+                state = await self.get(tenant, execution_id)
+                # Of several replicas that hear decisions at once, the first in the log is the one that decided.
+                known = state.resolutions.get(request.approval_id, resolution)
         check_same(known, resolution)
         return state
 

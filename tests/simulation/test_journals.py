@@ -1,0 +1,141 @@
+"""The journals on JetStream over a bad network: one writer at a time, nothing twice, nothing lost that was answered."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.journal import journal, tell
+from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
+from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID, place_of
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, Unavailable
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, CancelRequested, Event, Writer
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.simulation.stream_server import LossyConnection, StreamServer
+from tests.simulation.virtual_loop import on_virtual_time
+
+PATIENCE = 5.0
+EVENTS = 6
+
+
+class Writers:
+    """Writers of one subject, each of which believes that it is the last."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.server = StreamServer()
+        self.answered: list[str] = []
+        self.accepted = 0
+
+    def connection(self) -> LossyConnection:
+        return LossyConnection(self.server, self.random, losing=0.3)
+
+    async def write(self, generation: int, name: str) -> None:
+        """Open and append, until it is fenced or the server is away for too long."""
+        who = Writer(tenant="default", execution_id="e", task_id="t", generation=generation)
+        await asyncio.sleep(self.random.uniform(0, 1.5 * generation))
+        fresh = generation == 0
+        try:
+            async with journal(self.connection(), MemoryLog(), who, fresh=fresh, patience=PATIENCE) as opened:
+                for number in range(1 if fresh else EVENTS):
+                    event = await opened.append(CancelRequested(reason=f"{name}.{number}"))
+                    self.answered.append(event.id)
+                    self.accepted += fresh
+                    await asyncio.sleep(self.random.uniform(0, 1))
+        except (Fenced, AlreadyExists, Unavailable):
+            pass
+
+    def stored(self, agent_id: str = "_") -> list[Event]:
+        subject = subjects.event_subject("default", "e", agent_id)
+        return [from_json(Event, one.data) for one in self.server.stored if one.subject == subject]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_generations_follow_each_other_and_every_answer_is_kept(seed: int) -> None:
+    world = Writers(seed)
+
+    async def compete() -> None:
+        async with asyncio.TaskGroup() as group:
+            for generation in (0, 0, 1, 1, 2, 3, 3):
+                name = f"{generation}-{world.random.random()}"
+                group.create_task(world.write(generation, name))
+
+    on_virtual_time(compete())
+    places = [place_of(one.headers[MESSAGE_ID]) for one in world.server.stored]
+    assert places == sorted(set(places))
+    for before, after in zip([(0, 0), *places], places, strict=False):
+        assert after == (before[0], before[1] + 1) or (after[0] > before[0] and after[1] == 1)
+    events = world.stored()
+    ids = [event.id for event in events]
+    assert set(world.answered) <= set(ids) and len(world.answered) == len(set(world.answered))
+    assert world.accepted <= 1
+    # Of each generation one writer wrote, whoever else tried.
+    writers = {(event.id.split("/")[2], event.body.reason.rpartition(".")[0]) for event in events}
+    assert len({generation for generation, _ in writers}) == len(writers)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_writer_without_rivals_is_never_taken_for_one(seed: int) -> None:
+    """Its own event whose answer was lost, and its own late copies, are no fence and no other acceptance."""
+    world = Writers(seed)
+
+    async def alone() -> None:
+        for generation in range(3):
+            who = Writer(tenant="default", execution_id="e", task_id="t", generation=generation)
+            connection = world.connection()
+            async with journal(connection, MemoryLog(), who, fresh=not generation, patience=600.0) as opened:
+                for number in range(EVENTS):
+                    await opened.append(CancelRequested(reason=f"{generation}.{number}"))
+
+    on_virtual_time(alone())
+    told = [event.body for event in world.stored()]
+    assert told == [CancelRequested(reason=f"{g}.{n}") for g in range(3) for n in range(EVENTS)]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_words_of_many_callers_all_stand_there(seed: int) -> None:
+    world, heard = Writers(seed), list[str]()
+
+    async def say(number: int) -> None:
+        who = Writer(tenant="default", execution_id="e", task_id="t", agent_id=CONTROL_SUBJECT)
+        try:
+            stored = await tell(
+                world.connection(), MemoryLog(), who, CancelRequested(reason=str(number)), patience=60.0
+            )
+        except Unavailable:
+            return
+        assert isinstance(stored.event.body, CancelRequested)
+        heard.append(stored.event.body.reason)
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(say(number) for number in range(6)))
+
+    on_virtual_time(all_at_once())
+    reasons = {event.body.reason for event in world.stored(CONTROL_SUBJECT)}
+    assert set(heard) <= reasons
+    assert len(heard) > 3
+    ordinals = [int(event.id.rpartition("/")[2]) for event in world.stored(CONTROL_SUBJECT)]
+    assert ordinals == list(range(1, len(ordinals) + 1))
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_result_stands_once_whoever_publishes_it_how_often(seed: int) -> None:
+    world, told = Writers(seed), list[bool]()
+
+    async def publish(payload: bytes) -> None:
+        bus = JetStreamResults(world.connection(), patience=30.0)
+        result = {"tenant": "default", "task_id": "t", "execution_id": "e", "agent_id": ""}
+        with suppress(Unavailable):
+            told.append(await bus.publish(**result, payload=payload))
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(publish(f"{number}".encode()) for number in range(4)))
+
+    on_virtual_time(all_at_once())
+    assert len(world.server.stored) == 1
+    assert len(told) > 1
