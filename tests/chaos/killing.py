@@ -57,11 +57,20 @@ class Killer:
     blows: list[Blow] = field(default_factory=list[Blow])
     _after: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
-    async def run(self, phase: str, strikes: list[Strike], ended: Callable[[], int]) -> None:
-        """Carry the strikes out, each when its moment has come; all that was killed runs again at the end."""
+    async def run(self, phase: str, strikes: list[Strike], ended: Callable[[], int], *, of: int) -> None:
+        """Carry the strikes out, each when its moment has come; all that was killed runs again at the end.
+
+        Strikes whose moment has not come when all `of` the executions have ended are left out.
+        """
+
+        def due(strike: Strike) -> bool:
+            return ended() >= strike.after and bool(self.watch.under_way)
+
         try:
             for strike in strikes:
-                await self.watch.until(lambda after=strike.after: ended() >= after and bool(self.watch.under_way))
+                await self.watch.until(lambda strike=strike: ended() >= of or due(strike))
+                if ended() >= of:
+                    break
                 await asyncio.sleep(strike.delay_seconds)
                 while not any(replica.ready for replica in self.stage.replicas):
                     await asyncio.sleep(LOOK_SECONDS)  # there is nobody to hit
@@ -142,7 +151,8 @@ class Killer:
 
     async def _node(self, blow: Blow, strike: Strike) -> None:
         others = self.stage.nodes[1:]
-        node = others[strike.dice % len(others)]
+        at_work = [one for one in others if any(_is_worker(below, "ray::AgentHost") for below in one.descendants())]
+        node = (at_work or others)[strike.dice % len(at_work or others)]
         struck = time.time()
         count = await self.stage.kill_node(node)
         blow.what = f"{node.name} ({count} processes)"

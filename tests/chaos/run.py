@@ -124,7 +124,7 @@ async def _phase(phase: Phase, number: int, load: Load, killer: Killer) -> None:
     plan = strikes(load.seed, number, phase.executions, phase.victims)
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run(len(load.accepted) + 1, phase.executions))
-        group.create_task(killer.run(phase.name, plan, lambda: load.ended - before))
+        group.create_task(killer.run(phase.name, plan, lambda: load.ended - before, of=phase.executions))
 
 
 async def _nobody_at_work(proof: Proof, stage: Stage, phase: Phase) -> None:

@@ -60,9 +60,14 @@ class Watch:
         return sum(bool(one.told_at) for one in self.executions.values())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something holds that can only change with an event."""
+        """Wait until something holds; it is looked at with every event, and whenever somebody asks for it."""
         async with self._changed:
             await self._changed.wait_for(condition)
+
+    async def look(self) -> None:
+        """Have everybody who waits look again."""
+        async with self._changed:
+            self._changed.notify_all()
 
     async def follow(self, connection: Connection) -> None:
         """Hear everything, from the first event on; the first orchestrator makes the stream."""
@@ -77,8 +82,7 @@ class Watch:
             async for message in stored:
                 if message is not None:
                     self._hear(json.loads(message.data))
-                    async with self._changed:
-                        self._changed.notify_all()
+                    await self.look()
 
     def _hear(self, event: dict[str, Any]) -> None:
         self.events += 1

@@ -280,9 +280,10 @@ async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) 
     async def wait(
         requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.SolveResponse]:
-        begun.set()
         async for response in never(requests, context):
             yield response
+            # From here on the answer waits in its own code: a cancellation is met there, not between two messages.
+            begun.set()
 
     hanging, task = Scripted(wait), a_task(repository)
     running = asyncio.create_task(place.run(hanging, task))

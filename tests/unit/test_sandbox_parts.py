@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -180,6 +183,22 @@ def test_leftovers_of_dead_processes_are_removed_and_only_those(tmp_path: Path) 
         directory.mkdir()
     ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
     assert [directory.exists() for directory in (dead, alive, other)] == [False, True, True]
+
+
+def test_what_a_dead_process_left_in_its_group_is_ended(tmp_path: Path) -> None:
+    dead, alive = tmp_path / "fleet-99999999-0", tmp_path / f"fleet-{os.getpid()}-0"
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    try:
+        for directory, process in zip((dead, alive), processes, strict=True):
+            directory.mkdir()
+            (directory / "cgroup.procs").write_text(f"0\n{process.pid}\n")
+        ControlGroups(V1_MOUNT.format(point=tmp_path), "8:pids:/\n").reap()
+        assert processes[0].wait(timeout=5) == -signal.SIGKILL
+        assert processes[1].poll() is None
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_no_control_groups_without_a_mount() -> None:

@@ -115,7 +115,9 @@ class Dispatcher:
 
     def _take(self) -> None:
         """Begin what may be begun now."""
-        free = [state for state in self._projection.unfinished() if self._free(state)]
+        unfinished = self._projection.unfinished()
+        self._forget({state.execution_id for state in unfinished})
+        free = [state for state in unfinished if self._free(state)]
         waiting: dict[str, ExecutionState] = {}
         for state in free:
             # What only has to be ended, or told of, takes nobody's place.
@@ -142,6 +144,12 @@ class Dispatcher:
             return False
         elsewhere = not state.owner and len(alive) > 1
         return self._not_before.setdefault(execution_id, now + elsewhere * HEAD_START_SECONDS) <= now
+
+    def _forget(self, unfinished: set[str]) -> None:
+        """Keep nothing of executions that are over; looked at only where there are many of them."""
+        if len(self._not_before) > 2 * len(unfinished) + 1_000:
+            self._not_before = {name: at for name, at in self._not_before.items() if name in unfinished}
+            self._tries = {name: tries for name, tries in self._tries.items() if name in unfinished}
 
     def _busy(self) -> list[Drive]:
         """The drives that take a place."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.sandbox.processes import send_signal
 
 _PREFIX = "fleet-"
 _CONTROLLERS = ("pids", "memory", "cpu")
@@ -132,13 +134,26 @@ class ControlGroups:
         return ControlGroup(directories=tuple(directories)) if directories else None
 
     def reap(self) -> None:
-        """Remove the groups whose makers are dead."""
+        """Remove the groups whose makers are dead, and end what is left in them.
+
+        That is little: a sandbox dies with its maker, but for one that was just being started.
+        """
         for parent in self._parents:
             for directory in parent.directory.glob(f"{_PREFIX}*-*"):
                 maker = directory.name.removeprefix(_PREFIX).partition("-")[0]
                 if maker.isdigit() and not Path("/proc", maker).exists():
+                    send_signal(_members(directory), signal.SIGKILL)
                     with suppress(OSError):
                         directory.rmdir()
+
+
+def _members(group: Path) -> list[int]:
+    """The processes in a group, as far as they are of our own process namespace (others read as 0)."""
+    try:
+        pids = [int(line) for line in (group / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+    return [pid for pid in pids if pid > 0]
 
 
 def _own_paths(membership: str) -> dict[str, str]:
