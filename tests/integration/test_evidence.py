@@ -499,7 +499,7 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World, jud
         "is good: no verdict that can be read",
         "is forgotten: no verdict",
     )
-    assert int(rubric.details["prompt_tokens"]) > 0
+    assert rubric.usage.prompt_tokens > 0
     assert rubric.details["model"] == "scripted"
     assert report.accepted
 
@@ -516,5 +516,5 @@ async def test_no_rubric_no_question_and_no_answer_no_verdict(
     assert named(broken, "rubric").skipped_reason == "not every required check passed"
     refused = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=SKIPPING_TESTS, rubric="Be good")
     assert "no usable answer" in named(refused, "rubric").skipped_reason
-    assert int(named(refused, "rubric").details["prompt_tokens"]) > 0
+    assert named(refused, "rubric").usage.prompt_tokens > 0
     assert refused.accepted

@@ -124,6 +124,7 @@ class CheckResult:
     """One piece of evidence. A skipped check (`skipped_reason` set) neither speaks for nor against a candidate.
 
     `score` lies between 0 and 1; `problems` are what counts against it (new findings, violations, failing tests).
+    `usage` is what a model spent on it, where one was asked.
     """
 
     kind: CheckKind
@@ -140,6 +141,7 @@ class CheckResult:
     details: Mapping[str, str] = field(default_factory=dict[str, str])
     duration_ms: int = 0
     skipped_reason: str = ""
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,11 @@ class CheckReport:
 
     candidate_id: str
     results: tuple[CheckResult, ...] = ()
+
+    @property
+    def usage(self) -> Usage:
+        """What models spent on it."""
+        return sum((result.usage for result in self.results), Usage())
 
     @property
     def accepted(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckAssignment, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import ChecksFinished
@@ -33,6 +34,7 @@ class Checking:
     runs: AgentRuns
     journal: Journal
     known: ExecutionState | None = None
+    usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _gathering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
@@ -42,7 +44,9 @@ class Checking:
         known = self.known.reports.get(candidate.candidate_id) if self.known else None
         async with self._gathering[diff_key(candidate)]:
             found = known or self._by_diff.get(diff_key(candidate)) or await self._gather(candidate)
-            self._by_diff.setdefault(diff_key(candidate), found)
+            if diff_key(candidate) not in self._by_diff:
+                self._by_diff[diff_key(candidate)] = found
+                self.usage += found.usage
         report = replace(found, candidate_id=candidate.candidate_id)
         self.reports[candidate.candidate_id] = report
         if known is None:

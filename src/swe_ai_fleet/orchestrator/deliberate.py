@@ -106,7 +106,7 @@ class Deliberation:
             candidates=candidates,
             ranking=ranking,
             losses=tuple(self._losses),
-            usage=self._spending.usage,
+            usage=self._spending.usage + self._checking.usage,
             rejections=tuple(candidate.error for candidate in self._rejected),
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
@@ -95,7 +96,8 @@ def _told(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, took: i
         message=f"{met} of {len(items)} items met",
         output="\n".join(f"{number}. {one.text}" for number, one in enumerate(judged, start=1)),
         problems=tuple(one.text for one in judged if one.worth < 1),
-        details=_spent(opinion),
+        details={"model": opinion.model},
+        usage=opinion.usage,
         duration_ms=took,
     )
 
@@ -125,19 +127,10 @@ def _skipped(reason: str, opinion: RubricOpinion | None = None, took: int = 0) -
         passed=False,
         required=False,
         skipped_reason=reason,
-        details=_spent(opinion) if opinion else {},
+        details={"model": opinion.model} if opinion else {},
+        usage=opinion.usage if opinion else Usage(),
         duration_ms=took,
     )
-
-
-def _spent(opinion: RubricOpinion) -> dict[str, str]:
-    usage = opinion.usage
-    return {
-        "model": opinion.model,
-        "prompt_tokens": str(usage.prompt_tokens),
-        "completion_tokens": str(usage.completion_tokens),
-        "cost": f"{usage.cost:.6g}",
-    }
 
 
 def _squeezed(line: str) -> str:
