@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.keeping_model import Keeping
 from swe_ai_fleet.agents.opening import SecondGo
-from swe_ai_fleet.agents.recorded_run import recorded_run
+from swe_ai_fleet.agents.recorded_run import recorded_run, writer_of
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
 from swe_ai_fleet.agents.revising import EarlierWork
 from swe_ai_fleet.agents.solving import Consent, solve
 from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate
-from swe_ai_fleet.domain.event import RunFinished, Writer
+from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal, ResultBus
@@ -49,15 +49,9 @@ class CodingRun:
 
         Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
-        task = assignment.task
-        writer = Writer(
-            tenant=task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
+        recorded = recorded_run(
+            self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=assignment.resume
         )
-        recorded = recorded_run(self.log, writer, host=self.host, audit_key=self.audit_key, resumes=assignment.resume)
         async with recorded as run:
             return await self._hand_in(assignment, clone, run.journal, run.trail)
 

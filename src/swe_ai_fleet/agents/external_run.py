@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.resumption import read_run
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Assignment, Candidate, Diff
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted, Writer
+from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, Journal, ResultBus
@@ -70,14 +70,7 @@ class ExternalRun:
         Raises Fenced, Unavailable; a cancellation passes after it was recorded, and the agent's call is cancelled.
         """
         task = assignment.task
-        writer = Writer(
-            tenant=task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
-        )
-        async with self.services.recorded(writer, resumes=assignment.resume) as run:
+        async with self.services.recorded(assignment, resumes=assignment.resume) as run:
             if assignment.resume:
                 await run.journal.flush()
                 earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)

@@ -10,13 +10,33 @@ from dataclasses import dataclass
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.run_journal import RunJournal
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.candidate import (
+    Artifacts,
+    Assignment,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
+)
 from swe_ai_fleet.domain.event import RunClaimed, RunFinished, Writer
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.tools.audit import AuditTrail
 
 _LAST_WORDS_SECONDS = 5.0
+
+
+AnyAssignment = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment
+
+
+def writer_of(assignment: AnyAssignment) -> Writer:
+    """Who writes what the run of an assignment does."""
+    return Writer(
+        tenant=assignment.task.tenant,
+        execution_id=assignment.execution_id,
+        task_id=assignment.task.task_id,
+        agent_id=assignment.agent_id,
+        generation=assignment.generation,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +57,9 @@ class RunServices:
     audit_key: bytes = b""
     host: str = ""
 
-    def recorded(self, writer: Writer, *, resumes: bool = False) -> AbstractAsyncContextManager[RecordedRun]:
+    def recorded(self, assignment: AnyAssignment, *, resumes: bool = False) -> AbstractAsyncContextManager[RecordedRun]:
         """A run of this process in the log; see `recorded_run`."""
-        return recorded_run(self.log, writer, host=self.host, audit_key=self.audit_key, resumes=resumes)
+        return recorded_run(self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=resumes)
 
 
 @dataclass(frozen=True, kw_only=True)

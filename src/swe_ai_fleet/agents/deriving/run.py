@@ -22,7 +22,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Artifacts, DeriveAssignment, Perspective
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
-from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted, Writer
+from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, Sampling, UserMessage
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
@@ -58,14 +58,7 @@ class DeriveRun:
                 hint=f"one of {', '.join(STRATEGIES)}",
             )
         task, resumes = assignment.task, assignment.generation > 1
-        writer = Writer(
-            tenant=task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
-        )
-        async with self.services.recorded(writer, resumes=resumes) as run:
+        async with self.services.recorded(assignment, resumes=resumes) as run:
             await run.journal.flush()
             spent = Usage()
             if resumes:

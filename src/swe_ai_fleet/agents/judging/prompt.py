@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.agents.judging.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.agents.task_sections import wishes
 from swe_ai_fleet.agents.untrusted import Fence, evidence
 from swe_ai_fleet.domain.candidate import CheckReport, JudgeAssignment
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -47,7 +47,7 @@ def judge_messages(
     fence = Fence(
         mask, task.execution_id, *sorted(patch.digest for one in known.values() if (patch := one.artifacts.patch))
     )
-    asked = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in _task(task)]
+    asked = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
     left = room - sum(len(text) for _, text in asked)
     part = max(_LEAST_CHARS, left // 6 // max(1, len(order)))
     diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
@@ -64,16 +64,6 @@ def judge_messages(
             text += ["What reviewers found:", fence(found, part)]
         asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
     return opening("judge", asked, letters=LETTERS[: len(order)], warning=fence.warning)
-
-
-def _task(task: Task) -> Sequence[tuple[str, str]]:
-    constraints = task.constraints
-    return (
-        ("Task", task.description),
-        ("Context", task.context),
-        ("Requirements", "\n".join(f"- {requirement}" for requirement in constraints.requirements)),
-        ("What it is judged by", constraints.rubric),
-    )
 
 
 def _reviews(critiques: Sequence[Critique]) -> str:

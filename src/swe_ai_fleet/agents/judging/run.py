@@ -19,7 +19,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Artifacts, JudgeAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
-from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted, Writer
+from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelReply, Sampling, UserMessage
 from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -53,15 +53,8 @@ class JudgeRun:
 
         Raises Fenced, Unavailable; a cancellation passes after it was recorded.
         """
-        task, resumes = assignment.task, assignment.generation > 1
-        writer = Writer(
-            tenant=task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
-        )
-        async with self.services.recorded(writer, resumes=resumes) as run:
+        resumes = assignment.generation > 1
+        async with self.services.recorded(assignment, resumes=resumes) as run:
             await run.journal.flush()
             if resumes and (known := await self._known(assignment)):
                 return known

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from swe_ai_fleet.agents.sub_agents.prompts import opening
+from swe_ai_fleet.agents.task_sections import rules, wishes
 from swe_ai_fleet.agents.untrusted import Fence, evidence
 from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
 from swe_ai_fleet.domain.message import Message
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.ports import SecretMask
 
 MAX_DIFF_CHARS = 40_000
@@ -41,7 +39,7 @@ def review_messages(
     # At about four characters a token: a quarter of the context for the diff, half of that for the evidence.
     diff_chars = min(MAX_DIFF_CHARS, context_tokens or MAX_DIFF_CHARS)
     sections = [
-        *((title, mask(text)) for title, text in _task(task)),
+        *((title, mask(text)) for title, text in (*wishes(task), *rules(task))),
         ("The candidate's changes", f"{size_of(left)}:\n{fence(patch.decode('utf-8', 'replace'), diff_chars)}"),
         ("What its author says of it", fence(candidate.summary, min(MAX_SUMMARY_CHARS, diff_chars // 4))),
         ("What the checks said", evidence(assignment.report, fence, min(MAX_EVIDENCE_CHARS, diff_chars // 2))),
@@ -54,15 +52,3 @@ def size_of(left: Artifacts) -> str:
     """How large a candidate's changes are, in words."""
     files = len(left.files_changed)
     return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
-
-
-def _task(task: Task) -> Sequence[tuple[str, str]]:
-    constraints = task.constraints
-    return (
-        ("Task", task.description),
-        ("Context", task.context),
-        ("Requirements", "\n".join(f"- {requirement}" for requirement in constraints.requirements)),
-        ("What it is judged by", constraints.rubric),
-        ("Checks that must pass", "\n".join(f"- {check.name}: `{check.command}`" for check in constraints.checks)),
-        ("Paths that may be changed", ", ".join(constraints.allowed_paths)),
-    )

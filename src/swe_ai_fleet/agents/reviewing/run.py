@@ -26,7 +26,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
-from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted, Writer
+from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Sampling, UserMessage
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.run import RunState
@@ -69,14 +69,7 @@ class ReviewRun:
         Raises Fenced, Unavailable; a cancellation passes after it was recorded.
         """
         task, resumes = assignment.task, assignment.generation > 1
-        writer = Writer(
-            tenant=task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
-        )
-        async with self.services.recorded(writer, resumes=resumes) as run:
+        async with self.services.recorded(assignment, resumes=resumes) as run:
             await run.journal.flush()
             earlier = RunState(agent_id=assignment.agent_id)
             if resumes:
