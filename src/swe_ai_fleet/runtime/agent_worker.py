@@ -99,6 +99,8 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
         open_equipment(settings, live=live) as equipment,
     ):
         workspaces = workspace_provider(settings, log)
+        # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
+        await workspaces.reap()
         await workspaces.warm()
         runs = CodingRun(
             equipment=equipment,
