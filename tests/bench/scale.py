@@ -25,8 +25,9 @@ from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.bench.floor import floor_seconds
 from tests.bench.processes import measured
-from tests.bench.steps import FILES, scripted_steps
+from tests.bench.steps import COMMAND, FILES, scripted_steps
 from tests.chaos.processes import Child, free_port
 from tests.chaos.ray_node import HOST
 from tests.chaos.stage import RAY_VARIABLES, Replica, said
@@ -48,6 +49,9 @@ async def scale_figures(
     repository = make_repository(directory / "repository", FILES)
     figures: dict[str, float] = {"fleet_300_ideal_s": (steps + 1) * LATENCY}
     async with scripted_steps(directory, steps=steps, latency=LATENCY) as (url, model_pid):
+        bare = COMMAND.replace("notes.log", "/dev/null")
+        floor = await floor_seconds(url, agents=tasks * AGENTS, steps=steps, command=bare)
+        figures["fleet_300_floor_s"] = round(floor, 2)
         model = {"FLEET_MODEL_URL": url, "FLEET_MODEL": "scripted"}
         async with _serving(Replica(1, directory, model)) as replica:
             figures |= await _crowd(replica, repository, model_pid, tasks, "fleet_300")

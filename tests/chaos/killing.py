@@ -141,6 +141,9 @@ class Killer:
         await self.stage.start_nats()
 
     async def _model(self, blow: Blow, strike: Strike) -> None:
+        if not self.stage.model.running:
+            blow.what = "none was running"
+            return
         hit = self.watch.under_way
         blow.what = f"model server (pid {self.stage.model.pid})"
         struck = time.time()

@@ -62,6 +62,9 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
+        """Start it, unless it runs: of those who had it killed, the first to be back counts."""
+        if self.running:
+            return
         self.killed = False
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / f"{self.name}.log").open("ab") as log:
