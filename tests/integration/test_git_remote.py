@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider, remote
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import Delivery, RepoRef
@@ -147,3 +147,10 @@ async def test_delivery_with_push(provider: GitWorkspaceProvider, server: GitSer
     assert git(served, "rev-parse", "fleet/one") == delivered.commit_sha
     kept = "".join(path.read_text(errors="replace") for path in (tmp_path / "home").rglob("*") if path.is_file())
     assert PASSWORD not in kept
+
+
+def test_a_port_is_no_status() -> None:
+    words = "fatal: repository 'http://127.0.0.1:40123/missing.git/' not found"
+    assert remote._ABSENT.search(words)
+    assert not remote._DENIED.search(words)
+    assert remote._DENIED.search("The requested URL returned error: 403")

@@ -17,8 +17,9 @@ from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unava
 from swe_ai_fleet.domain.task import RepoRef
 
 _FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_DENIED = re.compile(r"authentication failed|could not read (username|password)|permission denied|403|401", re.I)
-_ABSENT = re.compile(r"not found|does not exist|404|not appear to be a git repository", re.I)
+# A port may have these digits in it.
+_DENIED = re.compile(r"authentication failed|could not read (username|password)|permission denied|\b40[13]\b", re.I)
+_ABSENT = re.compile(r"not found|does not exist|\b404\b|not appear to be a git repository", re.I)
 _LIST_TIMEOUT_SECONDS = 60.0
 _FETCH_TIMEOUT_SECONDS = 1800.0
 _ASKPASS = """#!/bin/sh
