@@ -331,22 +331,24 @@ async def test_an_event_taken_out_of_the_log_is_found(
 
 
 async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewhere: Shell) -> None:
-    well = await shell.fleet("doctor", "--json")
+    well, unwell, odd, table = await asyncio.gather(
+        shell.fleet("doctor", "--json"),
+        elsewhere.fleet("doctor", "--json", FLEET_MODEL_URL="http://127.0.0.1:1/v1"),
+        elsewhere.fleet("doctor", "--json", FLEET_GIT_REMOTES='[{"name": "o", "url": "ssh://h/p"}]'),
+        elsewhere.fleet("doctor"),
+    )
     states = {finding["part"]: finding["state"] for finding in well.document["findings"]}
     assert well.code == 0, well.out
     for part in ("python", "git", "nats-server", "sandbox", "ray", "model server", "fleet", "fleet: nats"):
         assert states[part] == "ok"
-    unwell = await elsewhere.fleet("doctor", "--json", FLEET_MODEL_URL="http://127.0.0.1:1/v1")
     findings = {finding["part"]: finding for finding in unwell.document["findings"]}
     assert (unwell.code, unwell.document["ok"]) == (3, False)
     assert findings["fleet"]["state"] == "absent"
     model = findings["model server"]
     assert model["state"] == "fault" and "127.0.0.1:1" in model["cause"] and model["mend"]
-    odd = await elsewhere.fleet("doctor", "--json", FLEET_GIT_REMOTES='[{"name": "o", "url": "ssh://h/p"}]')
     tools = next(finding for finding in odd.document["findings"] if finding["part"] == "tools")
     assert (tools["state"], tools["mend"]) == ("fault", "mend FLEET_GIT_REMOTES")
     assert "http" in tools["cause"]
-    table = await elsewhere.fleet("doctor")
     assert table.code == 0 and "native tool calls" in table.out
 
 

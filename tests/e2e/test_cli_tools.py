@@ -212,15 +212,21 @@ class TestVerify:
         whole = shell.audit.read_bytes()
         head = shell.entries[-1].hash
         lines = whole.splitlines(keepends=True)
-        for tampered, fault in (
+        attempts = (
             (whole.replace(b'"path":"0"', b'"path":"9"'), 1),
             (b"".join([lines[0], *lines[2:]]), 3),
             (b"".join([*lines[:2], b"{}\n", *lines[3:]]), 3),
             (b"".join(lines[:3]), 3),
             (whole[:-10], 4),
-        ):
-            shell.audit.write_bytes(tampered)
-            ran = await shell.fleet("audit", "verify", str(shell.audit), "--head", head, "--json")
+        )
+
+        async def verified(number: int, tampered: bytes) -> Ran:
+            file = shell.audit.with_name(f"tampered-{number}.jsonl")
+            file.write_bytes(tampered)
+            return await shell.fleet("audit", "verify", str(file), "--head", head, "--json")
+
+        found = await asyncio.gather(*(verified(number, data) for number, (data, _) in enumerate(attempts)))
+        for ran, (_, fault) in zip(found, attempts, strict=True):
             assert ran.code == 1
             assert ran.document["agents"][0]["first_fault"]["seq"] == fault
 

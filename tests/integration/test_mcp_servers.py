@@ -229,6 +229,7 @@ async def served(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
+@pytest.mark.slow
 async def test_streamable_http_of_the_sdk(root: Path) -> None:
     port = free_port()
     server = McpServer(

@@ -103,6 +103,7 @@ def _assert_no_stampede(pool: ModelPool, arrivals: Arrivals, *, callers: int, ca
     assert pool.counters.gave_up == 0
 
 
+@pytest.mark.slow
 async def test_two_hundred_agents_sit_out_an_outage_and_do_not_stampede() -> None:
     rules = PoolRules(patience=60.0, open_for=0.2, longest_open=1.0, ramp=60.0)
     pool, arrivals = await _outage(3.0, callers=200, calls=3, rules=rules)
