@@ -14,7 +14,8 @@ from services.orchestrator.quantities import milliseconds, usage
 from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import budget, candidate, execution, health
-from swe_ai_fleet.domain.candidate import BlobRef, Candidate, CheckKind, CheckReport, RankedCandidate
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.live import TextDelta

@@ -24,7 +24,7 @@ from services.orchestrator.live import WatchLive, with_live_text
 from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.progress import Progress
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -12,7 +12,7 @@ from typing import Protocol
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound
 from swe_ai_fleet.domain.event import CancelRequested, Event, RunClaimed, RunLost, StoredEvent, Writer
 from swe_ai_fleet.ports import BlobStore, EventLog, ResultBus

@@ -8,8 +8,9 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, BlobRef, Candidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.behaviour import MAX_COMPARED_BYTES, behaviour_keys, normalised

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import (
     Artifacts,
-    BlobRef,
     Candidate,
     CheckKind,
     CheckReport,

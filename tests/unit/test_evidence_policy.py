@@ -136,7 +136,7 @@ def test_reads_every_kind_of_change(tmp_path: Path) -> None:
     assert files["new.py"].is_new
     assert [line.text for line in files["new.py"].lines("+")] == ["--- a/x", "+++ b/x"]
     assert set(patch.paths) == set(files) - {"gone.txt"}
-    assert patch.changed_lines == 2 + 1 + 2 + 2 + 1
+    assert sum(1 for file in patch.files for _ in file.lines("+-")) == 2 + 1 + 2 + 2 + 1
 
 
 def test_leaves_files_out(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from swe_ai_fleet.agents.judging.ballot import LETTERS, ballot_order, fair_shares
 from swe_ai_fleet.agents.judging.prompt import MAX_CHARS, UNKNOWN_CONTEXT_CHARS, judge_messages, room_for
 from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import (
     Artifacts,
-    BlobRef,
     Candidate,
     CheckReport,
     CheckResult,

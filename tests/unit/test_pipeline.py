@@ -20,7 +20,7 @@ from pydantic import Field
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted, Writer
 from swe_ai_fleet.domain.task import Role

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from swe_ai_fleet.agents.approval_gate import Approver
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import BlobRef
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
 from swe_ai_fleet.domain.execution import APPROVAL_TOOL

@@ -13,7 +13,8 @@ from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
 from swe_ai_fleet.agents.revising import EarlierWork
 from swe_ai_fleet.agents.solving import Consent, solve
-from swe_ai_fleet.domain.candidate import Artifacts, Assignment, BlobRef, Candidate
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import Artifacts, Assignment, Candidate
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason

@@ -21,7 +21,8 @@ from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_a
 from swe_ai_fleet.agents.test_summaries import last_tests
 from swe_ai_fleet.agents.text_proposals import ProposingModel
 from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.candidate import Artifacts, BlobRef, Diff, Perspective
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import Artifacts, Diff, Perspective
 from swe_ai_fleet.domain.event import RunStarted
 from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.domain.run import RunState

@@ -125,11 +125,12 @@ class Dispatcher:
                 self._begin(state)
             else:
                 waiting[state.execution_id] = state
-        room = self._max_executions - len(self._busy())
+        busy = self._busy()
+        room = self._max_executions - len(busy)
         if room <= 0 or not waiting:
             return
         now = time.time()
-        running = Counter((drive.task.tenant, drive.task.caller) for drive in self._busy())
+        running = Counter((drive.task.tenant, drive.task.caller) for drive in busy)
         entries = [Waiting.of(state) for state in waiting.values()]
         ordered = in_order(entries, running, now=now, served=self._served)
         # What another replica began goes on first: its agents are at work, and would wait for a driver.

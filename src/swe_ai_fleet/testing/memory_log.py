@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, NotFound, Unavailable
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.ports import Journal

@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.wire import event_of
 from swe_ai_fleet.adapters.jetstream.work_queue import Handler, Hopeless, Work, WorkQueue, consume
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta

@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.jetstream.faults import Refused
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message, object_stream
 from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import NotFound
 
 CHUNK_BYTES = 128 * 1024

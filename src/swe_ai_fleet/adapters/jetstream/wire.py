@@ -18,7 +18,7 @@ import json
 from typing import Any, cast
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.ports import BlobStore
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.candidate import BlobRef
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import (
     CallRepaired,
     Event,

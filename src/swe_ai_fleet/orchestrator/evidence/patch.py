@@ -84,10 +84,6 @@ class Patch:
         """The files that it leaves in place."""
         return tuple(file.path for file in self.files if not file.is_deleted)
 
-    @property
-    def changed_lines(self) -> int:
-        return sum(1 for file in self.files for _ in file.lines("+-"))
-
     def without(self, paths: Collection[str]) -> bytes:
         """The patch as bytes, what concerns these files left out."""
         return b"".join(file.raw for file in self.files if not {file.path, file.old_path} & set(paths))
