@@ -168,6 +168,15 @@ async def test_what_was_never_carried_out_is_not_carried_out_now(recorded: Recor
     assert not seen.result.success and NEVER in seen.result.error
 
 
+@pytest.mark.parametrize("name", ["agent-dev-1-r1", "merge-api-0123abc", "planner"])
+async def test_what_did_not_begin_with_the_commit_alone_is_refused(
+    recorded: Recorded, fleet: FleetUnderTest, name: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="first drafts") as refused:
+        await replay(fleet.settings, recorded.state, replace(recorded.run, agent_id=name))
+    assert refused.value.field == "agent"
+
+
 async def test_a_fork_behind_the_end_is_refused(recorded: Recorded, fleet: FleetUnderTest) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await replay(fleet.settings, recorded.state, recorded.run, fork_at=99)

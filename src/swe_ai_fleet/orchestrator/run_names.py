@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from swe_ai_fleet.domain.execution import ExecutionState
 
 PLANNER = "planner"
 _MERGE = "merge-"
 _SHORT_COMMIT = 12
+_REVISION = re.compile(r"-r\d+$")
 
 
 def revision_run(author_id: str, round_number: int) -> str:
@@ -32,6 +35,11 @@ def merge_run(subtask_id: str, head: str) -> str:
 def is_merge_run(agent_id: str) -> bool:
     """Whether a run resolves a conflict."""
     return agent_id.startswith(_MERGE)
+
+
+def is_draft(state: ExecutionState, agent_id: str) -> bool:
+    """Whether a run began with nothing but the task and the pinned commit; reviews, revisions and merges did not."""
+    return not (is_merge_run(agent_id) or _REVISION.search(agent_id) or agent_id in side_runs(state))
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:

@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.trajectory import Trajectory
+from swe_ai_fleet.orchestrator.run_names import is_draft
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
@@ -68,14 +69,20 @@ async def replay(
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
         prompt: Stands in place of the system message.
 
-    Raises InvalidRequest for a run without a beginning, one that worked by a plan, or a fork behind its end, and
-    FleetErrors of the repository, the sandbox and the model server.
+    Raises InvalidRequest for a run without a beginning, one that worked by a plan or that is no first draft, or a fork
+    behind its end, and FleetErrors of the repository, the sandbox and the model server.
     """
     if run.started is None:
         raise InvalidRequest(f"{run.agent_id} has not begun", field="agent")
     if any(PlanCallId.read(call.call_id) is not None for step in run.steps for call in step.reply.tool_calls):
         raise InvalidRequest(
             f"{run.agent_id} worked by a plan", field="agent", hint="only runs that go step by step can be replayed"
+        )
+    if state.repository.bundle is not None or not is_draft(state, run.agent_id):
+        raise InvalidRequest(
+            f"{run.agent_id} did not begin with the pinned commit alone",
+            field="agent",
+            hint="only first drafts can be replayed: no reviews, revisions, merges or subtasks that build on others",
         )
     if fork_at is not None and not 0 <= fork_at <= len(run.steps):
         raise InvalidRequest(f"the run has {len(run.steps)} steps", field="fork_at", hint=f"0 to {len(run.steps)}")
