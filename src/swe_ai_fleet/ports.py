@@ -22,10 +22,12 @@ from swe_ai_fleet.domain.candidate import (
     ReviewAssignment,
 )
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.context import Change, ContextRequest, GatheredContext, StoredChange
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.run import Checkpoint
@@ -326,6 +328,15 @@ class KeyValueEntry:
     revision: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValueChange:
+    """A value as it was stored, or (None) removed. Of several changes of a key only the last may be told."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
 class KeyValue(Protocol):
     """Small values by key, the same for every process. Keys are of letters, digits, `-`, `_`, `=` and `.`."""
 
@@ -346,4 +357,98 @@ class KeyValue(Protocol):
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         """Everything under keys that begin so, by key. Raises Unavailable."""
+        ...
+
+    def changes(self, *, from_revision: int = 0, follow: bool = False) -> AsyncGenerator[KeyValueChange | None, None]:
+        """What was stored and removed from a revision on, in that order, the last of each key.
+
+        With `follow` a None marks the moment when everything stored before the call has been yielded. Raises
+        Unavailable; once following there is no such end.
+        """
+        ...
+
+
+class ChangeLog(Protocol):
+    """The append-only stream of what projects know of themselves; see `domain.context`."""
+
+    async def append(self, change: Change) -> StoredChange:
+        """Write a change, if its `version` is the next of its story. Raises Fenced where it is not, Unavailable."""
+        ...
+
+    def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
+        """The changes of all tenants from a sequence number on, oldest first.
+
+        With `follow` a None marks the moment when everything stored before the call has been yielded.
+        """
+        ...
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors that lie near each other where the texts mean the same."""
+
+    @property
+    def name(self) -> str:
+        """The space of the vectors: only those of one name can be compared."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector of length 1 for each text. Raises ModelUnavailable, ModelRejected."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A memory that an index found. `score` grows with fitness; its scale is the index's own for each way to search."""
+
+    memory: Memory
+    score: float
+
+
+class MemoryIndex(Protocol):
+    """Memories as they are searched: a projection that can be made anew from where they are kept."""
+
+    async def put(self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, position: int = 0) -> None:
+        """Take memories in, with their vectors where there are any; `position` is how far their source was read."""
+        ...
+
+    async def remove(self, memory_ids: Collection[str], *, position: int = 0) -> None:
+        """Forget memories, words and vectors."""
+        ...
+
+    async def search(
+        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), limit: int = 10
+    ) -> tuple[Match, ...]:
+        """The memories that fit best, either the words (BM25) or the vector (cosine), best first."""
+        ...
+
+    async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
+        """What a scope holds, the newest first."""
+        ...
+
+    async def position(self, space: str) -> int:
+        """How far its source was read with vectors of that space (empty: none), 0 for an index that is to be made."""
+        ...
+
+
+class Memories(Protocol):
+    """What is remembered."""
+
+    async def remember(self, memory: Memory) -> bool:
+        """Keep a memory, its secrets masked; False where it was known. Raises InvalidRequest, ResourceExhausted."""
+        ...
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        ...
+
+    async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
+        """Remove these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
+        ...
+
+
+class ContextSource(Protocol):
+    """Where the project's context comes from."""
+
+    async def gather(self, request: ContextRequest) -> GatheredContext:
+        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
         ...

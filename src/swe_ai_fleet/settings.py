@@ -121,6 +121,50 @@ class Settings(BaseSettings):
         description="Ray cluster; empty = a private local one.",
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
+    context_listen: str = Field(
+        default="127.0.0.1:50056", description="Address of the context service; port 0 = any free one."
+    )
+    context_url: str = Field(
+        default="",
+        description="host:port of a context service that runs elsewhere; empty = one beside the orchestrator.",
+    )
+    context_token: str = Field(
+        default="", description="Token of the context service named by `context_url`.", repr=False
+    )
+    context_tokens: int = Field(
+        default=4_000, ge=100, description="Tokens of project context and memories for agents where a task names none."
+    )
+    embeddings: str = Field(
+        default="auto",
+        description="How memories are found by meaning: `server` (`embeddings_url`), `local` (the package of the extra "
+        "`embeddings`), `none` (by words only); auto = the first of these that is there.",
+    )
+    embeddings_url: str = Field(
+        default="",
+        description="Base URL of an OpenAI-compatible server for embeddings, such as http://127.0.0.1:8001/v1.",
+    )
+    embeddings_model: str = Field(default="", description="Its model; empty = the first one it lists.")
+    embeddings_api_key: str = Field(default="", description="Its bearer key.", repr=False)
+    memory_store: str = Field(
+        default="",
+        description="Where the index of memories is: empty = a file under `home`; postgresql://… (with pgvector); "
+        "chroma:<directory> (extra `chroma`).",
+        repr=False,
+    )
+    memory_limit: int = Field(
+        default=20_000, ge=1, description="Most memories of one namespace; beyond it the oldest are forgotten."
+    )
+    memory_age_days: float = Field(
+        default=0.0, ge=0, description="Memories older than this are forgotten; 0 = none is for its age."
+    )
+    telegram_token: str = Field(default="", description="Token of the Telegram bot of `fleet telegram`.", repr=False)
+    telegram_url: str = Field(default="https://api.telegram.org", description="Where the Telegram bot API answers.")
+    telegram_chats: str = Field(
+        default="", description="Ids of the chats that the bot answers, comma-separated; empty = none."
+    )
+    workflows: str = Field(
+        default="", description="Directories with workflow files (*.yaml), comma-separated, beside those built in."
+    )
     max_agents: int = Field(default=300, ge=1, description="Most agents one task may ask for, and the fleet runs.")
     agents_per_actor: int = Field(default=64, ge=1, description="Agents that share one Ray actor; 1 = one actor each.")
     approval_timeout_seconds: float = Field(
@@ -244,7 +288,16 @@ class Settings(BaseSettings):
         profiles = (profile.get("api_key", "") for profile in self.model_profiles.values())
         return tuple(
             value
-            for value in (self.model_api_key, self.nats_token, self.audit_key, self.agent_service_token, *profiles)
+            for value in (
+                self.model_api_key,
+                self.nats_token,
+                self.audit_key,
+                self.agent_service_token,
+                self.context_token,
+                self.embeddings_api_key,
+                self.telegram_token,
+                *profiles,
+            )
             if value
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 
@@ -79,6 +80,33 @@ async def test_entries_are_listed_by_key(store: KeyValue) -> None:
     await store.put("council.arch", b"a")
     assert [one.key for one in await store.entries("council.")] == ["council.arch", "council.dev"]
     assert len(await store.entries()) == 3
+
+
+async def test_changes_tell_the_last_of_each_key_in_order(store: KeyValue) -> None:
+    await store.put("a", b"1")
+    second = await store.put("b", b"2")
+    await store.put("a", b"3")
+    await store.delete("b")
+    seen = [change async for change in store.changes()]
+    assert [(one.key, one.value) for one in seen if one is not None] == [("a", b"3"), ("b", None)]
+    assert [one.key async for one in store.changes(from_revision=second + 2) if one is not None] == ["b"]
+
+
+async def test_changes_are_followed_as_they_come(store: KeyValue) -> None:
+    await store.put("a", b"1")
+    async with asyncio.timeout(10), aclosing(store.changes(follow=True)) as following:
+        first = await anext(following)
+        assert first is not None
+        assert (first.key, first.value) == ("a", b"1")
+        assert await anext(following) is None
+        revision = await store.put("b", b"2")
+        second = await anext(following)
+        assert second is not None
+        assert (second.key, second.value, second.revision) == ("b", b"2", revision)
+        await store.delete("a")
+        third = await anext(following)
+        assert third is not None
+        assert (third.key, third.value) == ("a", None)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a..b", ".a", "a.", "*", ">", "ä"])

@@ -30,17 +30,20 @@ from swe_ai_fleet.domain.candidate import (
     RankedCandidate,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
+from swe_ai_fleet.domain.context import ContextBlock, GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
+    BreakpointsSet,
     CallRepaired,
     CancelRequested,
     CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    ContextGathered,
     Event,
     EventBody,
     ExecutionClaimed,
@@ -51,6 +54,7 @@ from swe_ai_fleet.domain.event import (
     LoopNoticed,
     MessageAdded,
     ModelReplied,
+    NodeUpdated,
     PlanMade,
     ResultPublished,
     RevisionJudged,
@@ -67,9 +71,11 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     VotesCast,
     WinnerDelivered,
+    WorkflowFinished,
     WorkspaceCheckpointed,
     Writer,
 )
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     ModelReply,
@@ -96,6 +102,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.workflow import NodeStatus
 
 GOLDEN = Path(__file__).parent / "golden"
 AT = "2026-01-02T03:04:05.678+00:00"
@@ -400,6 +407,46 @@ def representatives() -> list[EventBody]:
             ),
             repository=replace(pinned, bundle=blob),
         ),
+        ContextGathered(
+            context=GatheredContext(
+                text="The story",
+                blocks=(ContextBlock(kind="story", title="Log in", text="The story", tokens=2, relevance=0.5),),
+                tokens=2,
+                version="e" * 64,
+                omitted=("decision:d1",),
+                recalled=(
+                    Recollection(
+                        memory=Memory(
+                            namespace="fleet",
+                            text="tabs, not spaces",
+                            kind=MemoryKind.OUTCOME,
+                            tenant="acme",
+                            metadata={"repository": "r"},
+                            source="execution:e0",
+                            created_at=AT,
+                        ),
+                        score=0.75,
+                        found_by="words",
+                    ),
+                ),
+            ),
+            error="no recall",
+        ),
+        NodeUpdated(
+            node_id="fix/check[1]",
+            status=NodeStatus.COMPLETED,
+            attempt=2,
+            inputs='{"a": 1}',
+            output='{"b": [true]}',
+            output_blob=blob,
+            error="once",
+            execution_id="execution-2",
+            label="yes",
+            usage=usage,
+            duration_ms=12,
+        ),
+        BreakpointsSet(action="step", node_id="fix", by="ana"),
+        WorkflowFinished(output='{"report": "r"}', output_blob=blob),
         ExecutionFinished(
             status=ExecutionStatus.NO_WINNER, winner_id="candidate-1", error="none", usage=usage, duration_ms=9000
         ),

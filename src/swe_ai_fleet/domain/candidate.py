@@ -69,6 +69,7 @@ class Assignment:
 
     With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
     (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
+    `background` is the context that was gathered for the task: untrusted text, the same for all candidates.
     """
 
     execution_id: str
@@ -80,6 +81,7 @@ class Assignment:
     resume: bool = False
     author_id: str = ""
     revision: Revision | None = None
+    background: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.message import Message, ModelReply
 from swe_ai_fleet.domain.plan import Plan
@@ -22,6 +23,7 @@ from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.workflow import NodeStatus
 
 EXECUTION_SUBJECT = "_"
 """Stands in an event's `agent_id` where the execution itself speaks, not one of its agents."""
@@ -301,6 +303,63 @@ class SubtaskEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContextGathered:
+    """What agents are told beside their task: the project's context and what is remembered. Untrusted text.
+
+    `error` says why there is none where some was wanted; the execution goes on without.
+    """
+
+    context: GatheredContext
+    error: str = ""
+    type: Literal["context_gathered"] = "context_gathered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUpdated:
+    """A node of a workflow stands somewhere else. `inputs` and `output` are exact JSON, large ones by reference.
+
+    The item of a map is written `<node>[<index>]`, a node of a sub-workflow `<node>/<its node>`. `attempt` counts from
+    1; `execution_id` is that of the execution which does the node's work, where one does.
+    """
+
+    node_id: str
+    status: NodeStatus
+    attempt: int = 1
+    inputs: str = ""
+    output: str = ""
+    output_blob: BlobRef | None = None
+    error: str = ""
+    execution_id: str = ""
+    label: str = ""
+    usage: Usage = field(default_factory=Usage)
+    duration_ms: int = 0
+    type: Literal["node_updated"] = "node_updated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakpointsSet:
+    """A person steers a workflow; written by callers. `action` is pause, step or continue.
+
+    `pause` holds before every node that has not begun; `step` lets one paused node go (`node_id`, empty: all that are
+    paused now) and holds again; `continue` goes on to the next breakpoint.
+    """
+
+    action: str
+    node_id: str = ""
+    by: str = ""
+    type: Literal["breakpoints_set"] = "breakpoints_set"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowFinished:
+    """What a workflow gave, as exact JSON; large ones by reference."""
+
+    output: str = ""
+    output_blob: BlobRef | None = None
+    type: Literal["workflow_finished"] = "workflow_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSubmitted:
     candidate: Candidate
     type: Literal["candidate_submitted"] = "candidate_submitted"
@@ -371,6 +430,10 @@ EventBody = (
     | RunLost
     | RunReassigned
     | ApprovalAwaited
+    | ContextGathered
+    | NodeUpdated
+    | BreakpointsSet
+    | WorkflowFinished
     | CandidateSubmitted
     | ChecksFinished
     | CandidateReviewed

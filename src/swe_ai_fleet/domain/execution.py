@@ -8,21 +8,25 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
+    BreakpointsSet,
     CancelRequested,
     CandidateReviewed,
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    ContextGathered,
     ExecutionClaimed,
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
     ModelReplied,
+    NodeUpdated,
     ResultPublished,
     RevisionJudged,
     RunClaimed,
@@ -38,6 +42,7 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     VotesCast,
     WinnerDelivered,
+    WorkflowFinished,
 )
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
@@ -76,7 +81,8 @@ class ExecutionState:
 
     `requests` and `resolutions` are, by approval id, what people were asked and what they said. `owner` is the
     orchestrator that drives it, empty before the first claim. `dropped` are revisions that did not take the place of
-    what they revise. `integration` is what the subtasks merged so far add up to.
+    what they revise. `integration` is what the subtasks merged so far add up to. `context` is None as long as none is
+    gathered. `nodes` are those of a workflow as they stand, `steering` what people said to it, in order.
     """
 
     execution_id: str
@@ -111,6 +117,10 @@ class ExecutionState:
     usage: Usage = field(default_factory=Usage)
     duration_ms: int = 0
     result_published: bool = False
+    context: GatheredContext | None = None
+    nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
+    steering: tuple[BreakpointsSet, ...] = ()
+    output: WorkflowFinished | None = None
     requests: Mapping[str, ApprovalRequest] = field(default_factory=dict[str, ApprovalRequest])
     resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
     last_sequence: int = 0
@@ -179,6 +189,14 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             voters = {vote.judge_id for vote in votes}
             kept_votes = tuple(vote for vote in state.votes if vote.judge_id not in voters)
             return replace(state, votes=(*kept_votes, *votes))
+        case ContextGathered(context=context):
+            return replace(state, context=context)
+        case NodeUpdated(node_id=node_id):
+            return replace(state, nodes={**state.nodes, node_id: body})
+        case BreakpointsSet():
+            return replace(state, steering=(*state.steering, body))
+        case WorkflowFinished():
+            return replace(state, output=body)
         case SubtasksDerived(derivation=derivation):
             return replace(state, derivation=derivation)
         case SubtaskStarted(subtask_id=subtask_id, execution_id=execution_id):

@@ -13,6 +13,7 @@ from enum import StrEnum
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.workflow import WorkflowTask
 
 DEFAULT_TENANT = "default"
 DEFAULT_AGENTS = 3
@@ -46,10 +47,11 @@ class Role(StrEnum):
 
 
 class TaskKind(StrEnum):
-    """`deliberate` ranks candidates and applies nothing; `orchestrate` also delivers the winner."""
+    """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one."""
 
     DELIBERATE = "deliberate"
     ORCHESTRATE = "orchestrate"
+    WORKFLOW = "workflow"
 
 
 class PlanningMode(StrEnum):
@@ -185,6 +187,28 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """How a task uses memory: neither read nor written unless asked. Without `namespaces` it is the repository's."""
+
+    read: bool = False
+    write: bool = False
+    namespaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    """Which of the project's context a task's agents get, where it belongs to a story, a case or a known task.
+
+    Without a `phase` it is the story's own; `token_budget` 0: what the context service gives by default.
+    """
+
+    phase: str = ""
+    token_budget: int = 0
+    include_decisions: bool = True
+    include_history: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content.
 
@@ -220,6 +244,9 @@ class Task:
     architect_top_k: int = 0
     derive_subtasks: bool = False
     parent_execution_id: str = ""
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    context_options: ContextOptions = field(default_factory=ContextOptions)
+    workflow: WorkflowTask | None = None
 
     @property
     def execution_id(self) -> str:
@@ -236,6 +263,10 @@ class Task:
         Who asks, and how urgent it is, is no content.
         """
         content = {**asdict(self), "priority": 0, "caller": ""}
+        # Content that no task had when the first fingerprints were stored counts where it is there.
+        for name in ("memory", "context_options", "workflow"):
+            if getattr(self, name) == _PLAIN[name]:
+                del content[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def validated(self, *, max_agents: int) -> Task:
@@ -250,7 +281,7 @@ class Task:
                 field="task_description",
                 hint=f"at most {MAX_DESCRIPTION_BYTES}; put long material into a file of the repository",
             )
-        if not self.repo.location.strip():
+        if not self.repo.location.strip() and self.kind is not TaskKind.WORKFLOW:
             raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
         if self.delivery.branch:
             check_branch(self.delivery.branch, field="delivery.branch")
@@ -281,6 +312,9 @@ class Task:
                 check.timeout_seconds, field=f"constraints.checks[{number}].timeout_seconds", low=1, high=86_400
             )
         return self
+
+
+_PLAIN = {"memory": MemoryOptions(), "context_options": ContextOptions(), "workflow": None}
 
 
 def execution_id(*, tenant: str, kind: TaskKind, task_id: str, attempt: int) -> str:

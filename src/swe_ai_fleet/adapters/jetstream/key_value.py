@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
@@ -11,7 +12,7 @@ from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
-from swe_ai_fleet.ports import KeyValueEntry
+from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 
 _OPERATION = "KV-Operation"
 _KEY = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
@@ -79,6 +80,30 @@ class JetStreamKeyValue:
                 if entry is not None and entry.key.startswith(prefix):
                     found[entry.key] = entry
         return tuple(found[key] for key in sorted(found))
+
+    async def changes(
+        self, *, from_revision: int = 0, follow: bool = False
+    ) -> AsyncGenerator[KeyValueChange | None, None]:
+        """What was stored and removed from a revision on, the last of each key; with `follow` without an end.
+
+        With `follow` a None is yielded once everything stored before the call has been. Raises Unavailable.
+        """
+        stored = messages(
+            self._connection,
+            self._stream,
+            f"$KV.{self._bucket}.>",
+            start=from_revision,
+            follow=follow,
+            patience=self._patience,
+        )
+        async with aclosing(stored):
+            async for message in stored:
+                if message is not None:
+                    removed = _OPERATION in message.headers
+                    key = message.subject.removeprefix(f"$KV.{self._bucket}.")
+                    yield KeyValueChange(key=key, value=None if removed else message.data, revision=message.sequence)
+                elif follow:
+                    yield None
 
     async def _expected(self, key: str, revision: int) -> int:
         """The sequence to expect; a removed value's marker stands where there is none."""

@@ -1,0 +1,1 @@
+"""Chat sessions over the fleet."""

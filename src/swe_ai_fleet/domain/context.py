@@ -1,0 +1,253 @@
+"""What a project knows of itself: stories, their tasks, decisions and phases, and what executions did for them.
+
+Every change is a value of its own in an append-only stream; what is known now is a fold over them and nothing else.
+Wire types: they only ever gain optional fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import TestSummary
+from swe_ai_fleet.domain.memory import Recollection
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+
+NO_STORY = "_"
+"""Stands for the story of what belongs to none."""
+
+
+class Phase(StrEnum):
+    """Where a story stands. It goes on one phase at a time, and back to any earlier one."""
+
+    PLAN = "plan"
+    DESIGN = "design"
+    BUILD = "build"
+    TEST = "test"
+    REVIEW = "review"
+    DONE = "done"
+
+
+class TaskState(StrEnum):
+    OPEN = "open"
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+    DROPPED = "dropped"
+
+
+class DecisionState(StrEnum):
+    PROPOSED = "proposed"
+    ACCEPTED = "accepted"
+    SUPERSEDED = "superseded"
+
+
+class RelationKind(StrEnum):
+    """What an edge of the graph says: its source ... its target."""
+
+    CONTAINS = "contains"
+    DEPENDS_ON = "depends_on"
+    AFFECTS = "affects"
+    SUPERSEDES = "supersedes"
+    WORKED_ON = "worked_on"
+    CHANGED = "changed"
+    PART_OF = "part_of"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """Something that somebody wants. `case_id` is the larger undertaking it belongs to."""
+
+    story_id: str
+    title: str
+    description: str = ""
+    acceptance_criteria: tuple[str, ...] = ()
+    case_id: str = ""
+    phase: Phase = Phase.PLAN
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    created_at: str = ""
+    updated_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryTask:
+    """A piece of a story's work. Tasks of executions need not be here; those that are gain their history."""
+
+    task_id: str
+    story_id: str
+    title: str
+    description: str = ""
+    role: Role | None = None
+    state: TaskState = TaskState.OPEN
+    depends_on: tuple[str, ...] = ()
+    created_at: str = ""
+    updated_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Something that was decided and why. `roles` are those it matters to (empty: all), `task_ids` what it affects."""
+
+    decision_id: str
+    story_id: str
+    title: str
+    rationale: str = ""
+    alternatives: tuple[str, ...] = ()
+    state: DecisionState = DecisionState.ACCEPTED
+    decided_by: str = ""
+    supersedes: str = ""
+    roles: tuple[Role, ...] = ()
+    task_ids: tuple[str, ...] = ()
+    created_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRecord:
+    """What one execution did. `operations` counts tool calls by name; `commits` are full object ids."""
+
+    execution_id: str
+    task_id: str
+    story_id: str = NO_STORY
+    case_id: str = ""
+    plan_id: str = ""
+    kind: str = ""
+    role: str = ""
+    repository: str = ""
+    instruction: str = ""
+    status: str = ""
+    summary: str = ""
+    commits: tuple[str, ...] = ()
+    branch: str = ""
+    files_changed: tuple[str, ...] = ()
+    operations: Mapping[str, int] = field(default_factory=dict[str, int])
+    tests: TestSummary | None = None
+    checks: Mapping[str, str] = field(default_factory=dict[str, str])
+    parent_execution_id: str = ""
+    usage: Usage = field(default_factory=Usage)
+    duration_ms: int = 0
+    ended_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """An edge. Nodes are `<kind>:<id>`, the kind one of case, story, task, decision, execution, commit, file."""
+
+    source: str
+    kind: RelationKind
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryCreated:
+    story: Story
+    type: Literal["story_created"] = "story_created"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCreated:
+    task: StoryTask
+    type: Literal["task_created"] = "task_created"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionAdded:
+    decision: Decision
+    type: Literal["decision_added"] = "decision_added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChanged:
+    phase: Phase
+    reason: str = ""
+    by: str = ""
+    type: Literal["phase_changed"] = "phase_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryUpdated:
+    """Fields of a story or of one of its tasks anew; None leaves one as it is. An empty note removes it."""
+
+    task_id: str = ""
+    title: str | None = None
+    description: str | None = None
+    acceptance_criteria: tuple[str, ...] | None = None
+    state: TaskState | None = None
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    type: Literal["story_updated"] = "story_updated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRecorded:
+    record: WorkRecord
+    type: Literal["work_recorded"] = "work_recorded"
+
+
+ChangeBody = StoryCreated | TaskCreated | DecisionAdded | PhaseChanged | StoryUpdated | WorkRecorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of what is known. `at` is UTC, ISO 8601; `version` counts the changes of its story from 1."""
+
+    tenant: str
+    story_id: str
+    version: int
+    at: str
+    body: ChangeBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChange:
+    """A change at its place; `sequence` grows over all stories and starts at 1."""
+
+    sequence: int
+    change: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRequest:
+    """Whose context is wanted, and how much of it.
+
+    `token_budget` 0 is what the service gives by default. `query` is what the context is for (the task's words); what
+    is nearest to it goes first. `namespaces` are the memories that are recalled for it (none: none is).
+    """
+
+    tenant: str = DEFAULT_TENANT
+    case_id: str = ""
+    story_id: str = ""
+    task_id: str = ""
+    role: Role | None = None
+    phase: Phase | None = None
+    query: str = ""
+    token_budget: int = 0
+    include_decisions: bool = True
+    include_history: bool = True
+    namespaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBlock:
+    """A part of a context: `kind` is story, task, decision, history, note or memory. `relevance` is 0 to 1."""
+
+    kind: str
+    title: str
+    text: str
+    tokens: int
+    relevance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredContext:
+    """What is given to agents. The version is a SHA-256 of the text: it changes when the content does and only then.
+
+    `omitted` names the blocks that did not fit. `tokens` are an estimate.
+    """
+
+    text: str = ""
+    blocks: tuple[ContextBlock, ...] = ()
+    tokens: int = 0
+    version: str = ""
+    omitted: tuple[str, ...] = ()
+    recalled: tuple[Recollection, ...] = ()

@@ -1,0 +1,1 @@
+"""Workflows: read, checked, drawn and run."""
