@@ -72,6 +72,11 @@ class AgentConfig:
     checks: Sequence[str] = ()
     max_iterations: int = 0
 
+    def __post_init__(self) -> None:
+        # Lists are what users write.
+        object.__setattr__(self, "tools", tuple(self.tools))
+        object.__setattr__(self, "checks", tuple(self.checks))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
