@@ -5,8 +5,8 @@ from __future__ import annotations
 from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.errors import Context
 from services.orchestrator import responses
-from services.orchestrator.errors import Context
 from services.orchestrator.replies import fit
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator import requests, responses
+from services.orchestrator import responses
+from services.values import check_values
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -42,7 +43,7 @@ class Councils:
     models: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def create(self, request: pb.CreateCouncilRequest) -> pb.CreateCouncilResponse:
-        requests.check_values(request)
+        check_values(request)
         config = request.config
         role = _role(request.role)
         settings = Council(
@@ -64,7 +65,7 @@ class Councils:
         )
 
     async def list(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
-        requests.check_values(request)
+        check_values(request)
         role = _role(request.role_filter, field="role_filter") if request.role_filter else None
         councils = await self.book.list(DEFAULT_TENANT, role)
         states = self.states(DEFAULT_TENANT)
@@ -73,7 +74,7 @@ class Councils:
         )
 
     async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
-        requests.check_values(request)
+        check_values(request)
         role = _role(request.role)
         deletion = await self.book.delete(DEFAULT_TENANT, role)
         if deletion.council is None:
@@ -86,7 +87,7 @@ class Councils:
         )
 
     async def register(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
-        requests.check_values(request)
+        check_values(request)
         role = _role(request.role)
         given = request.capabilities
         member = CouncilMember(
@@ -105,7 +106,7 @@ class Councils:
         return pb.RegisterAgentResponse(success=True, message=message, council_id=done.council.council_id)
 
     async def unregister(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
-        requests.check_values(request)
+        check_values(request)
         role = _role(request.role)
         if not request.agent_id:
             raise InvalidRequest("no agent id given", field="agent_id")

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.errors import NotAvailable
+from services.errors import NotAvailable
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import submitted_task
 from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue

@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
+from services.context.main import open_context
+from services.grpc_server import serve_grpc
 from services.orchestrator.councils import Councils
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
-from services.orchestrator.server import serve_grpc
+from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
+from services.private_files import kept_token, write_private
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.stack import open_stack
+from swe_ai_fleet.runtime.state import State, open_state
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
 
@@ -33,6 +35,8 @@ class RunningFleet:
     token: str
     nats_url: str
     nats_token: str
+    context: str
+    context_token: str
 
 
 @asynccontextmanager
@@ -46,10 +50,11 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             "without a sandbox only loopback may be served", field="sandbox", hint="set FLEET_SANDBOX=auto"
         )
     async with (
-        open_stack(settings) as stack,
+        open_state(settings, name="orchestrator") as state,
+        _with_context(state, token := kept_token(settings.home / "token")) as state,
+        open_stack(state) as stack,
         Derivations(fleet=stack.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
     ):
-        token = _token(settings.home / "token")
         planning = PlanningEvents(
             executions=stack.executions,
             derivations=derivations,
@@ -68,7 +73,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             planning=planning,
         )
         async with (
-            serve_grpc(servicer, settings.listen, token, stack.ready) as address,
+            serve_grpc([orchestrator_service(servicer)], settings.listen, token, stack.ready) as address,
             open_intake(stack.log, stack.executions, planning),
         ):
             running = RunningFleet(
@@ -76,13 +81,28 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
                 token=token,
                 nats_url=stack.settings.nats_url,
                 nats_token=stack.settings.nats_token,
+                context=stack.settings.context_url,
+                context_token=stack.settings.context_token,
             )
             card = settings.home / "fleet.json"
-            _write_private(card, json.dumps(_card(running)))
+            write_private(card, json.dumps(_card(running)))
             try:
                 yield running
             finally:
                 card.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _with_context(state: State, token: str) -> AsyncGenerator[State]:
+    """The state with a context service in its settings: the one they name, or one beside the orchestrator."""
+    if state.settings.context_url:
+        yield state
+        return
+    async with open_context(state.settings, state.log, token=token) as context:
+        yield replace(
+            state,
+            settings=state.settings.model_copy(update={"context_url": context.address, "context_token": context.token}),
+        )
 
 
 async def serve(settings: Settings) -> None:
@@ -103,24 +123,10 @@ def _card(running: RunningFleet) -> dict[str, object]:
         "token": running.token,
         "nats_url": running.nats_url,
         "nats_token": running.nats_token,
+        "context": running.context,
+        "context_token": running.context_token,
         "pid": os.getpid(),
     }
-
-
-def _token(path: Path) -> str:
-    """The token of this home, made at the first start."""
-    if not path.exists():
-        _write_private(path, secrets.token_urlsafe(32))
-    return path.read_text().strip()
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    draft.replace(path)
 
 
 if __name__ == "__main__":

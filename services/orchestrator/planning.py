@@ -7,9 +7,10 @@ from typing import cast
 from google.protobuf import json_format
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.errors import Context
-from services.orchestrator.requests import check_values, repo_ref
+from services.errors import Context
+from services.orchestrator.requests import repo_ref
 from services.orchestrator.subtasks import atomic_task
+from services.values import check_values
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.child_tasks import child_task_id

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.errors import NotAvailable
+from services.errors import NotAvailable
+from services.values import check_values
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
@@ -21,8 +21,10 @@ from swe_ai_fleet.domain.task import (
     ApprovalPolicy,
     CheckSpec,
     Constraints,
+    ContextOptions,
     Delivery,
     EnvironmentSpec,
+    MemoryOptions,
     PlanningMode,
     RepoRef,
     Role,
@@ -96,6 +98,7 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
             case_id=request.case_id,
             story_id=request.story_id,
             plan_id=request.plan_id,
+            context_options=_context_options(request.context_options),
             **_common(request),
         )
     )
@@ -137,37 +140,10 @@ def passed_over(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> tuple[
         return ()
     given = {
         "options.custom_params": bool(request.options.custom_params),
-        "context_options": bool(request.context_options.ListFields()),
+        "context_options.include_repository_map": request.context_options.HasField("include_repository_map"),
+        "context_options.include_instructions": request.context_options.HasField("include_instructions"),
     }
     return tuple(name for name, there in given.items() if there)
-
-
-def check_values(message: Message, path: str = "") -> None:
-    """Refuse what no field of any request may hold: negative numbers, unknown enum values, NUL characters."""
-    for field, value in message.ListFields():
-        name = f"{path}.{field.name}" if path else field.name
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            inner = field.message_type.fields_by_name["value"]
-            for key, one in cast("Mapping[object, object]", value).items():
-                _check_value(field.message_type.fields_by_name["key"], key, name)
-                _check_value(inner, one, f"{name}[{key}]")
-        elif field.is_repeated:
-            for number, one in enumerate(cast("list[object]", value)):
-                _check_value(field, one, f"{name}[{number}]")
-        else:
-            _check_value(field, value, name)
-
-
-def _check_value(field: FieldDescriptor, value: object, name: str) -> None:
-    if isinstance(value, Message):
-        check_values(value, name)
-    elif isinstance(value, str) and "\0" in value:
-        raise InvalidRequest(f"{name} has a NUL character", field=name)
-    elif field.enum_type is not None and value not in field.enum_type.values_by_number:
-        known = ", ".join(field.enum_type.values_by_name)
-        raise InvalidRequest(f"{name} has the unknown value {value}", field=name, hint=f"one of {known}")
-    elif isinstance(value, int) and value < 0:
-        raise InvalidRequest(f"{name} is {value}", field=name, hint="0 for the default, or a positive number")
 
 
 def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, Any]:
@@ -190,13 +166,14 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
         "approval": _APPROVAL[request.approval],
         "attempt": request.attempt or 1,
         "priority": request.priority,
+        "memory": MemoryOptions(
+            read=request.memory.read, write=request.memory.write, namespaces=tuple(request.memory.namespaces)
+        ),
     }
 
 
 def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> None:
     asked = {
-        "memory.read": request.memory.read,
-        "memory.write": request.memory.write,
         "environment.container_image": bool(request.environment.container_image),
         "repo.credential_ref": bool(request.repo.credential_ref),
     }
@@ -313,6 +290,15 @@ def _environment(given: pb.EnvironmentSpec) -> EnvironmentSpec:
         variables=dict(given.variables),
         path=tuple(given.path_directories),
         detect=not given.disable_detection,
+    )
+
+
+def _context_options(given: pb.ContextOptions) -> ContextOptions:
+    return ContextOptions(
+        phase=given.phase.strip().lower(),
+        token_budget=given.token_budget,
+        include_decisions=given.include_decisions if given.HasField("include_decisions") else True,
+        include_history=given.include_history if given.HasField("include_history") else True,
     )
 
 

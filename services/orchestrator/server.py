@@ -1,104 +1,17 @@
-"""The gRPC server around a servicer: address, token, health, reflection, a graceful end."""
+"""The orchestrator as a service to be served."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
-
 from fleet.orchestrator.v1 import orchestrator_pb2, orchestrator_pb2_grpc
-from services.orchestrator.auth import TokenInterceptor
-from services.orchestrator.errors import ErrorInterceptor, Interceptor
+from services.grpc_server import Service
 from services.orchestrator.servicer import OrchestratorServicer
-from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 
 SERVICE = orchestrator_pb2.DESCRIPTOR.services_by_name["OrchestratorService"].full_name
-MAX_REQUEST_BYTES = 4 * 1024 * 1024
-READINESS_SECONDS = 3.0
-GRACE_SECONDS = 3.0
-
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Two servers on one port would share its calls at random.
-    ("grpc.so_reuseport", 0),
-    # A client that is gone is found out within half a minute; one that waits for hours may ping as often as that.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-)
 
 
-@asynccontextmanager
-async def serve_grpc(
-    servicer: OrchestratorServicer,
-    listen: str,
-    token: str | None,
-    ready: Callable[[], Awaitable[bool]],
-    *,
-    readiness_seconds: float = READINESS_SECONDS,
-    grace_seconds: float = GRACE_SECONDS,
-) -> AsyncGenerator[str, None]:
-    """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
-
-    Args:
-        servicer: Answers the calls.
-        listen: `host:port`; port 0 takes any free one.
-        token: What callers must show; None lets everybody in.
-        ready: Whether the server can do its work now; asked before the first call and then again and again.
-        readiness_seconds: Between two questions.
-        grace_seconds: For calls to end by themselves when the server stops.
-
-    Raises:
-        PreconditionFailed: The address cannot be bound.
-    """
-    interceptors: Sequence[Interceptor] = [ErrorInterceptor()]
-    if token is not None:
-        interceptors = [TokenInterceptor(token), *interceptors]
-    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
-    cast("Any", orchestrator_pb2_grpc).add_OrchestratorServiceServicer_to_server(servicer, server)
-    state: Any = cast("Any", health).aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(state, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    try:
-        port = server.add_insecure_port(listen)
-    except RuntimeError as error:
-        raise PreconditionFailed(
-            f"cannot listen on {listen}", field="listen", hint="another process may have the port"
-        ) from error
-    await _report(state, await _answers(ready))
-    await server.start()
-    following = asyncio.create_task(_follow(state, ready, readiness_seconds), name="readiness")
-    try:
-        yield f"{listen.rpartition(':')[0]}:{port}"
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await state.enter_graceful_shutdown()
-        await server.stop(grace_seconds)
-
-
-async def _follow(state: Any, ready: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        await _report(state, await _answers(ready))
-
-
-async def _answers(ready: Callable[[], Awaitable[bool]]) -> bool:
-    try:
-        return await ready()
-    except FleetError:
-        return False
-
-
-async def _report(state: Any, serving: bool) -> None:
-    status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
-    for name in ("", SERVICE):
-        await state.set(name, status)
+def orchestrator_service(servicer: OrchestratorServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", orchestrator_pb2_grpc).add_OrchestratorServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)

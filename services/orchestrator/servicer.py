@@ -15,15 +15,17 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
+from services.auth import caller_of
+from services.errors import Context, NotAvailable
 from services.orchestrator import approvals, requests, responses, subtasks
-from services.orchestrator.auth import caller_of
 from services.orchestrator.councils import Councils
-from services.orchestrator.errors import Context, NotAvailable
 from services.orchestrator.listing import page
 from services.orchestrator.live import WatchLive, with_live_text
 from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.progress import Progress
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
+from services.orchestrator.task_context import TaskContexts
+from services.values import check_values
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
@@ -55,6 +57,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         planning: Takes planning events; None: nobody does.
         councils: Keeps them; None: there are none.
         derivations: Splits plans; None: nobody does.
+        contexts: Makes the contexts of tasks; None: nobody does.
     """
 
     def __init__(
@@ -68,11 +71,13 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         planning: PlanningEvents | None = None,
         councils: Councils | None = None,
         derivations: Derivations | None = None,
+        contexts: TaskContexts | None = None,
     ) -> None:
         self._executions = executions
         self._planning = planning
         self._councils = councils
         self._derivations = derivations
+        self._contexts = contexts
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -139,7 +144,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetArtifact(
         self, request: pb.GetArtifactRequest, context: Context
     ) -> AsyncIterator[pb.GetArtifactResponse]:
-        requests.check_values(request)
+        check_values(request)
         execution_id = _execution_id(request.execution_id)
         if not _DIGEST.fullmatch(request.digest):
             raise InvalidRequest("not a SHA-256 digest", field="digest", hint="64 lower-case hexadecimal digits")
@@ -212,7 +217,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         raise NotAvailable("uploads are not available yet", hint="name a repository that the server can reach")
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
-        requests.check_values(request)
+        check_values(request)
         execution_id = _execution_id(request.execution_id)
         resolution = approvals.resolution(request, context)
         state = await self._executions.resolve(DEFAULT_TENANT, execution_id, resolution)
@@ -255,8 +260,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         plan = subtasks.plan_of(request)
         return subtasks.derived(plan, await self._derivations.derive(plan))
 
-    async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> NoReturn:
-        raise NotAvailable("contexts cannot be asked for yet", hint="the event run_started has an agent's messages")
+    async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> pb.GetTaskContextResponse:
+        if self._contexts is None:
+            raise NotAvailable("contexts are not made here", hint="the event run_started has an agent's messages")
+        return await self._contexts.get(request)
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> NoReturn:
         raise NotAvailable("metrics are not measured yet", hint="GetStatus with include_stats has counters")

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.requests import check_values, repo_ref
+from services.orchestrator.requests import repo_ref
+from services.values import check_values
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState

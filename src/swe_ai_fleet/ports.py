@@ -29,11 +29,12 @@ from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 
 
 class ChatModel(Protocol):
@@ -276,7 +277,19 @@ class ResultBus(Protocol):
         ...
 
 
-class Fleet(Protocol):
+class Errands(Protocol):
+    """Where single questions and single tool calls are carried out."""
+
+    async def answer(self, assignment: AnswerAssignment) -> Answer:
+        """Let one agent answer a question; an answer that came to nothing has an error. Raises AgentLost."""
+        ...
+
+    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+        """Make one call of a tool. Cancelling it ends the call and its processes. Raises AgentLost, FleetError."""
+        ...
+
+
+class Fleet(Errands, Protocol):
     """Where agents and checks run."""
 
     async def run(self, assignment: Assignment) -> Candidate:
@@ -372,7 +385,10 @@ class ChangeLog(Protocol):
     """The append-only stream of what projects know of themselves; see `domain.context`."""
 
     async def append(self, change: Change) -> StoredChange:
-        """Write a change, if its `version` is the next of its story. Raises Fenced where it is not, Unavailable."""
+        """Write a change, if its `version` is the next of its story; a record of work (version 0) once an execution.
+
+        Raises Fenced where the version is not the next, AlreadyExists for a second record, Unavailable.
+        """
         ...
 
     def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
@@ -405,28 +421,40 @@ class Match:
 
 
 class MemoryIndex(Protocol):
-    """Memories as they are searched: a projection that can be made anew from where they are kept."""
+    """Memories as they are searched: a projection that can be made anew from where they are kept.
 
-    async def put(self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, position: int = 0) -> None:
-        """Take memories in, with their vectors where there are any; `position` is how far their source was read."""
+    Vectors belong to a space, the name of their embedder (empty: none): only those of one space are compared.
+    """
+
+    async def put(
+        self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
+    ) -> None:
+        """Take memories in, with their vectors of this space where there are any; None leaves what was there.
+
+        `position` is how far their source was read (0: not told), kept for the space together with the memories.
+        Raises InvalidRequest, Unavailable.
+        """
         ...
 
-    async def remove(self, memory_ids: Collection[str], *, position: int = 0) -> None:
-        """Forget memories, words and vectors."""
+    async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
+        """Forget memories, words and the vectors of all spaces. Raises Unavailable."""
         ...
 
     async def search(
-        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), limit: int = 10
+        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
     ) -> tuple[Match, ...]:
-        """The memories that fit best, either the words (BM25) or the vector (cosine), best first."""
+        """The memories that fit best, either the words (BM25) or the vector of this space (cosine), best first.
+
+        Raises InvalidRequest, Unavailable.
+        """
         ...
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
-        """What a scope holds, the newest first."""
+        """What a scope holds, the newest first. Raises Unavailable."""
         ...
 
     async def position(self, space: str) -> int:
-        """How far its source was read with vectors of that space (empty: none), 0 for an index that is to be made."""
+        """How far its source was read with vectors of that space (empty: at all), 0 for an index that is to be made."""
         ...
 
 

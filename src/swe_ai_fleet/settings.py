@@ -122,7 +122,9 @@ class Settings(BaseSettings):
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
     context_listen: str = Field(
-        default="127.0.0.1:50056", description="Address of the context service; port 0 = any free one."
+        default="",
+        description="Address of the context service; empty = the next port after that of `listen`, any free one where "
+        "that is 0.",
     )
     context_url: str = Field(
         default="",
@@ -281,6 +283,14 @@ class Settings(BaseSettings):
         """Whether the server listens on this machine only."""
         host = self.listen.rpartition(":")[0].strip("[]")
         return host in ("localhost", "::1") or host.startswith("127.")
+
+    @property
+    def context_address(self) -> str:
+        """Where the context service listens."""
+        if self.context_listen:
+            return self.context_listen
+        host, _, port = self.listen.rpartition(":")
+        return f"{host}:{int(port) + 1 if port.isdigit() and int(port) else 0}"
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from services.orchestrator.server import serve_grpc
+from services.grpc_server import serve_grpc
+from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.cli.batch.plan import Plan
 from swe_ai_fleet.cli.batch.run import batch
@@ -56,7 +57,9 @@ class Service:
             servicer = OrchestratorServicer(
                 executions=executions, blobs=self.log, log=self.log, components=_no_components
             )
-            async with serve_grpc(servicer, self.address, None, _ready, grace_seconds=0.05) as self.address:
+            async with serve_grpc(
+                [orchestrator_service(servicer)], self.address, None, _ready, grace_seconds=0.05
+            ) as self.address:
                 yield executions
 
     def client(self) -> AbstractAsyncContextManager[FleetClient]:

@@ -22,8 +22,9 @@ from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.grpc_server import serve_grpc
 from services.orchestrator.councils import Councils
-from services.orchestrator.server import serve_grpc
+from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.cli import councils
@@ -118,7 +119,7 @@ async def service(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[Servi
         kept = Councils(book=book, states=executions.projection.all, models={"": "main-model", "small": "mini"})
         servicer = OrchestratorServicer(executions=executions, blobs=log, log=log, components=measured, councils=kept)
         async with (
-            serve_grpc(servicer, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
+            serve_grpc([orchestrator_service(servicer)], "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
             grpc.aio.insecure_channel(address) as channel,
         ):
             yield Service(stub=OrchestratorServiceStub(channel), fleet=fleet, executions=executions)

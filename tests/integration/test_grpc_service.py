@@ -22,8 +22,9 @@ from grpc_status import rpc_status
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.grpc_server import serve_grpc
 from services.orchestrator.requests import deliberation_task, orchestration_task
-from services.orchestrator.server import SERVICE, serve_grpc
+from services.orchestrator.server import SERVICE, orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.codec import from_json, to_plain
@@ -94,7 +95,12 @@ class Service:
                 executions=self.executions, blobs=self.log, log=self.log, components=self.measure
             )
             serving = serve_grpc(
-                servicer, "127.0.0.1:0", token, self.is_ready, readiness_seconds=0.02, grace_seconds=0.1
+                [orchestrator_service(servicer)],
+                "127.0.0.1:0",
+                token,
+                self.is_ready,
+                readiness_seconds=0.02,
+                grace_seconds=0.1,
             )
             async with serving as self.address, grpc.aio.insecure_channel(self.address) as self.channel:
                 yield self
@@ -998,7 +1004,7 @@ async def test_a_port_that_is_taken_is_said_so(service: Service):
         executions=service.executions, blobs=service.log, log=service.log, components=service.measure
     )
     with pytest.raises(PreconditionFailed) as refused:
-        async with serve_grpc(servicer, service.address, None, service.is_ready):
+        async with serve_grpc([orchestrator_service(servicer)], service.address, None, service.is_ready):
             pass
     assert service.address in str(refused.value)
 

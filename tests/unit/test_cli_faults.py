@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from services.orchestrator.errors import status
+from services.errors import status
 from swe_ai_fleet.cli.client import connect, fault_of_call
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of, fault_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable

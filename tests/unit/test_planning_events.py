@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.errors import NotAvailable
+from services.errors import NotAvailable
 from services.orchestrator.intake import CALLER as NATS_CALLER
 from services.orchestrator.intake import PRIORITIES, task_of
 from services.orchestrator.planning import MAX_EVENT_BYTES, planning_event, planning_response

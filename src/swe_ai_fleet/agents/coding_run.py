@@ -77,6 +77,7 @@ class CodingRun:
             earlier=earlier,
             keeping=Keeping(keep=keeper.keep, every_seconds=self.checkpoint_seconds),
             revision=revision,
+            background=assignment.background,
         )
         trajectory = solution.trajectory
         finished = RunFinished(

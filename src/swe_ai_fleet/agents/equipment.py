@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.agents.planning import ModeRules
 from swe_ai_fleet.agents.repository_facts import FactsCache
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
+from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
 from swe_ai_fleet.agents.watched_model import WatchedModel
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.ports import ChatModel, LiveText, ModelSessions
+from swe_ai_fleet.ports import ChatModel, LiveText, ModelSessions, Workspace
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
@@ -40,6 +42,8 @@ class Equipment:
         parallel: Whether calls of one reply run at the same time.
         sub_agents: How many, how deep, how costly.
         live: Where people listen to models; None: nowhere.
+        remembering: Makes of a task and its repository what `search_memory` asks, where the task reads memory; None:
+            the repository alone is asked.
     """
 
     models: Mapping[str, ChatModel]
@@ -54,6 +58,14 @@ class Equipment:
     parallel: bool = True
     sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
     live: LiveText | None = None
+    remembering: Callable[[Task, MemorySearch], MemorySearch] | None = None
+
+    def memory_search(self, task: Task, workspace: Workspace) -> MemorySearch:
+        """What `search_memory` asks in a run."""
+        repository = RepositoryMemory(workspace)
+        if self.remembering is None or not task.memory.read:
+            return repository
+        return self.remembering(task, repository)
 
     def model(self, task: Task, perspective: Perspective, trail: AuditTrail) -> ChatModel:
         """The model of one run, which stays with its server and is heard by whoever listens.

@@ -39,8 +39,12 @@ def opening_messages(
     facts: RepositoryFacts | None = None,
     mask: SecretMask | None = None,
     notes: Sequence[str] = (),
+    background: str = "",
 ) -> tuple[Message, ...]:
-    """The system and the first user message of one candidate's run. `notes` say in a line each what there is."""
+    """The system and the first user message of one candidate's run.
+
+    `notes` say in a line each what there is; `background` is what the project knows, its untrusted parts fenced off.
+    """
     constraints, environment = task.constraints, workspace.environment
     system = (
         _templates()
@@ -65,6 +69,7 @@ def opening_messages(
             facts=facts or RepositoryFacts(),
             description=task.description.strip(),
             context=task.context.strip(),
+            background=background.strip(),
             requirements=constraints.requirements,
             rubric=constraints.rubric.strip(),
             checks=constraints.checks,

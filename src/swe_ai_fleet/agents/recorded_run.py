@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.candidate import (
     ReviewAssignment,
 )
 from swe_ai_fleet.domain.event import RunClaimed, RunFinished, Writer
+from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -25,7 +26,9 @@ from swe_ai_fleet.tools.audit import AuditTrail
 _LAST_WORDS_SECONDS = 5.0
 
 
-AnyAssignment = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment
+AnyAssignment = (
+    Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment | AnswerAssignment | OperateAssignment
+)
 
 
 def writer_of(assignment: AnyAssignment) -> Writer:

@@ -96,7 +96,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -
         steps[-1] = replace(steps[-1], observations=(*steps[-1].observations, seen))
 
     for call_id, entry in earlier.dangling.items():
-        observe(call_id, _close(entry, trail, journal))
+        observe(call_id, close_interrupted(entry, trail, journal))
     if earlier.lost:
         # Where the next restart would begin, so that what is told here is not told then.
         if kept is not None:
@@ -114,7 +114,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -
     return replace(earlier, messages=tuple(messages), steps=tuple(steps), dangling={}, lost=())
 
 
-def _close(entry: AuditEntry, trail: AuditTrail, journal: Journal) -> ToolResult:
+def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) -> ToolResult:
     """The result of a call that began and of which nothing more is known, audited."""
     result = interrupted(f"{entry.tool}_{entry.operation}")
     closed = replace(

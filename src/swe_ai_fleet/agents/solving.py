@@ -98,12 +98,13 @@ async def solve(
     earlier: RunState | None = None,
     keeping: Keeping | None = None,
     revision: SecondGo | None = None,
+    background: str = "",
 ) -> Solution:
     """Run one agent in a clone until it stops. Model faults and spent limits are stop reasons.
 
     With `earlier` it goes on from there; clone and trail must stand where that run left them. With `keeping` the
     workspace is stored now and then, so that another process can go on from it. With a `revision` the clone holds
-    the author's earlier work.
+    the author's earlier work. `background` is what the project knows beside the task.
 
     Raises ModelError where the model cannot be asked what it can do, InvalidRequest for what is not there.
     """
@@ -142,6 +143,7 @@ async def solve(
                     notes=(*held.notes, _PROPOSE) if proposes else held.notes,
                     facts=facts,
                     mask=mask,
+                    background=background,
                 )
             if revision is not None:
                 opening = revision.behind(opening)
@@ -228,6 +230,7 @@ def _toolbox(
         budget=budget,
         toolkits=held.toolkits,
         without=held.unlisted,
+        memory=equipment.memory_search(task, clone),
         limits=equipment.sub_agents,
         used=sub_agents_used(earlier.steps) if earlier is not None else 0,
     )

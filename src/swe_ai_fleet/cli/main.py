@@ -96,6 +96,13 @@ def run(
     subtasks: Annotated[
         bool, typer.Option("--subtasks", help="Split the task first; merge what the parts come to.")
     ] = False,
+    recall: Annotated[bool, typer.Option("--recall", help="Give agents what is remembered that fits.")] = False,
+    remember: Annotated[bool, typer.Option("--remember", help="Remember what comes of it.")] = False,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NS", help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's."),
+    ] = None,
+    story: Annotated[str, typer.Option(metavar="ID", help="The story it belongs to, whose context agents get.")] = "",
     local: Annotated[
         bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
     ] = False,
@@ -131,6 +138,10 @@ def run(
         priority=priority,
         architect=architect,
         subtasks=subtasks,
+        recall=recall,
+        remember=remember,
+        namespaces=tuple(namespace or ()),
+        story=story,
     )
 
     def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:

@@ -45,6 +45,10 @@ class Order:
     priority: int = 0
     architect: int = 0
     subtasks: bool = False
+    recall: bool = False
+    remember: bool = False
+    namespaces: tuple[str, ...] = ()
+    story: str = ""
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -76,6 +80,11 @@ class Order:
             setup_commands=self.setup, variables=self._variables(), path_directories=self.path
         )
         given = environment if self.setup or self.variables or self.path else None
+        memory = pb.MemoryOptions(read=self.recall, write=self.remember, namespaces=self.namespaces)
+        if self.namespaces and not (self.recall or self.remember):
+            raise CommandFault("--namespace does nothing without --recall or --remember", exit_code=Exit.USAGE)
+        if self.deliberate_only and self.story:
+            raise CommandFault("--story belongs to a delivery, not to --deliberate-only", exit_code=Exit.USAGE)
         if self.deliberate_only:
             return pb.SubmitTaskRequest(
                 deliberate=pb.DeliberateRequest(
@@ -93,6 +102,7 @@ class Order:
                     enable_peer_review=None if self.rounds is None else self.rounds > 0,
                     repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
                     environment=given,
+                    memory=memory,
                 )
             )
         return pb.SubmitTaskRequest(
@@ -116,6 +126,8 @@ class Order:
                 planning_mode=mode_value(self.mode),
                 model_profile=self.profile,
                 environment=given,
+                memory=memory,
+                story_id=self.story,
             )
         )
 

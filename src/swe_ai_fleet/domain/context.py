@@ -189,7 +189,10 @@ ChangeBody = StoryCreated | TaskCreated | DecisionAdded | PhaseChanged | StoryUp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of what is known. `at` is UTC, ISO 8601; `version` counts the changes of its story from 1."""
+    """One change of what is known. `at` is UTC, ISO 8601; `version` counts the changes of its story from 1.
+
+    A record of work has version 0: it stands beside the story, and nobody's edit of the story is late for it.
+    """
 
     tenant: str
     story_id: str

@@ -319,12 +319,14 @@ class NodeUpdated:
     """A node of a workflow stands somewhere else. `inputs` and `output` are exact JSON, large ones by reference.
 
     The item of a map is written `<node>[<index>]`, a node of a sub-workflow `<node>/<its node>`. `attempt` counts from
-    1; `execution_id` is that of the execution which does the node's work, where one does.
+    1, `failures` are those of them that failed; `execution_id` is that of the execution which does the node's work,
+    where one does.
     """
 
     node_id: str
     status: NodeStatus
     attempt: int = 1
+    failures: int = 0
     inputs: str = ""
     output: str = ""
     output_blob: BlobRef | None = None

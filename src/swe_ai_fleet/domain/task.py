@@ -18,6 +18,8 @@ from swe_ai_fleet.domain.workflow import WorkflowTask
 DEFAULT_TENANT = "default"
 DEFAULT_AGENTS = 3
 DEFAULT_ROUNDS = 1
+SCRATCH = "scratch:"
+"""The location of a repository that has one commit and nothing in it, the same on every node."""
 COUNCIL_ROUNDS = -1
 """Rounds of peer review of a task that leaves them to its council."""
 MAX_DESCRIPTION_BYTES = 64 * 1024

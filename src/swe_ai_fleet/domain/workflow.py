@@ -82,7 +82,7 @@ class AgentConfig:
 class Condition:
     """Whether what a reference names `is` something: see `workflows.conditions` for the comparisons."""
 
-    ref: str
+    ref: str = ""
     op: str = "eq"
     value: JsonValue = None
 

@@ -35,6 +35,7 @@ class AgentRuns:
         generation: The driver's; that of each run is no lower.
         known: What an earlier driver left.
         pauses: Seconds before each further attempt.
+        background: What every agent that solves is told beside its task.
     """
 
     fleet: Fleet
@@ -43,6 +44,7 @@ class AgentRuns:
     generation: int
     known: ExecutionState | None = None
     pauses: Sequence[float] = PAUSES
+    background: str = ""
     _generations: dict[str, int] = field(default_factory=dict[str, int])
 
     async def solve(self, assignment: Assignment) -> Candidate:
@@ -51,6 +53,7 @@ class AgentRuns:
         Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
         """
         agent_id = assignment.agent_id
+        assignment = replace(assignment, background=self.background)
         agent = self._agent(agent_id)
         # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
         resume = self.generation > 1 and (agent is None or agent.status != "lost")

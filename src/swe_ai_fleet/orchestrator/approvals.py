@@ -61,6 +61,14 @@ class Approvals:
             for request in waiting:
                 group.create_task(self._decided(request))
 
+    async def ask(self, request: ApprovalRequest) -> ApprovalResolution:
+        """What people decide about something that the execution itself asks; asked before, it is the same question."""
+        state = await self.refresh()
+        if request.approval_id not in state.resolutions:
+            await self._decided(state.requests.get(request.approval_id, request))
+            state = await self.refresh()
+        return state.resolutions[request.approval_id]
+
     async def _decided(self, request: ApprovalRequest) -> None:
         # What it is about stands in the agent's own event; this one tells those who only follow executions.
         told = replace(request, memory="", diff="")

@@ -55,6 +55,8 @@ def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
         # What is begun goes before what waits.
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,
+        # What the whole came to is remembered once, at its end.
+        memory=replace(parent.memory, write=False, namespaces=parent.memory.namespaces if parent.memory.read else ()),
         parent_execution_id=parent.execution_id,
     )
 

@@ -158,7 +158,7 @@ class Dispatcher:
         return [
             drive
             for execution_id, (drive, _) in self._drives.items()
-            if execution_id not in waiting and not drive.task.derive_subtasks
+            if execution_id not in waiting and not drive.waits
         ]
 
     def _begin(self, state: ExecutionState) -> None:

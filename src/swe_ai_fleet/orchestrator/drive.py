@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol, cast
+from typing import cast
 
 import structlog
 
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, Unavailable
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
+    BreakpointsSet,
     CancelRequested,
     EventBody,
     ExecutionClaimed,
@@ -22,14 +23,27 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
 from swe_ai_fleet.orchestrator.approvals import Approvals
+from swe_ai_fleet.orchestrator.background import background
 from swe_ai_fleet.orchestrator.deliberate import Deliberation
 from swe_ai_fleet.orchestrator.endings import Ending, without_winner
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
+from swe_ai_fleet.orchestrator.parts import Parts
 from swe_ai_fleet.orchestrator.results import execution_result
-from swe_ai_fleet.ports import BlobStore, ChatModel, EventLog, Fleet, Journal, Repositories, ResultBus
+from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
+from swe_ai_fleet.ports import (
+    BlobStore,
+    ChatModel,
+    ContextSource,
+    EventLog,
+    Fleet,
+    Journal,
+    Memories,
+    Repositories,
+    ResultBus,
+)
 
 _log = structlog.get_logger()
 
@@ -42,7 +56,9 @@ _MOST_DRIVES = 10
 class Surroundings:
     """What every drive of a process works with.
 
-    `owner` is the replica's name; `pauses` are the seconds before each further attempt at a run that was lost.
+    `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
+    are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
+    `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them.
     """
 
     log: EventLog
@@ -53,22 +69,9 @@ class Surroundings:
     model: ChatModel
     owner: str
     pauses: Sequence[float] = PAUSES
-
-
-class Parts(Protocol):
-    """Executions that are parts of others."""
-
-    async def begin(self, task: Task, repository: PinnedRepository) -> str:
-        """Accept a part, to start from a commit that is pinned already; its execution's id. Raises FleetError."""
-        ...
-
-    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
-        """The whole state of an execution once it has ended. Raises FleetError."""
-        ...
-
-    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
-        """Cancel an execution and wait for its end. Raises FleetError."""
-        ...
+    context: ContextSource | None = None
+    memories: Memories | None = None
+    approval_timeout_seconds: float = 0.0
 
 
 class Drive:
@@ -87,12 +90,18 @@ class Drive:
         self._repository = state.repository
         self._generation = state.generation + 1
         self._approvals = Approvals(surroundings.log, state.task)
+        self._workflow: WorkflowDrive | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._cancel_reason = ""
 
     @property
     def task(self) -> Task:
         return self._task
+
+    @property
+    def waits(self) -> bool:
+        """Whether it only waits for executions that are its parts, which need places of their own."""
+        return self._task.derive_subtasks or (self._workflow is not None and self._workflow.waits)
 
     def told(self, body: EventBody) -> None:
         """Hear what a caller told the execution, through whichever replica."""
@@ -101,6 +110,8 @@ class Drive:
                 self._cancel(reason)
             case ApprovalResolved(resolution=resolution):
                 self._approvals.decided(resolution)
+            case BreakpointsSet() if self._workflow is not None:
+                self._workflow.steered()
             case _:
                 pass
 
@@ -181,13 +192,13 @@ class Drive:
         return Ending(status=ExecutionStatus.FAILED, error=f"an internal fault ({type(fault).__name__}); see the log")
 
     async def _cancel_parts(self) -> None:
-        """End the subtasks that are under way, so that nothing goes on behind what is cancelled."""
+        """End the parts that are under way, so that nothing goes on behind what is cancelled."""
         state = await self._approvals.refresh()
         under_way = {
             execution_id
             for subtask_id, execution_id in state.subtask_executions.items()
             if subtask_id not in state.subtask_outcomes
-        }
+        } | {node.execution_id for node in state.nodes.values() if node.execution_id and not node.status.ended}
         async with asyncio.TaskGroup() as group:
             for execution_id in under_way:
                 group.create_task(self._cancel_part(execution_id))
@@ -206,7 +217,24 @@ class Drive:
             generation=self._generation,
             known=known,
             pauses=self._with.pauses,
+            background=await background(self._with.context, self._task, journal, known),
         )
+        if self._task.kind is TaskKind.WORKFLOW:
+            self._workflow = WorkflowDrive(
+                task=self._task,
+                repository=self._repository,
+                runs=runs,
+                journal=journal,
+                approvals=self._approvals,
+                parts=self._parts,
+                workspaces=self._with.workspaces,
+                blobs=self._with.blobs,
+                known=known,
+                approval_timeout_seconds=self._with.approval_timeout_seconds,
+                context=self._with.context,
+                memories=self._with.memories,
+            )
+            return await self._workflow.run()
         deliberation = Deliberation(
             task=self._task,
             repository=self._repository,

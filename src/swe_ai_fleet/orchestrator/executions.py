@@ -23,12 +23,15 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.approvals import check_resolution, check_same, chosen, control
+from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
 from swe_ai_fleet.orchestrator.councils import seated
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
+from swe_ai_fleet.orchestrator.steering import words
+from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, located
 from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.tools.access import ToolAccess
 
@@ -127,6 +130,7 @@ class Executions:
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted.
         """
+        task = located(task)
         task.validated(max_agents=self._room.agents)
         self._check(task)
         known = self.projection.get(task.tenant, task.execution_id)
@@ -139,7 +143,9 @@ class Executions:
         return await self._accepted(task, repository, council)
 
     async def _council(self, task: Task) -> Council | None:
-        """Who will work on a task. Raises InvalidRequest where they cannot."""
+        """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
+        if task.kind is TaskKind.WORKFLOW:
+            return None
         council = await council_for(task, self._councils) if self._councils is not None else None
         self._check(seated(task, council).validated(max_agents=self._room.agents))
         return council
@@ -178,6 +184,10 @@ class Executions:
     def _check(self, task: Task) -> None:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
         self._access.check(task.constraints)
+        check_context(task, there=self._with.context is not None)
+        check_workflow(
+            task, profiles=self._profiles, max_agents=self._room.agents, memory=self._with.context is not None
+        )
         for profile in task.profiles:
             if profile not in self._profiles:
                 known = ", ".join(sorted(self._profiles)) or "none is configured"
@@ -283,6 +293,19 @@ class Executions:
                 known = state.resolutions.get(request.approval_id, resolution)
         check_same(known, resolution)
         return state
+
+    async def steer(
+        self, tenant: str, execution_id: str, action: str, node_id: str = "", *, by: str = ""
+    ) -> ExecutionState:
+        """Pause a workflow, let paused nodes go one by one, or have it continue; durable when this returns.
+
+        The same again changes nothing. Raises InvalidRequest, NotFound, PreconditionFailed.
+        """
+        async with self._deciding:
+            state = await self.get(tenant, execution_id)
+            for word in words(state, action, node_id, by=by):
+                await self._log.tell(control(state.task), word)
+        return await self.get(tenant, execution_id)
 
     def load(self) -> Load:
         """What goes on now."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
@@ -119,7 +121,7 @@ class Projection:
                 key = (stored.event.tenant, stored.event.execution_id)
                 state = advance(self._states.get(key), stored)
                 if state is not None:
-                    self._states[key] = state
+                    self._states[key] = state = _slim(state)
                     if over(state):
                         self._open.pop(key, None)
                     else:
@@ -130,3 +132,12 @@ class Projection:
                         self._changed.notify_all()
                 if caught_up.is_set() and self._heard is not None:
                     self._heard(stored)
+
+
+def _slim(state: ExecutionState) -> ExecutionState:
+    """An ended execution without the texts that the log has: states of thousands are kept in memory."""
+    if not state.status.terminal or (state.context is None and not state.nodes):
+        return state
+    nodes = {name: replace(node, inputs="", output="") for name, node in state.nodes.items()}
+    context = state.context and GatheredContext(tokens=state.context.tokens, version=state.context.version)
+    return replace(state, context=context, nodes=nodes, output=None)

@@ -11,7 +11,7 @@ from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_RESULT_BYTES
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
-from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, StoredEvent, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.tool import Outcome
@@ -48,6 +48,8 @@ async def execution_result(log: EventLog, blobs: BlobStore, task: Task) -> bytes
         "winner": state.winner_id,
         "candidates": [to_plain(ranked) for ranked in state.ranking],
         "subtasks": [to_plain(outcome) for outcome in state.subtask_outcomes.values()],
+        "outputs": _outputs(state),
+        "nodes": [_node(update) for update in state.nodes.values()],
         "usage": asdict(state.usage),
         "error": state.error or None,
         "duration_ms": state.duration_ms,
@@ -80,11 +82,28 @@ async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: Blo
     }
 
 
+def _outputs(state: ExecutionState) -> object:
+    """What a workflow gave, or where it is kept; nothing of what is no workflow, or gave none."""
+    if state.output is None:
+        return None
+    return to_plain(state.output.output_blob) if state.output.output_blob else json.loads(state.output.output or "null")
+
+
+def _node(update: NodeUpdated) -> dict[str, object]:
+    return {
+        "node_id": update.node_id,
+        "status": str(update.status),
+        "attempt": update.attempt,
+        "execution_id": update.execution_id,
+        "error": update.error,
+    }
+
+
 async def _bounded(payload: Mapping[str, object], task: Task, blobs: BlobStore) -> bytes:
     """The payload as JSON, its longest lists moved to the blob store one by one until it fits."""
     bounded = dict(payload)
     data = json.dumps(bounded).encode()
-    for name in ("audit_trail", "operations", "artifacts"):
+    for name in ("audit_trail", "operations", "artifacts", "outputs", "nodes"):
         if len(data) <= MAX_RESULT_BYTES:
             return data
         part = json.dumps(bounded[name]).encode()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
+from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.external_run import ExternalRun
@@ -23,11 +24,14 @@ from swe_ai_fleet.domain.candidate import (
     JudgeAssignment,
     ReviewAssignment,
 )
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.ports import Clone, WorkspaceProvider
+from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import outside_agents
 from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
@@ -35,7 +39,7 @@ from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.access import ToolAccess
 
-_Assigned = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment
+_Assigned = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment | AnswerAssignment | OperateAssignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,8 @@ class AgentWorker:
     judgings: JudgeRun
     external: ExternalRun
     derivations: DeriveRun
+    answers: AnswerRun
+    operations: OperateRun
     evidence: EvidenceGatherer
     access: ToolAccess
 
@@ -75,6 +81,16 @@ class AgentWorker:
         async with self._clone(assignment, assignment.repository) as clone:
             return await self.derivations.carry_out(assignment, clone)
 
+    async def answer(self, assignment: AnswerAssignment) -> Answer:
+        """One question answered, in a clone of its own."""
+        async with self._clone(assignment, assignment.repository) as clone:
+            return await self.answers.carry_out(assignment, clone)
+
+    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+        """One call of a tool, in a clone of its own."""
+        async with self._clone(assignment, assignment.repository) as clone:
+            return await self.operations.carry_out(assignment, clone)
+
     async def check(self, assignment: CheckAssignment) -> CheckReport:
         """The evidence about one candidate."""
         return await self.evidence.gather(assignment)
@@ -96,7 +112,8 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
     async with (
         connect_log(settings, name=host, waits=PATIENCE_SECONDS) as log,
         log.live_texts() as live,
-        open_equipment(settings, live=live) as equipment,
+        open_context_client(settings) as context,
+        open_equipment(settings, live=live, memories=context) as equipment,
     ):
         workspaces = workspace_provider(settings, log)
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
@@ -129,6 +146,8 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             judgings=JudgeRun(services=services),
             external=ExternalRun(services=services, results=log, outside=outside_agents(settings, equipment.mask)),
             derivations=DeriveRun(services=services),
+            answers=AnswerRun(services=services),
+            operations=OperateRun(services=services),
             evidence=evidence,
             access=equipment.access,
         )

@@ -13,8 +13,9 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.ports import ChatModel, LiveText
+from swe_ai_fleet.ports import ChatModel, LiveText, Memories
 from swe_ai_fleet.runtime.admission import model_admission
+from swe_ai_fleet.runtime.context_client import remembering
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
@@ -27,11 +28,12 @@ _PRICED = frozenset(field.name for field in fields(Prices))
 
 @asynccontextmanager
 async def open_equipment(
-    settings: Settings, *, live: LiveText | None = None, alone: bool = True
+    settings: Settings, *, live: LiveText | None = None, alone: bool = True, memories: Memories | None = None
 ) -> AsyncGenerator[Equipment]:
     """The models connected and the rest made, until the context ends.
 
-    `alone` says whether nobody but the agents changes their workspaces. Raises InvalidRequest naming a malformed
+    `alone` says whether nobody but the agents changes their workspaces; tasks that read memory recall from `memories`.
+    Raises InvalidRequest naming a malformed
     setting, ModelRejected for a URL that is none.
     """
     prices = model_prices(settings)
@@ -58,6 +60,7 @@ async def open_equipment(
                 each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
             ),
             live=live,
+            remembering=remembering(memories) if memories is not None else None,
         )
 
 

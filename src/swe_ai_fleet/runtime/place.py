@@ -13,17 +13,42 @@ from swe_ai_fleet.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given."""
+    """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given.
+
+    `context` is the address of its context service, which takes the same token; empty: it has none of its own.
+    """
 
     address: str
     token: str = field(default="", repr=False)
     pid: int = 0
+    context: str = ""
 
 
 def running_place(home: Path) -> Place | None:
     """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
+    return _read_card(home / "fleet.json")
+
+
+def find_context(settings: Settings, *, server: str = "", token: str = "") -> Place | None:
+    """The context service named by an address or the settings, else that of the fleet that runs on the home.
+
+    Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
+    """
+    fleet = running_place(settings.home)
+    here = [] if fleet is None or not fleet.context else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid)]
+    if (alone := _read_card(settings.home / "context.json")) is not None:
+        here.append(alone)
+    address = server or settings.context_url
+    if not address:
+        return here[0] if here else None
+    if not token and address == settings.context_url:
+        token = settings.context_token
+    return Place(address=address, token=token or next((one.token for one in here if one.address == address), ""))
+
+
+def _read_card(path: Path) -> Place | None:
     try:
-        card: object = json.loads((home / "fleet.json").read_bytes())
+        card: object = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
     if not isinstance(card, dict):
@@ -32,7 +57,8 @@ def running_place(home: Path) -> Place | None:
     address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
     if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
         return None
-    return Place(address=address, token=token, pid=pid)
+    context = entries.get("context")
+    return Place(address=address, token=token, pid=pid, context=context if isinstance(context, str) else "")
 
 
 def find_place(settings: Settings, *, server: str, token: str) -> Place | None:

@@ -25,8 +25,10 @@ from swe_ai_fleet.domain.candidate import (
     ReviewAssignment,
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.settings import Settings
@@ -100,6 +102,14 @@ class RayFleet:
     async def derive(self, assignment: DeriveAssignment) -> Derivation:
         """One task split, on the least busy host. Raises as `run` does."""
         return from_json(Derivation, await self._call(lambda actor: actor.derive.remote(to_json(assignment))))
+
+    async def answer(self, assignment: AnswerAssignment) -> Answer:
+        """One question answered, on the least busy host. Raises as `run` does."""
+        return from_json(Answer, await self._call(lambda actor: actor.answer.remote(to_json(assignment))))
+
+    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+        """One call of a tool, on the least busy host. Raises as `run` does."""
+        return from_json(ToolResult, await self._call(lambda actor: actor.operate.remote(to_json(assignment))))
 
     async def warm(self) -> None:
         """Start the first host, so that the first task finds it ready; without a pool there is none to warm."""

@@ -19,14 +19,15 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
-from swe_ai_fleet.runtime.factories import connect_log, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.lease_keeper import open_leases
 from swe_ai_fleet.runtime.local_ray import ray_connection
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
@@ -97,27 +98,22 @@ class Stack:
 
 
 @asynccontextmanager
-async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
+async def open_stack(state: State) -> AsyncGenerator[Stack]:
     """Start what settings leave to us, connect to the rest, drive executions, until the context ends.
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
+    settings, log = state.settings, state.log
     here = await with_rung(settings)
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
-        embedded = not settings.nats_url
-        if embedded:
-            address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
-            settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
-        log = await stack.enter_async_context(connect_log(settings, name="orchestrator"))
-        await log.ensure_streams()
+        context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
         await workspaces.reap()
         stack.enter_context(ray_connection(settings))
         fleet = await stack.enter_async_context(open_ray_fleet(settings))
-        replicas = await stack.enter_async_context(open_leases(settings, anew=embedded))
+        replicas = await stack.enter_async_context(open_leases(settings, anew=state.embedded))
         surroundings = Surroundings(
             log=log,
             blobs=log,
@@ -126,6 +122,7 @@ async def open_stack(settings: Settings) -> AsyncGenerator[Stack]:
             workspaces=workspaces,
             model=model,
             owner=replicas.me,
+            context=context,
         )
         access = tool_access(settings)
         councils = council_book(settings, await log.bucket(COUNCILS_BUCKET))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -41,6 +41,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
@@ -132,6 +133,8 @@ class ScriptedFleet:
         reviewing: What a peer says of a candidate; without it, everybody accepts everything.
         judging: How a judge votes; without it, for the first candidate shown.
         deriving: How a planner splits a task; without it, not at all.
+        answering: What an agent answers; without it, "done".
+        operating: What a tool gives; without it, nothing but success.
     """
 
     storage: Storage
@@ -144,9 +147,13 @@ class ScriptedFleet:
     reviewing: Callable[[ReviewAssignment], Critique] | None = None
     judging: Callable[[JudgeAssignment], tuple[Vote, ...]] | None = None
     deriving: Callable[[DeriveAssignment], Derivation] | None = None
+    answering: Callable[[AnswerAssignment], Awaitable[Answer]] | None = None
+    operating: Callable[[OperateAssignment], Awaitable[ToolResult]] | None = None
     reviewed: list[ReviewAssignment] = field(default_factory=list[ReviewAssignment])
     judged: list[JudgeAssignment] = field(default_factory=list[JudgeAssignment])
     derived: list[DeriveAssignment] = field(default_factory=list[DeriveAssignment])
+    asked: list[AnswerAssignment] = field(default_factory=list[AnswerAssignment])
+    operated: list[OperateAssignment] = field(default_factory=list[OperateAssignment])
     _authors: dict[str, str] = field(default_factory=dict[str, str])
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -248,6 +255,37 @@ class ScriptedFleet:
             return self.deriving(assignment)
         only = Subtask(subtask_id="all", description=assignment.task.description, role=assignment.task.role)
         return Derivation(derivation_id="scripted", subtasks=(only,))
+
+    async def answer(self, assignment: AnswerAssignment) -> Answer:
+        """What the script's agent answers."""
+        async with self._errand(assignment):
+            self.asked.append(assignment)
+            if self.answering is not None:
+                return await self.answering(assignment)
+            return Answer(text="done", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
+
+    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+        """What the script's tool gives."""
+        async with self._errand(assignment):
+            self.operated.append(assignment)
+            if self.operating is not None:
+                return await self.operating(assignment)
+            return ToolResult(success=True, operation=assignment.tool)
+
+    @asynccontextmanager
+    async def _errand(self, assignment: AnswerAssignment | OperateAssignment) -> AsyncGenerator[None]:
+        """A run of its own in the log."""
+        writer = Writer(
+            tenant=assignment.task.tenant,
+            execution_id=assignment.execution_id,
+            task_id=assignment.task.task_id,
+            agent_id=assignment.agent_id,
+            generation=assignment.generation,
+        )
+        async with self.storage.journal(writer) as journal:
+            resumes = assignment.generation > 1
+            await journal.append(RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
+            yield
 
     async def _hand_in(self, assignment: Assignment, script: ScriptedRun, head: str, journal: Journal) -> Candidate:
         patch = f"diff of {assignment.agent_id}\n".encode() if script.patch is None else script.patch

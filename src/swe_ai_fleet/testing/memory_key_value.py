@@ -57,8 +57,6 @@ class MemoryKeyValue:
                 if not follow:
                     return
                 yield None
-            if position <= self._revision:
-                continue
             await changed.wait()
 
     def _tell(self, key: str, value: bytes | None) -> int:

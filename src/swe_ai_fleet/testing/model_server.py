@@ -14,7 +14,9 @@ from pydantic_core import from_json
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.testing.completion import CHARACTERS_PER_TOKEN, completion_of
+from swe_ai_fleet.testing.embeddings import EmbeddingsRoute
 from swe_ai_fleet.testing.model_stream import chunks_of, send_stream
+from swe_ai_fleet.testing.refusals import fail, refusal, too_long, unauthorized
 from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
 
 _REMEMBERED_CONVERSATIONS = 1024
@@ -27,6 +29,8 @@ _Fingerprint = tuple[int, int]
 
 class ScriptedModelServer:
     """Answers `/v1/models`, `/v1/chat/completions` (streamed too) and `/health` by a script, for any number of agents.
+
+    `/v1/embeddings` too, without a script.
 
     `latency_seconds` delays every reply. `faults` maps the number of a chat request (the first is 1, probes count)
     to what it gets instead. Without `native_tools` a request with tools is refused, without `strict_schemas` one
@@ -79,6 +83,8 @@ class ScriptedModelServer:
         """How many of them wait for their answer."""
         self.metrics: dict[str, float] | None = {}
         """What `/metrics` says in place of the truth, without vLLM's prefix; None takes the page away."""
+        self.embeddings = EmbeddingsRoute(self._knows)
+        """What answers `/v1/embeddings`."""
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=1 << 30)
@@ -86,6 +92,7 @@ class ScriptedModelServer:
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
+        application.router.add_post("/v1/embeddings", self.embeddings.answer)
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -145,7 +152,7 @@ class ScriptedModelServer:
 
     async def _models(self, request: web.Request) -> web.Response:
         if not self._knows(request):
-            return _unauthorized()
+            return unauthorized()
         entry = {"id": self._model, "object": "model", "owned_by": "scripted", "max_model_len": self._max_model_len}
         return web.json_response({"object": "list", "data": [entry]})
 
@@ -161,31 +168,31 @@ class ScriptedModelServer:
         self.requests += 1
         self._bodies.append(body)
         if not self._knows(request):
-            return _unauthorized()
+            return unauthorized()
         fault = self._faults.pop(self.requests, None)
         if fault is not None and not fault.after_chunks:
-            return _fail(request, fault)
+            return fail(request, fault)
         try:
             payload: dict[str, Any] = from_json(body)
             messages: list[dict[str, Any]] = payload["messages"]
             opening, turn = _read_opening(messages)
             prompt = [_fingerprint(message) for message in messages]
         except (ValueError, TypeError, KeyError):
-            return _error(400, "the body is not a chat request")
-        if refusal := self._refusal(payload):
-            return _error(400, refusal)
+            return refusal(400, "the body is not a chat request")
+        if objection := self._refusal(payload):
+            return refusal(400, objection)
         asked = ScriptRequest(opening=opening, turn=turn, seed=payload.get("seed"), payload=payload)
         conversation = self._script.choose(asked)
         key = (id(conversation), asked.seed, hash(opening))
         usage = self._count(key, prompt)
         if usage.prompt_tokens > self._max_model_len:
-            return _too_long(self._max_model_len, usage.prompt_tokens)
+            return too_long(self._max_model_len, usage.prompt_tokens)
         chosen = fault or self._next(key, conversation, turn)
         breaks: Failure | None = None
         streams = self._streaming and bool(payload.get("stream"))
         if isinstance(chosen, Failure):
             if not (chosen.after_chunks and streams):
-                return _fail(request, chosen)
+                return fail(request, chosen)
             breaks, chosen = chosen, conversation.at(turn)[1]
         if delay := self._latency_seconds + chosen.delay_seconds:
             await asyncio.sleep(delay)
@@ -265,30 +272,3 @@ def _fingerprint(message: dict[str, Any]) -> _Fingerprint:
     for call in message.get("tool_calls") or ():
         parts += (str(call["function"]["name"]), str(call["function"]["arguments"]))
     return hash((message["role"], *parts)), sum(map(len, parts))
-
-
-def _error(status: int, message: str, *, code: str = "", param: str = "") -> web.Response:
-    body = {"error": {"message": message, "type": "scripted", "param": param or None, "code": code or status}}
-    return web.json_response(body, status=status)
-
-
-def _unauthorized() -> web.Response:
-    return _error(401, "Unauthorized")
-
-
-def _too_long(limit: int, tokens: int) -> web.Response:
-    text = f"This model's maximum context length is {limit} tokens. However, your request has {tokens} input tokens."
-    return _error(400, text, param="input_tokens")
-
-
-def _fail(request: web.Request, failure: Failure) -> web.Response:
-    if failure.drop and request.transport is not None:
-        request.transport.close()
-    if failure.body is not None:
-        body = failure.body if isinstance(failure.body, bytes) else failure.body.encode()
-        response = web.Response(status=failure.status, body=body, content_type="application/json")
-    else:
-        response = _error(failure.status, failure.message, code=failure.code, param=failure.param)
-    if failure.retry_after_seconds is not None:
-        response.headers["Retry-After"] = f"{failure.retry_after_seconds:g}"
-    return response

@@ -304,7 +304,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTaskContext(self, request, context):
-        """The context that an agent would get for a task and role, with its token count and a version hash.
+        """The context that an agent would get for a task and role, with its token count and a version hash. No clone is
+        opened for it, so what only a clone tells is not in it: the repository's map and instruction files, the commands
+        of its tests, what is installed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

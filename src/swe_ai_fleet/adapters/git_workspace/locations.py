@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import SCRATCH
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
@@ -39,6 +40,8 @@ class LocationPolicy:
 
     def parse(self, location: str) -> Path | Remote:
         """A path, existing and resolved, or a URL. Raises InvalidRequest, PreconditionFailed with `field`."""
+        if location == SCRATCH:
+            raise PreconditionFailed("nothing can be delivered to a scratch repository", field="repo")
         if not location or _CONTROL.search(location) or location.startswith("-"):
             raise InvalidRequest(f"{location[:64]!r} is not a repository", field="repo", hint="a path or an https URL")
         if _HELPER.match(location):

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack
@@ -14,10 +15,10 @@ from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRe
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
-from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, History, write_git_dir
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
+from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, RepoRef
 
 _MOST_COMMITS = 100
 BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
@@ -52,6 +53,8 @@ class Origins:
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
+        if repo.location == SCRATCH:
+            return await self._scratch(tenant)
         location, subdirectory = self._policy.parse(repo.location), ""
         if isinstance(location, Remote):
             named = location.url
@@ -94,6 +97,10 @@ class Origins:
         seed = self._seeds.find(key, repository.commit)
         if seed is not None:
             return seed
+        if repository.location == SCRATCH:
+            cache = await self.cache(repository)
+            over = await self._ancestor(repository, cache)
+            return await self._seeds.plant(key, repository.commit, _cached(cache, repository.commit), over=over)
         location = self._policy.parse(repository.location)
         if isinstance(location, Remote):
             if repository.bundle is None:
@@ -107,6 +114,31 @@ class Origins:
         resolved = Resolved(commit=repository.commit, snapshot_of=ours)
         over = await self._ancestor(repository, cache)
         return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved), over=over)
+
+    async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
+        """The repository with nothing in it; every node makes the same commit."""
+        repository = PinnedRepository(tenant=tenant, location=SCRATCH, commit="")
+        cache = await self._scratch_cache(self._cache(key_of(repository)), repository)
+        repository = replace(repository, commit=await self._empty(cache))
+        return repository, await self.seed(repository)
+
+    async def _scratch_cache(self, cache: Path, repository: PinnedRepository) -> Path:
+        if not (cache / "HEAD").exists():
+            await asyncio.to_thread(write_git_dir, cache, head="ref: refs/heads/none", object_format="sha1")
+        layout = Layout(git_dir=cache)
+        await self._empty(cache)
+        if repository.bundle is not None and not await self._has(layout, repository.commit):
+            if self._fetch is None:
+                raise PreconditionFailed(f"commit {repository.commit[:12]} is only known on another node", field="repo")
+            await unpack(self._git, layout, await self._fetch(repository.bundle), repository.commit)
+        return cache
+
+    async def _empty(self, cache: Path) -> str:
+        """The commit without files, written where it is missing."""
+        layout = Layout(git_dir=cache)
+        tree = (await self._git.run("mktree", layout=layout, stdin=b"")).text()
+        made = await self._git.run("commit-tree", tree, layout=layout, stdin=b"Nothing yet\n", variables=FIXED_IDENTITY)
+        return made.text()
 
     async def _ancestor(self, repository: PinnedRepository, cache: Path) -> Path | None:
         """The seed of the nearest ancestor that the fleet's own commits of a bundle stand on, if it is there."""
@@ -122,8 +154,11 @@ class Origins:
 
     async def cache(self, repository: PinnedRepository) -> Path:
         """A git directory of ours that has the commit, for what the fleet adds to it. Raises as `seed` does."""
-        location, key = self._policy.parse(repository.location), key_of(repository)
+        key = key_of(repository)
         cache = self._cache(key)
+        if repository.location == SCRATCH:
+            return await self._scratch_cache(cache, repository)
+        location = self._policy.parse(repository.location)
         if not isinstance(location, Remote):
             await self._local_cache(key, await self._local.find(location))
         elif not (cache / "HEAD").exists():

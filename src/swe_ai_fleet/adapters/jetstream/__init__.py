@@ -12,6 +12,7 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, StoredMessage
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
@@ -26,7 +27,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.ports import Journal, KeyValue
+from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
 
 __all__ = [
     "PATIENCE_SECONDS",
@@ -109,6 +110,10 @@ class JetStream:
             self._connection, self._settings, name, ttl_seconds=ttl_seconds, patience=self._patience
         )
         return JetStreamKeyValue(self._connection, name, patience=self._patience)
+
+    def changes(self) -> ChangeLog:
+        """The stream of what projects know of themselves, once `ensure_streams` has made it."""
+        return JetStreamChanges(self._connection, patience=self._patience)
 
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
         """The journal of a writer's subject; leaving the context flushes it.

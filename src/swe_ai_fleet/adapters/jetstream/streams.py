@@ -16,6 +16,8 @@ _DAY_SECONDS = 86_400.0
 _NO_MESSAGE = 10037
 _NAME_IN_USE = 10058
 _WORK_QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
+_KEPT = (subjects.CONTEXT_CHANGES,)
+"""What is known does not get old: it is only what was done that is forgotten in the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
             retention="workqueue" if name in _WORK_QUEUES else "limits",
             max_bytes=limits.get(name, 0),
         )
+        | ({"max_age": 0} if name in _KEPT else {})
         for name, patterns in subjects.STREAM_SUBJECTS.items()
     ]
     bucket = settings.bucket

@@ -17,6 +17,7 @@ COMMANDS = "AGENT_COMMANDS"
 PLANS = "AGENT_PLANS"
 JOBS = "AGENT_JOBS"
 DEAD_LETTERS = "AGENT_DLQ"
+CONTEXT_CHANGES = "CONTEXT_CHANGES"
 
 STREAM_SUBJECTS = {
     EVENTS: ("agent.events.>",),
@@ -25,6 +26,7 @@ STREAM_SUBJECTS = {
     PLANS: ("agent.plans", "agent.plans.>"),
     JOBS: ("agent.jobs.>",),
     DEAD_LETTERS: ("agent.dlq.>",),
+    CONTEXT_CHANGES: ("context.changes.>", "context.work.>"),
 }
 
 ALL_HEADS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
@@ -72,3 +74,13 @@ def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
 def dead_letter_subject(consumer: str) -> str:
     """Where a consumer puts what it could not handle."""
     return f"agent.dlq.{token(consumer)}"
+
+
+def change_subject(tenant: str, story_id: str) -> str:
+    """Where the changes of a story go, each a version of it."""
+    return f"context.changes.{token(tenant)}.{token(story_id)}"
+
+
+def work_subject(tenant: str, execution_id: str) -> str:
+    """Where the one record of what an execution did goes."""
+    return f"context.work.{token(tenant)}.{token(execution_id)}"

@@ -22,6 +22,7 @@ from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailab
 
 _T = TypeVar("_T")
 
+_CHAT = "/chat/completions"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _MOST_CONNECTIONS = 1000
 # Below uvicorn's 5 s, so that it is never us who write on a connection it just closed.
@@ -102,8 +103,8 @@ class Connection:
             async with asyncio.timeout(self._timeout_seconds):
                 return (await client.get("/models", cast_to=httpx2.Response)).content
 
-    async def complete(self, body: bytes) -> bytes:
-        """The answer to a chat request. Raises ModelError, also for one of more than 64 MiB."""
+    async def complete(self, body: bytes, *, path: str = _CHAT) -> bytes:
+        """The answer to a request. Raises ModelError, also for one of more than 64 MiB."""
         chunks: list[bytes] = []
         size = 0
 
@@ -115,11 +116,11 @@ class Connection:
             chunks.append(chunk)
             return False
 
-        await self.stream(body, take)
+        await self.stream(body, take, path=path)
         return b"".join(chunks)
 
-    async def stream(self, body: bytes, take: Callable[[bytes], bool]) -> None:
-        """Hand over the answer to a chat request as it comes in, until `take` says that it is whole, or ends.
+    async def stream(self, body: bytes, take: Callable[[bytes], bool], *, path: str = _CHAT) -> None:
+        """Hand over the answer to a request as it comes in, until `take` says that it is whole, or ends.
 
         Raises ModelError, and what `take` raises.
         """
@@ -128,7 +129,7 @@ class Connection:
             async with asyncio.timeout(self._timeout_seconds):
                 # With this type the SDK hands over the response before its body is read.
                 answer: object = await client.post(
-                    "/chat/completions",
+                    path,
                     cast_to=httpx2.Response,
                     content=body,
                     stream=True,

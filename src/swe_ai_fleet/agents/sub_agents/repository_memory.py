@@ -70,7 +70,7 @@ class RepositoryMemory:
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         """What the repository says. Raises ToolFailure for what can't be asked, and where the search fails."""
-        wanted, questions = _asked(entities, "an entity"), _asked(queries, "a query")
+        wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
         if not wanted and not questions:
             return MemoryResults()
         recalled = await self._recall(wanted, questions)
@@ -105,7 +105,7 @@ class RepositoryMemory:
         return _read(result)
 
 
-def _asked(texts: Sequence[str], kind: str) -> list[str]:
+def asked_texts(texts: Sequence[str], kind: str) -> list[str]:
     """The texts without blanks and repetitions. Raises ToolFailure for too many or too long ones."""
     found = list(dict.fromkeys(" ".join(text.split()) for text in texts))
     found = [text for text in found if text]

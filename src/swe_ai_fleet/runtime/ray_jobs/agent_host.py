@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.candidate import (
     JudgeAssignment,
     ReviewAssignment,
 )
+from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
@@ -66,6 +67,16 @@ class AgentHost:
         """Carry out a `DeriveAssignment`; the `Derivation`."""
         worker = await self._open()
         return to_json(await worker.derive(from_json(DeriveAssignment, assignment)))
+
+    async def answer(self, assignment: bytes) -> bytes:
+        """Carry out an `AnswerAssignment`; the `Answer`."""
+        worker = await self._open()
+        return to_json(await worker.answer(from_json(AnswerAssignment, assignment)))
+
+    async def operate(self, assignment: bytes) -> bytes:
+        """Carry out an `OperateAssignment`; the `ToolResult`."""
+        worker = await self._open()
+        return to_json(await worker.operate(from_json(OperateAssignment, assignment)))
 
     async def close(self) -> None:
         """Close connections and whatever still runs."""

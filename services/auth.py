@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import grpc
 
-from services.orchestrator.errors import Context, Handler, Interceptor, Unauthenticated, abort, status
+from services.errors import Context, Handler, Interceptor, Unauthenticated, abort, status
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/",)

@@ -1,0 +1,267 @@
+"""The calls about stories, tasks, decisions, phases and what was done."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from fleet.context.v1 import context_pb2 as pb
+from services.context import graph_messages as wire
+from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, namespaces, within
+from services.values import check_values
+from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.graph import StoryState
+from swe_ai_fleet.context.rehydration import StorySession, rehydrate
+from swe_ai_fleet.context.scope import validate_scope
+from swe_ai_fleet.domain.context import ContextRequest, Relation
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, check_identifier
+from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
+
+M = TypeVar("M", bound=Message)
+
+MAX_REPLY_BYTES = 3 * 1024 * 1024
+"""A default gRPC client refuses replies of 4 MiB."""
+MAX_TOKENS = 200_000
+MAX_SCOPES = 200
+MAX_PAGE_SIZE = 1_000
+DEFAULT_PAGE_SIZE = 200
+MAX_REASON_CHARS = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphCalls:
+    """Carries out the ten calls about the graph.
+
+    Attributes:
+        book: What projects know of themselves.
+        source: Makes contexts of it.
+        log: Has the fleet's own executions.
+        mask: Hides secrets in what a session is begun again with.
+    """
+
+    book: ContextBook
+    source: ContextSource
+    log: EventLog
+    mask: SecretMask
+
+    async def get_context(self, query: pb.GetContextRequest) -> pb.GetContextResponse:
+        check_values(query)
+        request = _context_request(query)
+        return context_reply(await self.source.gather(request), version=self._version(request))
+
+    async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
+        check_values(request)
+        with fields_within("", values="acceptance_criteria"):
+            state = await self.book.update(
+                DEFAULT_TENANT, request.story_id, wire.update(request), expected_version=_expected(request)
+            )
+        changed = state.tasks.get(request.task_id)
+        return pb.UpdateContextResponse(
+            version=state.version,
+            story=_story(state),
+            task=wire.task_message(changed) if changed is not None else None,
+        )
+
+    async def rehydrate(self, request: pb.RehydrateSessionRequest) -> pb.RehydrateSessionResponse:
+        check_values(request)
+        session = rehydrate(
+            self.book.graph(DEFAULT_TENANT),
+            story_id=request.story_id,
+            case_id=request.case_id,
+            role=named(ROLES, request.role),
+            token_budget=within(request.token_budget, MAX_TOKENS, field="token_budget"),
+            mask=self.mask,
+        )
+        version = session.stories[0].state.version if request.story_id and session.stories else 0
+        reply = pb.RehydrateSessionResponse(
+            case_id=session.case_id, context=context_reply(session.context, version=version)
+        )
+        reply.stories.extend(_fitting((_session(one) for one in session.stories), MAX_REPLY_BYTES - reply.ByteSize()))
+        return reply
+
+    async def validate_scope(self, request: pb.ValidateScopeRequest) -> pb.ValidateScopeResponse:
+        check_values(request)
+        role, phase = named(ROLES, request.role), named(PHASES, request.phase)
+        if role is None:
+            raise InvalidRequest("no role given", field="role", hint="whose context it is")
+        if phase is None:
+            raise InvalidRequest("no phase given", field="phase", hint="what it is for")
+        scopes = few(request.scopes, field="scopes", most=MAX_SCOPES, chars=300)
+        with fields_within("", requested="scopes"):
+            verdict = validate_scope(self.book.graph(DEFAULT_TENANT), role, phase, scopes, story_id=request.story_id)
+        return pb.ValidateScopeResponse(allowed=verdict.allowed, missing=verdict.missing, extra=verdict.extra)
+
+    async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
+        check_values(request)
+        with fields_within("story"):
+            state = await self.book.create_story(DEFAULT_TENANT, wire.story(request.story))
+        return pb.CreateStoryResponse(version=state.version, story=_story(state))
+
+    async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
+        check_values(request)
+        with fields_within("task", expected_version="expected_version"):
+            state = await self.book.create_task(
+                DEFAULT_TENANT, wire.task(request.task), expected_version=_expected(request)
+            )
+        return pb.CreateTaskResponse(version=state.version, task=wire.task_message(state.tasks[request.task.task_id]))
+
+    async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:
+        check_values(request)
+        with fields_within("decision", expected_version="expected_version"):
+            state = await self.book.add_decision(
+                DEFAULT_TENANT, wire.decision(request.decision, caller=caller), expected_version=_expected(request)
+            )
+        kept = state.decisions[request.decision.decision_id]
+        return pb.AddProjectDecisionResponse(version=state.version, decision=wire.decision_message(kept))
+
+    async def change_phase(self, request: pb.TransitionPhaseRequest, caller: str) -> pb.TransitionPhaseResponse:
+        check_values(request)
+        phase = named(PHASES, request.phase)
+        if phase is None:
+            raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
+        before = self.book.story(DEFAULT_TENANT, request.story_id).story
+        state = await self.book.change_phase(
+            DEFAULT_TENANT,
+            request.story_id,
+            phase,
+            reason=bounded(request.reason, MAX_REASON_CHARS, field="reason"),
+            by=caller,
+            expected_version=_expected(request),
+        )
+        return pb.TransitionPhaseResponse(
+            version=state.version,
+            story=_story(state),
+            previous=PHASES[before.phase] if before is not None else pb.PHASE_UNSPECIFIED,
+        )
+
+    async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
+        check_values(request)
+        size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
+        kinds = [kind for one in request.kinds if (kind := named(wire.RELATION_KINDS, one)) is not None]
+        found = self.book.relationships(DEFAULT_TENANT, request.node, depth=request.depth or 1, kinds=kinds)
+        start = _start(request)
+        page = _fitting(map(wire.relation_message, found.relations[start : start + size]), MAX_REPLY_BYTES // 2)
+        end = start + len(page)
+        kind, _, name = request.node.partition(":")
+        return pb.GetGraphRelationshipsResponse(
+            relations=page,
+            nodes=_nodes(found.nodes, found.relations[start:end], first=not start),
+            truncated=found.truncated,
+            next_page_token=_token(request, end) if end < len(found.relations) else "",
+            version=self.book.graph(DEFAULT_TENANT).version(name) if kind == "story" else 0,
+        )
+
+    async def record(self, request: pb.RecordOperationsRequest) -> pb.RecordOperationsResponse:
+        check_values(request)
+        with fields_within("record"):
+            record = wire.work_record(request.record)
+            await self._check_foreign(record.execution_id)
+            recorded = await self.book.record_work(DEFAULT_TENANT, record)
+        return pb.RecordOperationsResponse(
+            version=self.book.graph(DEFAULT_TENANT).version(record.story_id), already_existed=not recorded
+        )
+
+    async def _check_foreign(self, execution_id: str) -> None:
+        """Refuse what the fleet records by itself: told by others first, its own record would be lost."""
+        check_identifier(execution_id, field="execution_id")
+        async with aclosing(self.log.read(DEFAULT_TENANT, execution_id)) as events:
+            async for _ in events:
+                raise PreconditionFailed(
+                    f"{execution_id} is an execution of this fleet, which records it when it ends",
+                    field="execution_id",
+                    hint="leave it to the fleet",
+                )
+
+    def _version(self, request: ContextRequest) -> int:
+        """The version of the story that a context is about; 0 where it is about none."""
+        graph = self.book.graph(request.tenant)
+        story_id = request.story_id
+        if not story_id and request.task_id:
+            try:
+                story_id = graph.task(request.task_id).story_id
+            except (NotFound, InvalidRequest):
+                return 0
+        return graph.version(story_id)
+
+
+def _context_request(query: pb.GetContextRequest) -> ContextRequest:
+    for name in ("case_id", "story_id", "task_id"):
+        bounded(getattr(query, name), 128, field=name)
+    bounded(query.query, MAX_QUERY_CHARS, field="query")
+    within(query.token_budget, MAX_TOKENS, field="token_budget")
+    namespaces(query.namespaces)
+    return context_request(query, tenant=DEFAULT_TENANT)
+
+
+def _expected(
+    request: pb.UpdateContextRequest | pb.CreateTaskRequest | pb.AddProjectDecisionRequest | pb.TransitionPhaseRequest,
+) -> int | None:
+    return request.expected_version if request.HasField("expected_version") else None
+
+
+def _story(state: StoryState) -> pb.Story | None:
+    return wire.story_message(state.story) if state.story is not None else None
+
+
+def _session(session: StorySession) -> pb.StorySession:
+    return pb.StorySession(
+        story=_story(session.state),
+        version=session.state.version,
+        open_tasks=[wire.task_message(task) for task in session.open_tasks],
+        ready=session.ready,
+        decisions=[wire.decision_message(decision) for decision in session.decisions],
+        work=[wire.work_message(work.record) for work in session.work],
+        phases=[wire.phase_message(step) for step in session.state.phases],
+        next_steps=session.next_steps,
+    )
+
+
+def _fitting(messages: Iterable[M], room: int) -> list[M]:
+    """The first of the messages, as many as fit into so many bytes, one at least."""
+    fit: list[M] = []
+    for message in messages:
+        room -= message.ByteSize() + 16
+        if room < 0 and fit:
+            break
+        fit.append(message)
+    return fit
+
+
+def _nodes(nodes: Sequence[str], relations: Sequence[Relation], *, first: bool) -> list[str]:
+    """The nodes that a page of relations names, the nearest first; of the first page the one it began at too."""
+    told = {end for relation in relations for end in (relation.source, relation.target)}
+    told.update(nodes[:1] if first else ())
+    return [node for node in nodes if node in told]
+
+
+def _asked(request: pb.GetGraphRelationshipsRequest) -> str:
+    """What has to be the same from page to page."""
+    asked = [request.node, sorted(request.kinds), request.depth]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+def _token(request: pb.GetGraphRelationshipsRequest, place: int) -> str:
+    return base64.urlsafe_b64encode(json.dumps([_asked(request), place]).encode()).decode()
+
+
+def _start(request: pb.GetGraphRelationshipsRequest) -> int:
+    if not request.page_token:
+        return 0
+    try:
+        asked, place = json.loads(base64.urlsafe_b64decode(request.page_token[:400]))
+        start = int(place)
+    except (binascii.Error, ValueError, TypeError):
+        raise InvalidRequest("not a token of this server", field="page_token") from None
+    if asked != _asked(request) or start < 0:
+        raise InvalidRequest("the token belongs to another request", field="page_token")
+    return start

@@ -1,0 +1,96 @@
+"""The calls about how work went."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from fleet.context.v1 import context_pb2 as pb
+from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, metadata, moment
+from services.values import check_values
+from swe_ai_fleet.adapters.context_service import messages
+from swe_ai_fleet.adapters.context_service.messages import ROLES, named
+from swe_ai_fleet.agents.plan_session.outcomes import goal_type
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.learning.recommending import Question
+from swe_ai_fleet.learning.tracker import LearningTracker
+
+MAX_AGENTS = 1_000
+_NAME_CHARS = 200
+_NAMES = ("goal_type", "role", "approach", "council", "model", "model_profile", "status")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningCalls:
+    """Carries out the two calls about learning.
+
+    Attributes:
+        outcomes: Keeps them, and recommends.
+    """
+
+    outcomes: LearningTracker
+
+    async def record(self, request: pb.RecordOutcomeRequest, caller: str) -> pb.RecordOutcomeResponse:
+        check_values(request)
+        match request.WhichOneof("said"):
+            case "outcome":
+                with fields_within("outcome"):
+                    outcome = await self.outcomes.record(_outcome(request.outcome, caller))
+            case "rating":
+                with fields_within("rating"):
+                    rating = request.rating
+                    outcome = await self.outcomes.rate(DEFAULT_TENANT, rating.subject_id, rating.rating, by=caller)
+            case _:
+                raise InvalidRequest("nothing to record", field="outcome", hint="set outcome or rating")
+        return pb.RecordOutcomeResponse(outcome=messages.outcome_message(outcome))
+
+    async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
+        check_values(request)
+        if not request.goal.strip():
+            raise InvalidRequest("no goal given", field="goal", hint="what is wanted, in words")
+        if len(request.agents) > 50:
+            raise InvalidRequest(f"{len(request.agents)} numbers of agents", field="agents", hint="at most 50")
+        for number, agents in enumerate(request.agents):
+            if not 1 <= agents <= MAX_AGENTS:
+                raise InvalidRequest(f"{agents} agents", field=f"agents[{number}]", hint=f"from 1 to {MAX_AGENTS}")
+        question = Question(
+            goal=bounded(request.goal, MAX_QUERY_CHARS, field="goal"),
+            now=_now(),
+            role=named(ROLES, request.role) or "",
+            repository=bounded(request.repository, 4_096, field="repository"),
+            councils=few(request.councils, field="councils", chars=_NAME_CHARS),
+            model_profiles=few(request.model_profiles, field="model_profiles", chars=_NAME_CHARS),
+            agents=tuple(request.agents) or Question(goal="", now="").agents,
+            approaches=few(request.approaches, field="approaches", chars=_NAME_CHARS),
+            seed=request.seed,
+        )
+        return messages.recommendation_message(self.outcomes.recommend(question, DEFAULT_TENANT))
+
+
+def _outcome(message: pb.Outcome, caller: str) -> Outcome:
+    """An outcome as a caller tells it. Raises InvalidRequest, naming the field inside of it."""
+    for name in _NAMES:
+        bounded(getattr(message, name), _NAME_CHARS, field=name)
+    bounded(message.repository, 4_096, field="repository")
+    few(message.agents_used, field="agents_used", most=MAX_AGENTS, chars=_NAME_CHARS)
+    metadata(message.metadata)
+    moment(message.ended_at_ms, field="ended_at_ms")
+    for name in ("memory_share", "research_share", "tool_share", "evidence"):
+        if not math.isfinite(getattr(message, name)):
+            raise InvalidRequest(f"{name} is no number", field=name, hint="between 0 and 1")
+    if not 0 <= message.usage.cost <= 1e12:
+        raise InvalidRequest("cost is no amount", field="usage.cost", hint="0 or more")
+    outcome = messages.outcome(message, tenant=DEFAULT_TENANT)
+    return replace(
+        outcome,
+        goal_type=outcome.goal_type or goal_type(outcome.goal),
+        rated_by=caller if outcome.rating else "",
+        ended_at=outcome.ended_at or _now(),
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,116 @@
+"""The composition root of the context service: settings and a connection to NATS in, a serving service out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from services.context.graph import GraphCalls
+from services.context.learning import LearningCalls
+from services.context.memory import MemoryCalls
+from services.context.recorder import Recorder, open_recorder
+from services.context.servicer import ContextServicer, context_service
+from services.context.store import open_memories
+from services.grpc_server import serve_grpc
+from services.private_files import kept_token, write_private
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.gathering import ContextGatherer
+from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
+from swe_ai_fleet.ports import ContextSource, Memories
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import read_address
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import configure_logging
+
+CARD = "context.json"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningContext:
+    """Where a context service answers, the token it asks for, and what is behind it for those in the same process."""
+
+    address: str
+    token: str
+    memories: Memories
+    source: ContextSource
+    book: ContextBook
+    outcomes: LearningTracker
+
+
+@asynccontextmanager
+async def open_context(settings: Settings, log: JetStream, *, token: str) -> AsyncGenerator[RunningContext]:
+    """Serve on `settings.context_address` and record ended executions until the context ends.
+
+    Args:
+        settings: Where to listen, how memories are found, how much a context may hold.
+        log: The connection to NATS, its streams made.
+        token: What callers must show.
+
+    Raises:
+        PreconditionFailed: The address cannot be bound, or the index of memories cannot be used.
+        InvalidRequest: A setting is malformed.
+        Unavailable: NATS does not answer.
+    """
+    mask = secret_mask(settings)
+    async with AsyncExitStack() as stack:
+        book = await stack.enter_async_context(ContextBook(log.changes(), mask=mask))
+        outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET), mask=mask))
+        memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
+        source = ContextGatherer(book, memories, mask=mask, token_budget=settings.context_tokens)
+        servicer = ContextServicer(
+            graph=GraphCalls(book=book, source=source, log=log, mask=mask),
+            memory=MemoryCalls(memories=memories, mask=mask),
+            learning=LearningCalls(outcomes=outcomes),
+        )
+
+        async def ready() -> bool:
+            return (await log.ping()).ok
+
+        address = await stack.enter_async_context(
+            serve_grpc([context_service(servicer)], settings.context_address, token, ready)
+        )
+        recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)
+        await stack.enter_async_context(open_recorder(recorder))
+        yield RunningContext(
+            address=address, token=token, memories=memories, source=source, book=book, outcomes=outcomes
+        )
+
+
+async def serve(settings: Settings) -> None:
+    """Serve by itself until SIGINT or SIGTERM, beside the NATS server of the settings or the one that runs on the home.
+
+    The address and the token stand in `<home>/context.json`, readable by the owner only, as long as it lasts.
+    """
+    configure_logging(settings.log_level)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not settings.nats_url:
+        nats = read_address(settings.home / "nats")
+        settings = settings.model_copy(update={"nats_url": nats.url, "nats_token": nats.token})
+    token = settings.context_token or kept_token(settings.home / "context-token")
+    async with connect_log(settings, name="context") as log:
+        await log.ensure_streams()
+        async with open_context(settings, log, token=token) as running:
+            card = settings.home / CARD
+            write_private(card, json.dumps({"address": running.address, "token": token, "pid": os.getpid()}))
+            _log.info("context.serving", address=running.address)
+            try:
+                await stop.wait()
+            finally:
+                card.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Settings()))

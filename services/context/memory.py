@@ -1,0 +1,90 @@
+"""The calls about what is remembered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fleet.context.v1 import context_pb2 as pb
+from services.context.bounds import MAX_QUERY_CHARS, bounded, few, metadata, namespaces, source_of, within
+from services.values import check_values
+from swe_ai_fleet.adapters.context_service.messages import KINDS, named, recollection_message
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, check_namespace
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.tools.secrets import well_formed
+
+MAX_RECALLED = 100
+DEFAULT_RECALLED = 3
+MAX_FORGOTTEN = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCalls:
+    """Carries out the four calls about memory.
+
+    Attributes:
+        memories: What is remembered.
+        mask: What hides secrets in it: ids are made of masked words.
+    """
+
+    memories: Memories
+    mask: SecretMask
+
+    async def add_interaction(self, request: pb.AddInteractionRequest, caller: str) -> pb.AddInteractionResponse:
+        check_values(request)
+        if not request.user.strip() and not request.assistant.strip():
+            raise InvalidRequest("nothing was said", field="user", hint="set user, assistant or both")
+        said = (("User", request.user), ("Assistant", request.assistant))
+        text = "\n".join(f"{who}: {words.strip()}" for who, words in said if words.strip())
+        memory = Memory(
+            namespace=check_namespace(request.namespace, field="namespace"),
+            text=self._masked(text, field="assistant" if request.assistant else "user"),
+            kind=MemoryKind.INTERACTION,
+            metadata=metadata(request.metadata),
+            source=source_of(request.source, caller),
+        )
+        new = await self.memories.remember(memory)
+        return pb.AddInteractionResponse(memory_id=memory.memory_id, already_existed=not new)
+
+    async def add_fact(self, request: pb.AddFactRequest, caller: str) -> pb.AddFactResponse:
+        check_values(request)
+        memory = Memory(
+            namespace=check_namespace(request.namespace, field="namespace"),
+            text=self._masked(request.text, field="text"),
+            kind=named(KINDS, request.kind) or MemoryKind.FACT,
+            metadata=metadata(request.metadata),
+            source=source_of(request.source, caller),
+        )
+        new = await self.memories.remember(memory)
+        return pb.AddFactResponse(memory_id=memory.memory_id, already_existed=not new)
+
+    async def recall(self, request: pb.RecallRequest) -> pb.RecallResponse:
+        check_values(request)
+        found = await self.memories.recall(
+            bounded(request.query, MAX_QUERY_CHARS, field="query"),
+            _scope(request),
+            limit=within(request.limit, MAX_RECALLED, field="limit") or DEFAULT_RECALLED,
+        )
+        return pb.RecallResponse(recollections=[recollection_message(one) for one in found])
+
+    async def clear(self, request: pb.ClearMemoryRequest) -> pb.ClearMemoryResponse:
+        check_values(request)
+        if not request.namespaces and not request.everywhere:
+            raise InvalidRequest("no namespace given", field="namespaces", hint="or say everywhere")
+        if request.namespaces and request.everywhere:
+            raise InvalidRequest("namespaces, and everywhere", field="everywhere", hint="one of the two")
+        memory_ids = few(request.memory_ids, field="memory_ids", most=MAX_FORGOTTEN, chars=64)
+        return pb.ClearMemoryResponse(removed=await self.memories.forget(_scope(request), memory_ids))
+
+    def _masked(self, text: str, *, field: str) -> str:
+        return self.mask(well_formed(bounded(text, MAX_MEMORY_CHARS, field=field))).strip()[:MAX_MEMORY_CHARS]
+
+
+def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
+    return MemoryScope(
+        tenant=DEFAULT_TENANT,
+        namespaces=namespaces(request.namespaces),
+        kinds=tuple(dict.fromkeys(kind for one in request.kinds if (kind := named(KINDS, one)) is not None)),
+        metadata=metadata(request.metadata),
+    )

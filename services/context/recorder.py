@@ -1,0 +1,142 @@
+"""What every execution leaves behind when it ends: a record of its work, its outcome, its lessons.
+
+One durable consumer, shared by all replicas, hears what executions say; the end of one is recorded before its message
+is acknowledged. A message may come again (a process is killed, an acknowledgement lost): each part is kept once all the
+same, and the record of work, which is written last, says that nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream.wire import event_of
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.work import work_record
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    Event,
+    ExecutionFinished,
+    HistoryCondensed,
+    MessageAdded,
+    RunStarted,
+    StoredEvent,
+)
+from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.learning.outcomes import outcome_of
+from swe_ai_fleet.learning.tracker import LearningTracker
+from swe_ai_fleet.memory.lessons import lessons
+from swe_ai_fleet.ports import Memories
+
+RECORDER = WorkQueue(
+    stream="AGENT_EVENTS",
+    subjects=(f"agent.events.*.*.{EXECUTION_SUBJECT}",),
+    consumer="context-recorder",
+    ack_wait_seconds=10.0,
+    # Each holds the events of one execution in memory.
+    concurrency=4,
+)
+_END = b'"execution_finished"'
+_ELSEWHERE = b'"body_ref"'
+_PROMPTS = (RunStarted, MessageAdded, HistoryCondensed)
+"""What models were told: the largest events, and nothing that was done."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorder:
+    """Records ended executions.
+
+    Attributes:
+        log: Has their events.
+        book: Gets what they did.
+        outcomes: Gets how that went.
+        memories: Gets what is to be learned from it, where the task asked for that.
+    """
+
+    log: JetStream
+    book: ContextBook
+    outcomes: LearningTracker
+    memories: Memories
+
+    async def handle(self, work: Work) -> None:
+        """Take one message of the log; nearly all of them are let go unread.
+
+        Raises Hopeless for an end that can never be read, Unavailable and ResourceExhausted for what is to be tried
+        again.
+        """
+        if _END not in work.data and _ELSEWHERE not in work.data:
+            return
+        try:
+            event = await event_of(work.data, self.log)
+        except (ValueError, NotFound) as fault:
+            raise Hopeless(f"the event cannot be read: {str(fault)[:300]}") from fault
+        if isinstance(event.body, ExecutionFinished):
+            await self._record(event)
+
+    async def _record(self, ended: Event) -> None:
+        tenant, execution_id = ended.tenant, ended.execution_id
+        if self.book.graph(tenant).execution(execution_id) is not None:
+            return
+        try:
+            state, events = await self._read(tenant, execution_id)
+        except (PreconditionFailed, NotFound) as fault:
+            raise Hopeless(f"the events of {execution_id} cannot be read: {fault.message}") from fault
+        if state is None or not state.status.terminal:
+            raise Hopeless(f"the beginning of {execution_id} is not in the log any more")
+        if state.task.memory.write:
+            await self._learn(state, events)
+        try:
+            await self.outcomes.record(outcome_of(state, events))
+        except InvalidRequest as fault:
+            _log.error("recorder.outcome_refused", execution=execution_id, field=fault.field, reason=str(fault))
+        try:
+            await self.book.record_work(tenant, work_record(state, events))
+        except InvalidRequest as fault:
+            raise Hopeless(f"the work of {execution_id} was refused: {fault.field}: {fault}") from fault
+        _log.info("recorder.recorded", execution=execution_id, status=str(state.status))
+
+    async def _learn(self, state: ExecutionState, events: Iterable[StoredEvent]) -> None:
+        for memory in lessons(state, events):
+            try:
+                await self.memories.remember(memory)
+            except InvalidRequest as fault:
+                _log.error("recorder.lesson_refused", execution=state.execution_id, reason=str(fault))
+
+    async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
+        """The state of an execution and its events, those of its agents too, without what models were told."""
+        state: ExecutionState | None = None
+        kept: list[StoredEvent] = []
+        async with aclosing(self.log.read(tenant, execution_id)) as events:
+            async for stored in events:
+                state = advance(state, stored)
+                if not isinstance(stored.event.body, _PROMPTS):
+                    kept.append(stored)
+        return state, kept
+
+
+@asynccontextmanager
+async def open_recorder(recorder: Recorder, *, queue: WorkQueue = RECORDER) -> AsyncGenerator[None]:
+    """Record until the context ends; what is under way then goes to the other replicas."""
+    consumer = asyncio.create_task(_consuming(recorder, queue), name="recorder")
+    try:
+        yield
+    finally:
+        consumer.cancel()
+        await asyncio.gather(consumer, return_exceptions=True)
+
+
+async def _consuming(recorder: Recorder, queue: WorkQueue) -> None:
+    try:
+        await recorder.log.consume(queue, recorder.handle)
+    except Exception:
+        # Nobody waits for this task, so it is told here.
+        _log.exception("no more executions are recorded", consumer=queue.consumer)
+        raise

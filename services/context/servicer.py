@@ -1,0 +1,96 @@
+"""The RPCs of `fleet.context.v1.ContextService`: who calls, and which part answers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fleet.context.v1 import context_pb2 as pb
+from fleet.context.v1 import context_pb2_grpc
+from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
+from services.auth import caller_of
+from services.context.graph import GraphCalls
+from services.context.learning import LearningCalls
+from services.context.memory import MemoryCalls
+from services.errors import Context
+from services.grpc_server import Service
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ContextService"].full_name
+
+
+class ContextServicer(ContextServiceServicer):
+    """Serves what a project knows, what is remembered, and what experience says.
+
+    Args:
+        graph: Answers for stories and what was done for them.
+        memory: Answers for memories.
+        learning: Answers for outcomes.
+    """
+
+    def __init__(self, *, graph: GraphCalls, memory: MemoryCalls, learning: LearningCalls) -> None:
+        self._graph = graph
+        self._memory = memory
+        self._learning = learning
+
+    async def GetContext(self, request: pb.GetContextRequest, context: Context) -> pb.GetContextResponse:
+        return await self._graph.get_context(request)
+
+    async def UpdateContext(self, request: pb.UpdateContextRequest, context: Context) -> pb.UpdateContextResponse:
+        return await self._graph.update(request)
+
+    async def RehydrateSession(
+        self, request: pb.RehydrateSessionRequest, context: Context
+    ) -> pb.RehydrateSessionResponse:
+        return await self._graph.rehydrate(request)
+
+    async def ValidateScope(self, request: pb.ValidateScopeRequest, context: Context) -> pb.ValidateScopeResponse:
+        return await self._graph.validate_scope(request)
+
+    async def CreateStory(self, request: pb.CreateStoryRequest, context: Context) -> pb.CreateStoryResponse:
+        return await self._graph.create_story(request)
+
+    async def CreateTask(self, request: pb.CreateTaskRequest, context: Context) -> pb.CreateTaskResponse:
+        return await self._graph.create_task(request)
+
+    async def AddProjectDecision(
+        self, request: pb.AddProjectDecisionRequest, context: Context
+    ) -> pb.AddProjectDecisionResponse:
+        return await self._graph.add_decision(request, caller_of(context))
+
+    async def TransitionPhase(self, request: pb.TransitionPhaseRequest, context: Context) -> pb.TransitionPhaseResponse:
+        return await self._graph.change_phase(request, caller_of(context))
+
+    async def GetGraphRelationships(
+        self, request: pb.GetGraphRelationshipsRequest, context: Context
+    ) -> pb.GetGraphRelationshipsResponse:
+        return await self._graph.relationships(request)
+
+    async def RecordOperations(
+        self, request: pb.RecordOperationsRequest, context: Context
+    ) -> pb.RecordOperationsResponse:
+        return await self._graph.record(request)
+
+    async def AddInteraction(self, request: pb.AddInteractionRequest, context: Context) -> pb.AddInteractionResponse:
+        return await self._memory.add_interaction(request, caller_of(context))
+
+    async def AddFact(self, request: pb.AddFactRequest, context: Context) -> pb.AddFactResponse:
+        return await self._memory.add_fact(request, caller_of(context))
+
+    async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
+        return await self._memory.recall(request)
+
+    async def ClearMemory(self, request: pb.ClearMemoryRequest, context: Context) -> pb.ClearMemoryResponse:
+        return await self._memory.clear(request)
+
+    async def RecordOutcome(self, request: pb.RecordOutcomeRequest, context: Context) -> pb.RecordOutcomeResponse:
+        return await self._learning.record(request, caller_of(context))
+
+    async def RecommendApproach(
+        self, request: pb.RecommendApproachRequest, context: Context
+    ) -> pb.RecommendApproachResponse:
+        return await self._learning.recommend(request)
+
+
+def context_service(servicer: ContextServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", context_pb2_grpc).add_ContextServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)

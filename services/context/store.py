@@ -1,0 +1,43 @@
+"""Memories as settings want them: the bucket that all replicas share, an index of this one, an embedder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
+from swe_ai_fleet.memory.limits import MemoryLimits
+from swe_ai_fleet.memory.records import origin
+from swe_ai_fleet.memory.shared import SharedMemories
+from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.runtime.embeddings import open_embedder
+from swe_ai_fleet.settings import Settings
+
+MEMORIES_BUCKET = "agent-memories"
+
+
+@asynccontextmanager
+async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask) -> AsyncGenerator[Memories]:
+    """What the fleet remembers, until the context ends.
+
+    Raises InvalidRequest naming a malformed setting, PreconditionFailed where the index cannot be used, Unavailable.
+    """
+    bucket = await log.bucket(MEMORIES_BUCKET)
+    limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
+    async with AsyncExitStack() as stack:
+        embedder = await stack.enter_async_context(
+            open_embedder(
+                settings.embeddings,
+                url=settings.embeddings_url,
+                model=settings.embeddings_model,
+                api_key=settings.embeddings_api_key,
+            )
+        )
+        # An index follows one bucket: where NATS was begun anew, so is the index.
+        path = settings.home / "memory" / f"{await origin(bucket)}.sqlite"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        index = await stack.enter_async_context(SqliteMemoryIndex.open(path))
+        yield await stack.enter_async_context(
+            SharedMemories.open(bucket, index, mask=mask, embedder=embedder, limits=limits)
+        )

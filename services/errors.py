@@ -1,0 +1,179 @@
+"""Faults as clients get them: a gRPC status with `google.rpc` details."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from swe_ai_fleet.domain.errors import (
+    AgentLost,
+    AlreadyExists,
+    Fenced,
+    FleetError,
+    InvalidRequest,
+    ModelError,
+    ModelUnavailable,
+    NotFound,
+    PatchRejected,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
+
+DOMAIN = "swe-ai-fleet"
+# Status and details travel in a header block of which clients take 8 KiB: percent-encoded once, in base64 once.
+MAX_MESSAGE_BYTES = 800
+MAX_FIELD_BYTES = 200
+
+_log = structlog.get_logger()
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+else:
+    # Only the type stubs know these as generic.
+    Handler, Context, Interceptor = grpc.RpcMethodHandler, grpc.aio.ServicerContext, grpc.aio.ServerInterceptor
+
+
+class NotAvailable(FleetError):
+    """Part of the contract that this server does not carry out yet; `field` names what asked for it."""
+
+
+class Unauthenticated(FleetError):
+    """The caller did not show the token."""
+
+
+_CODES: dict[type[FleetError], grpc.StatusCode] = {
+    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    PatchRejected: grpc.StatusCode.FAILED_PRECONDITION,
+    ModelError: grpc.StatusCode.FAILED_PRECONDITION,
+    ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+    ModelUnavailable: grpc.StatusCode.UNAVAILABLE,
+    AgentLost: grpc.StatusCode.UNAVAILABLE,
+    Fenced: grpc.StatusCode.UNAVAILABLE,
+    NotAvailable: grpc.StatusCode.UNIMPLEMENTED,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+}
+_RETRY_SECONDS = {grpc.StatusCode.UNAVAILABLE: 1, grpc.StatusCode.RESOURCE_EXHAUSTED: 5}
+
+
+def status_code(error: FleetError) -> grpc.StatusCode:
+    """The code of a fault; of an unknown kind of fault, that of the nearest kind it derives from."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.UNKNOWN)
+
+
+def status(error: FleetError) -> status_pb2.Status:
+    """A fault as `google.rpc.Status` with ErrorInfo, and where they apply BadRequest and RetryInfo."""
+    code = status_code(error)
+    field = _cut(error.field, MAX_FIELD_BYTES)
+    details: list[Message] = [
+        error_details_pb2.ErrorInfo(
+            reason=re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).upper(),
+            domain=DOMAIN,
+            metadata={"field": field} if field else {},
+        )
+    ]
+    if field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=field, description=_cut(str(error), MAX_MESSAGE_BYTES)
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if code in _RETRY_SECONDS:
+        delay = duration_pb2.Duration(seconds=_RETRY_SECONDS[code])
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    return _status(code, str(error), details)
+
+
+def _status(code: grpc.StatusCode, message: str, details: list[Message]) -> status_pb2.Status:
+    packed: list[any_pb2.Any] = []
+    for detail in details:
+        wrapper = any_pb2.Any()
+        wrapper.Pack(detail)
+        packed.append(wrapper)
+    number = cast("tuple[int, str]", code.value)[0]
+    return status_pb2.Status(code=number, message=_cut(message, MAX_MESSAGE_BYTES), details=packed)
+
+
+async def abort(context: Context, ending: status_pb2.Status) -> NoReturn:
+    """End a call with a status and its details."""
+    told = rpc_status.to_status(ending)
+    await context.abort(told.code, told.details, told.trailing_metadata or ())
+    raise AssertionError("abort does not return")
+
+
+class ErrorInterceptor(Interceptor):
+    """Turns what a call raises into its status. A bug of ours becomes INTERNAL and is logged here, once."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        found = cast("Handler | None", await continuation(handler_call_details))
+        if found is None:
+            return cast("Handler", None)
+        method = str(handler_call_details.method)
+        shape = (
+            f"{'stream' if found.request_streaming else 'unary'}_{'stream' if found.response_streaming else 'unary'}"
+        )
+        behaviour: Any = getattr(found, shape)
+        told: Any = (_told_stream if inspect.isasyncgenfunction(behaviour) else _told)(behaviour, method)
+        make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
+        return cast(
+            "Handler", make(told, cast("Any", found).request_deserializer, cast("Any", found).response_serializer)
+        )
+
+
+def _told(behaviour: Callable[[Any, Context], Awaitable[Any]], method: str) -> Callable[[Any, Context], Awaitable[Any]]:
+    async def call(request: Any, context: Context) -> Any:
+        async with _telling(context, method):
+            return await behaviour(request, context)
+
+    return call
+
+
+def _told_stream(
+    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str
+) -> Callable[[Any, Context], AsyncIterator[Any]]:
+    async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+        async with _telling(context, method), aclosing(behaviour(request, context)) as replies:
+            async for reply in replies:
+                yield reply
+
+    return call
+
+
+@asynccontextmanager
+async def _telling(context: Context, method: str) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    except FleetError as error:
+        await abort(context, status(error))
+    except grpc.aio.BaseError:
+        raise
+    except Exception as fault:  # noqa: BLE001  (the edge of the process)
+        _log.exception("a call met a fault of ours", method=method)
+        message = f"an internal fault ({type(fault).__name__}); the server's log has it"
+        info = error_details_pb2.ErrorInfo(reason="INTERNAL", domain=DOMAIN)
+        await abort(context, _status(grpc.StatusCode.INTERNAL, message, [info]))
+
+
+def _cut(text: str, limit: int) -> str:
+    data = text.encode("utf-8", "replace")
+    return data.decode() if len(data) <= limit else data[: limit - 3].decode("utf-8", "ignore") + "…"

@@ -1,0 +1,113 @@
+"""A gRPC server around the servicers of a process: address, token, health, reflection, a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from services.auth import TokenInterceptor
+from services.errors import ErrorInterceptor, Interceptor
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+READINESS_SECONDS = 3.0
+GRACE_SECONDS = 3.0
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Two servers on one port would share its calls at random.
+    ("grpc.so_reuseport", 0),
+    # A client that is gone is found out within half a minute; one that waits for hours may ping as often as that.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A service to serve: its full name (`fleet.….v1.…`), its servicer, and the generated function that adds it."""
+
+    name: str
+    add: Callable[[Any, Any], None]
+    servicer: object
+
+
+@asynccontextmanager
+async def serve_grpc(
+    services: Sequence[Service],
+    listen: str,
+    token: str | None,
+    ready: Callable[[], Awaitable[bool]],
+    *,
+    readiness_seconds: float = READINESS_SECONDS,
+    grace_seconds: float = GRACE_SECONDS,
+) -> AsyncGenerator[str, None]:
+    """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
+
+    Args:
+        services: Answer the calls.
+        listen: `host:port`; port 0 takes any free one.
+        token: What callers must show; None lets everybody in.
+        ready: Whether the server can do its work now; asked before the first call and then again and again.
+        readiness_seconds: Between two questions.
+        grace_seconds: For calls to end by themselves when the server stops.
+
+    Raises:
+        PreconditionFailed: The address cannot be bound.
+    """
+    interceptors: Sequence[Interceptor] = [ErrorInterceptor()]
+    if token is not None:
+        interceptors = [TokenInterceptor(token), *interceptors]
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
+    for service in services:
+        service.add(service.servicer, server)
+    names = tuple(service.name for service in services)
+    state: Any = cast("Any", health).aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise PreconditionFailed(
+            f"cannot listen on {listen}", field="listen", hint="another process may have the port"
+        ) from error
+    await _report(state, names, await _answers(ready))
+    await server.start()
+    following = asyncio.create_task(_follow(state, names, ready, readiness_seconds), name="readiness")
+    try:
+        yield f"{listen.rpartition(':')[0]}:{port}"
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await state.enter_graceful_shutdown()
+        await server.stop(grace_seconds)
+
+
+async def _follow(state: Any, names: Sequence[str], ready: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        await _report(state, names, await _answers(ready))
+
+
+async def _answers(ready: Callable[[], Awaitable[bool]]) -> bool:
+    try:
+        return await ready()
+    except FleetError:
+        return False
+
+
+async def _report(state: Any, names: Sequence[str], serving: bool) -> None:
+    status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    for name in ("", *names):
+        await state.set(name, status)

@@ -1,0 +1,171 @@
+"""Calls to the context service: what the orchestrator and the agents' hosts have instead of a store of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Collection
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from fleet.context.v1 import context_pb2 as pb
+from fleet.context.v1.context_pb2_grpc import ContextServiceStub
+from swe_ai_fleet.adapters.context_service import messages
+from swe_ai_fleet.adapters.context_service.faults import fault_of
+from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
+from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.domain.outcome import Outcome, Recommendation
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.learning.recommending import Question
+
+R = TypeVar("R")
+
+CALL_SECONDS = 5.0
+"""The longest a call takes; one to a service that is being started again waits for it as long."""
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Nothing of this process's surroundings decides about a call.
+    ("grpc.enable_http_proxy", 0),
+    # gRPC by itself would wait for up to two minutes before it looks for a server that was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+class ContextServiceClient:
+    """`Memories` and `ContextSource` of another process, and the outcomes that it keeps. An async context.
+
+    Connects at the first call, and again whenever that is needed; outside of the context too, then `aclose` ends it.
+    Every method raises what the service raised, and Unavailable within `seconds` where none answers.
+
+    Args:
+        address: `host:port`.
+        token: What the service asks for; empty: nothing.
+        seconds: The longest a call may take.
+    """
+
+    def __init__(self, address: str, token: str = "", *, seconds: float = CALL_SECONDS) -> None:
+        self.address = address
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._seconds = seconds
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Let go of the connection."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(None)
+
+    async def gather(self, request: ContextRequest) -> GatheredContext:
+        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
+        query = messages.context_query(request)
+        _check_tenant(request.tenant)
+        reply = await self._answer(self._stub.GetContext, query, pb.GetContextResponse)
+        return messages.gathered_context(reply, tenant=request.tenant)
+
+    async def remember(self, memory: Memory) -> bool:
+        """Keep a memory; False where it was known. Raises InvalidRequest, ResourceExhausted, Unavailable."""
+        _check_tenant(memory.tenant)
+        request = pb.AddFactRequest(
+            namespace=memory.namespace,
+            text=memory.text,
+            metadata=memory.metadata,
+            kind=messages.KINDS[memory.kind],
+            source=memory.source,
+        )
+        reply = await self._answer(self._stub.AddFact, request, pb.AddFactResponse)
+        return not reply.already_existed
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        _check_tenant(scope.tenant)
+        request = pb.RecallRequest(
+            query=query,
+            namespaces=scope.namespaces,
+            kinds=[messages.KINDS[kind] for kind in scope.kinds],
+            metadata=scope.metadata,
+            limit=limit,
+        )
+        reply = await self._answer(self._stub.Recall, request, pb.RecallResponse)
+        return tuple(messages.recollection(one, tenant=scope.tenant) for one in reply.recollections)
+
+    async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
+        """Remove these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
+        _check_tenant(scope.tenant)
+        request = pb.ClearMemoryRequest(
+            namespaces=scope.namespaces,
+            kinds=[messages.KINDS[kind] for kind in scope.kinds],
+            metadata=scope.metadata,
+            memory_ids=memory_ids,
+            everywhere=not scope.namespaces,
+        )
+        return (await self._answer(self._stub.ClearMemory, request, pb.ClearMemoryResponse)).removed
+
+    async def record_outcome(self, outcome: Outcome) -> Outcome:
+        """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
+        _check_tenant(outcome.tenant)
+        request = pb.RecordOutcomeRequest(outcome=messages.outcome_message(outcome))
+        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse)
+        return messages.outcome(reply.outcome, tenant=outcome.tenant)
+
+    async def rate(self, subject_id: str, rating: int, *, by: str = "") -> Outcome:
+        """Say for a person how good an outcome was, from 1 to 5. Raises InvalidRequest, NotFound, Unavailable."""
+        request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating))
+        named = (("fleet-caller", by),) if by else ()
+        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, named)
+        return messages.outcome(reply.outcome, tenant=DEFAULT_TENANT)
+
+    async def recommend(self, question: Question) -> Recommendation:
+        """What experience says about a task; the time is the service's own. Raises InvalidRequest, Unavailable."""
+        request = messages.recommendation_request(question)
+        reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse)
+        return messages.recommendation(reply)
+
+    @property
+    def _stub(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._loop is not loop:
+            # A channel belongs to the loop that it was made in.
+            self._channel, self._loop = grpc.aio.insecure_channel(self.address, options=_OPTIONS), loop
+        return cast("Any", ContextServiceStub)(self._channel)
+
+    async def _answer(self, call: Any, request: Any, kind: type[R], metadata: tuple[tuple[str, str], ...] = ()) -> R:
+        try:
+            answer = await cast(
+                "Awaitable[object]",
+                call(request, metadata=(*self._metadata, *metadata), timeout=self._seconds, wait_for_ready=True),
+            )
+        except grpc.aio.AioRpcError as error:
+            raise fault_of(error, self.address) from None
+        except grpc.aio.UsageError as error:
+            raise Unavailable(f"the connection to the context service was closed: {error}") from None
+        except asyncio.CancelledError:
+            # gRPC tells of a call that ended under it in the same way as of a caller who gave up.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise Unavailable(f"the call to the context service at {self.address} broke off") from None
+        if not isinstance(answer, kind):
+            raise InternalFault(f"what the context service at {self.address} says cannot be read")
+        return answer
+
+
+def _check_tenant(tenant: str) -> None:
+    """One service serves one tenant: what another one says must not end up with it."""
+    if tenant != DEFAULT_TENANT:
+        raise InvalidRequest(f"there is no tenant {tenant[:64]!r} here", field="tenant", hint=f"{DEFAULT_TENANT!r}")

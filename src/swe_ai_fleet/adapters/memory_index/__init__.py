@@ -1,0 +1,48 @@
+"""Where memories are searched: an SQLite file, PostgreSQL or Chroma."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.ports import MemoryIndex
+
+FILE_NAME = "memory-index.db"
+
+
+@asynccontextmanager
+async def open_memory_index(where: str, home: Path) -> AsyncGenerator[MemoryIndex]:
+    """The index of memories that the setting `memory_store` names, open within the context.
+
+    Args:
+        where: Empty (a file under `home`), `postgresql://…` or `chroma:<directory>`.
+        home: Where the fleet keeps its state.
+
+    Raises InvalidRequest for anything else, PreconditionFailed where a package is missing or what stands there is no
+    index, Unavailable.
+    """
+    scheme, _, rest = where.partition(":")
+    if not where:
+        from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
+
+        async with SqliteMemoryIndex.open(home / FILE_NAME) as index:
+            yield index
+    elif scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        from swe_ai_fleet.adapters.memory_index.postgresql import PostgresqlMemoryIndex
+
+        async with PostgresqlMemoryIndex.open(where) as index:
+            yield index
+    elif scheme == "chroma" and rest:
+        from swe_ai_fleet.adapters.memory_index.chroma import ChromaMemoryIndex
+
+        async with ChromaMemoryIndex.open(Path(rest).expanduser()) as index:
+            yield index
+    else:
+        # What was given may hold a password.
+        raise InvalidRequest(
+            "memory_store names no place for memories",
+            field="memory_store",
+            hint="empty for a file of the fleet's, postgresql://user:password@host/database or chroma:<directory>",
+        )

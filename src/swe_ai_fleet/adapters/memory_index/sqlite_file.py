@@ -1,0 +1,169 @@
+"""An SQLite file that is written by one thread and read by others, so that the event loop never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TypeVar
+
+from swe_ai_fleet.adapters.memory_index.sqlite_connection import Connection
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
+
+Result = TypeVar("Result")
+
+APPLICATION_ID = 0x464D454D  # "FMEM"
+_READERS = 2
+_LOST = (
+    "move it away: the index of a fleet is made anew from its log; memories that were kept in this file alone are lost"
+)
+
+
+class SqliteFile:
+    """One file, open. Several processes may have it open at once: SQLite's locks keep them apart.
+
+    Args:
+        path: The file; it is made, for its owner alone, where there is none.
+        schema: The statements that fill a new one.
+        version: Of the schema; a file of another one is refused.
+    """
+
+    def __init__(self, path: Path, *, schema: str, version: int) -> None:
+        self._path = path
+        self._schema = schema
+        self._version = version
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="memory-writer")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="memory-reader")
+        self._writing: SimpleQueue[Connection] = SimpleQueue()
+        self._reading: SimpleQueue[Connection] = SimpleQueue()
+
+    async def __aenter__(self) -> SqliteFile:
+        """Raises PreconditionFailed for a file that is no index or cannot be used, Unavailable."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._open)
+        except BaseException:
+            await asyncio.to_thread(self._close)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._close)
+
+    async def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Do this in a transaction: all of it is on the disk at the end, or nothing.
+
+        Raises PreconditionFailed, ResourceExhausted, Unavailable.
+        """
+
+        def transaction() -> Result:
+            with self._borrowed(self._writing) as connection, connection.transaction():
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+
+    async def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Look something up, with one statement, while others write. Raises PreconditionFailed, Unavailable."""
+
+        def look() -> Result:
+            with self._borrowed(self._reading) as connection:
+                return work(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, look)
+
+    async def settle(self) -> None:
+        """Leave nothing in the write-ahead log, where what was erased still stands, unless somebody reads from it."""
+
+        def checkpoint() -> None:
+            with self._borrowed(self._writing) as connection:
+                connection.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        await asyncio.get_running_loop().run_in_executor(self._writer, checkpoint)
+
+    def _open(self) -> None:
+        with _faults(self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            writer = Connection(self._path)
+            self._writing.put(writer)
+            self._check(writer)
+            _write_ahead(writer)
+            writer.rows("PRAGMA secure_delete = ON")
+            with writer.transaction():
+                if not self._check(writer):
+                    writer.rows(f"PRAGMA application_id = {APPLICATION_ID}")
+                    writer.rows(f"PRAGMA user_version = {self._version}")
+                    writer.rows(self._schema)
+            for _ in range(_READERS):
+                reader = Connection(self._path)
+                self._reading.put(reader)
+                reader.rows("PRAGMA query_only = ON")
+
+    def _check(self, connection: Connection) -> bool:
+        """Whether it is an index already; False for an empty file."""
+        [(tables,)] = connection.rows("SELECT count(*) FROM sqlite_schema")
+        [(application,)] = connection.rows("PRAGMA application_id")
+        [(version,)] = connection.rows("PRAGMA user_version")
+        if not tables and not application:
+            return False
+        if application != APPLICATION_ID or version != self._version:
+            raise PreconditionFailed(
+                f"{self._path} is no index of memories, or one of another version", field="memory_store", hint=_LOST
+            )
+        return True
+
+    @contextmanager
+    def _borrowed(self, connections: SimpleQueue[Connection]) -> Generator[Connection]:
+        # There are as many connections as threads that take one.
+        connection = connections.get_nowait()
+        try:
+            with _faults(self._path):
+                yield connection
+        finally:
+            connections.put(connection)
+
+    def _close(self) -> None:
+        for pool in (self._writer, self._readers):
+            pool.shutdown(cancel_futures=True)
+        for connections in (self._reading, self._writing):
+            while not connections.empty():
+                connections.get_nowait().close()
+
+
+def _write_ahead(connection: Connection) -> None:
+    """Switch to write-ahead logging; SQLite does not wait for others while it does."""
+    import apsw
+
+    for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2):
+        try:
+            connection.rows("PRAGMA journal_mode = WAL")
+        except (apsw.BusyError, apsw.LockedError):
+            time.sleep(pause)
+        else:
+            return
+    connection.rows("PRAGMA journal_mode = WAL")
+
+
+@contextmanager
+def _faults(path: Path) -> Generator[None]:
+    import apsw
+
+    try:
+        yield
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise Unavailable(f"{path} is being written by somebody else", field="memory_store") from error
+    except apsw.FullError as error:
+        raise ResourceExhausted(f"no space is left for {path}", field="memory_store") from error
+    except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
+        raise PreconditionFailed(
+            f"{path} is damaged or no index of memories: {error}", field="memory_store", hint=_LOST
+        ) from error
+    except (apsw.Error, OSError) as error:
+        raise PreconditionFailed(f"{path} cannot be used: {error}", field="memory_store") from error

@@ -1,0 +1,221 @@
+"""Embeddings from an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self, cast
+
+from swe_ai_fleet.adapters.openai_model import faults
+from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
+from swe_ai_fleet.adapters.openai_model.bodies import read_json
+from swe_ai_fleet.adapters.openai_model.connection import Connection
+from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.model_list import read_models
+from swe_ai_fleet.adapters.openai_model.wire import dump_json
+from swe_ai_fleet.agents.tool_call_json import fields_of
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
+
+_PATH = "/embeddings"
+# What the strictest of the common servers (text-embeddings-inference) takes unless told otherwise.
+_MOST_TEXTS = 32
+_MOST_CHARACTERS = 64_000
+_LONGEST_TEXT = 16_384
+_SHORTEST_CUT = 64
+_MOST_DIMENSIONS = 16_384
+_FIELDS = {"model_url": "embeddings_url", "model": "embeddings_model", "model_api_key": "embeddings_api_key"}
+
+
+class OpenAIEmbedder:
+    """An `Embedder` behind any server with `/v1/embeddings`.
+
+    Use it as an async context manager, within one event loop. Entering it asks the server for its models where none
+    is named, and raises ModelUnavailable or ModelRejected where it has no answer; with a name nothing is asked.
+    A text that the model finds too long is cut until it fits.
+
+    Args:
+        base_url: of the API; a bare `http://host:port` gets `/v1`.
+        model: its name on the server; empty takes the first that the server lists.
+        api_key: sent as a bearer token; empty for servers that want none.
+        timeout_seconds: what one try of one request may take.
+        max_retries: how often a request is tried in all.
+        retry_wait_seconds: before the second try, doubled before each further one, with as much jitter again.
+        retry_wait_max_seconds: the longest wait; a server that asks for more with Retry-After is not asked again.
+
+    Raises ModelRejected for a base URL that is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        model: str = "",
+        api_key: str = "",
+        timeout_seconds: float = 60.0,
+        max_retries: int = 3,
+        retry_wait_seconds: float = 0.5,
+        retry_wait_max_seconds: float = 10.0,
+    ) -> None:
+        with _own_fields():
+            self._connection = Connection(
+                base_url=base_url,
+                model=model,
+                api_key=api_key,
+                timeout_seconds=timeout_seconds,
+                max_retries=max_retries,
+                retry_wait_seconds=retry_wait_seconds,
+                retry_wait_max_seconds=retry_wait_max_seconds,
+            )
+        self._model = model
+        self._longest = _LONGEST_TEXT
+        self._dimensions = 0
+
+    async def __aenter__(self) -> Self:
+        await self._connection.__aenter__()
+        try:
+            if not self._model:
+                with _own_fields():
+                    self._model = await self._connection.retry(self._first_model)
+        except BaseException:
+            await self._connection.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._connection.__aexit__(kind, error, traceback)
+
+    @property
+    def name(self) -> str:
+        """The space of the vectors, by the model: the same model behind another server is the same space."""
+        return f"server:{self._model}"
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """A vector of length 1 for each text. Raises ModelUnavailable after its tries, ModelRejected at once."""
+        vectors: list[Sequence[float]] = []
+        with _own_fields():
+            for batch in _batches([text[:_LONGEST_TEXT] for text in texts]):
+                vectors += await self._fitted(batch)
+        return vectors
+
+    async def _fitted(self, texts: Sequence[str]) -> list[Sequence[float]]:
+        """As `_asked`, in parts and with texts cut as far as the server wants it."""
+        cut = [text[: self._longest] for text in texts]
+        try:
+            return await self._asked(cut)
+        except ContextTooLong as error:
+            if len(texts) > 1:
+                half = len(texts) // 2
+                return await self._fitted(texts[:half]) + await self._fitted(texts[half:])
+            if len(cut[0]) <= _SHORTEST_CUT:
+                raise ModelRejected(error.message, field="model_url") from error
+        # Kept: the next long text need not be refused first.
+        self._longest = max(_SHORTEST_CUT, len(cut[0]) // 2)
+        return await self._fitted(texts)
+
+    async def _asked(self, texts: Sequence[str]) -> list[Sequence[float]]:
+        body = dump_json({"model": self._model, "input": texts, "encoding_format": "float"})
+
+        async def attempt() -> list[Sequence[float]]:
+            answer = await self._connection.complete(body, path=_PATH)
+            try:
+                read = read_json(answer, [])
+            except ValueError as error:
+                raise self._connection.unreadable(answer) from error
+            return self._read(read, len(texts))
+
+        return await self._connection.retry(attempt)
+
+    def _read(self, answer: object, count: int) -> list[Sequence[float]]:
+        try:
+            vectors = read_vectors(answer, count)
+            if wrong := [len(one) for one in vectors if len(one) != (self._dimensions or len(vectors[0]))]:
+                raise ValueError(f"a vector of {wrong[0]} dimensions among others of {self._dimensions or 'another'}")
+        except ErrorAnswer as error:
+            raise self._connection.refused(error.refusal) from error
+        except ValueError as error:
+            # The same texts would be answered the same way.
+            url = faults.public_url(self._connection.base_url)
+            message = f"model server {url} gave embeddings that cannot be used: {error}"
+            raise ModelRejected(message, field="model", hint="is it a model for embeddings?") from error
+        self._dimensions = len(vectors[0])
+        return vectors
+
+    async def _first_model(self) -> str:
+        answer = await self._connection.models()
+        try:
+            return read_models(answer)[0].id
+        except (ValueError, IndexError) as error:
+            url = faults.public_url(self._connection.base_url)
+            raise ModelRejected(f"model server {url} lists no model", field="model", hint="name one") from error
+
+
+def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
+    """The vectors of an answer in the order of their texts, each brought to length 1.
+
+    Raises ValueError unless there are as many as texts, each once, of one length, of finite numbers and not zero;
+    ErrorAnswer where there is an error in their place.
+    """
+    fields = fields_of(answer)
+    listed = fields.get("data")
+    if not isinstance(listed, list):
+        if error := fields.get("error"):
+            raise ErrorAnswer(Refusal.inside(error))
+        raise ValueError("a list `data` is missing")
+    entries = [fields_of(entry) for entry in cast("list[object]", listed)]
+    if len(entries) != count:
+        raise ValueError(f"{len(entries)} for {count} texts")
+    found: dict[int, Sequence[float]] = {}
+    for place, entry in enumerate(entries):
+        index = entry.get("index", place)
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count or index in found:
+            raise ValueError(f"an index of {str(index)[:32]} among {count} texts")
+        found[index] = _unit(entry.get("embedding"))
+    vectors = [found[index] for index in range(count)]
+    if len({len(vector) for vector in vectors}) > 1:
+        raise ValueError("vectors of different dimensions")
+    return vectors
+
+
+def _unit(embedding: object) -> Sequence[float]:
+    if not isinstance(embedding, list) or not 0 < len(cast("list[object]", embedding)) <= _MOST_DIMENSIONS:
+        raise ValueError("an embedding that is no list of numbers")
+    numbers: list[float] = []
+    for number in cast("list[object]", embedding):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) < math.inf:
+            raise ValueError("an embedding with something else than finite numbers")
+        numbers.append(float(number))
+    largest = max(map(abs, numbers))
+    if largest == 0:
+        raise ValueError("an embedding of zeros")
+    # By the largest first: squares of very small or large numbers do not fit.
+    numbers = [number / largest for number in numbers]
+    length = math.sqrt(math.fsum(number * number for number in numbers))
+    return [number / length for number in numbers]
+
+
+def _batches(texts: Sequence[str]) -> Generator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        if batch and (len(batch) == _MOST_TEXTS or characters + len(text) > _MOST_CHARACTERS):
+            yield batch
+            batch, characters = [], 0
+        # Servers refuse an empty text.
+        batch.append(text or " ")
+        characters += len(text)
+    if batch:
+        yield batch
+
+
+@contextmanager
+def _own_fields() -> Generator[None]:
+    """The faults of the connection, with the names of the settings that embeddings have."""
+    try:
+        yield
+    except ModelError as error:
+        kind = ModelRejected if isinstance(error, ContextTooLong) else type(error)
+        raise kind(error.message, field=_FIELDS.get(error.field, error.field), hint=error.hint) from error

@@ -1,0 +1,209 @@
+"""One question answered: the one loop with the tools that the node names, in a clone that is thrown away."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+from swe_ai_fleet.agents.agent_run import AgentRun
+from swe_ai_fleet.agents.answering.prompt import answer_messages
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.conduct import Rules
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
+from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.candidate import Artifacts, Perspective
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
+from swe_ai_fleet.domain.event import RunFinished, RunStarted
+from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import Clone
+from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
+
+_ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerRun:
+    """Carries out `AnswerAssignment`s, each recorded like every run."""
+
+    services: RunServices
+
+    async def carry_out(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
+        """An agent's answer; faults of the model, spent limits and tools that are not there are answers with an error.
+
+        A run that an earlier process began goes on where its log leaves off; one that had ended is handed in again.
+
+        Raises Fenced, Unavailable; a cancellation passes after it was recorded.
+        """
+        task, resumes = assignment.task, assignment.generation > 1
+        async with self.services.recorded(assignment, resumes=resumes) as run:
+            await run.journal.flush()
+            earlier = RunState(agent_id=assignment.agent_id)
+            if resumes:
+                earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
+                if (known := _known(earlier)) is not None:
+                    return known
+                earlier = await resume(earlier, self._keeper(assignment, clone, run), self.services.blobs)
+            answer = await self._answered(assignment, clone, run, earlier)
+            finished = RunFinished(
+                stop_reason=answer.stop_reason,
+                artifacts=Artifacts(),
+                usage=answer.usage,
+                audit_head=answer.audit_head,
+                answer=to_json(answer).decode(),
+                error=answer.error,
+            )
+            await run.journal.append(finished)
+            return answer
+
+    def _keeper(self, assignment: AnswerAssignment, clone: Clone, run: RecordedRun) -> WorkspaceKeeper:
+        return WorkspaceKeeper(
+            clone=clone,
+            journal=run.journal,
+            put=lambda bundle: self.services.blobs.put(
+                assignment.task.tenant, assignment.execution_id, bundle, BUNDLE_MEDIA_TYPE
+            ),
+            trail=run.trail,
+        )
+
+    async def _answered(
+        self, assignment: AnswerAssignment, clone: Clone, run: RecordedRun, earlier: RunState
+    ) -> Answer:
+        """Ask, and let the agent look around until it answers."""
+        equipment = self.services.equipment
+        task = replace(assignment.task, tools=tuple(assignment.config.tools))
+        limits = _limits(task.constraints.limits, assignment)
+        budget = Budget(limits, spent=earlier.usage)
+        model_name = ""
+        try:
+            model = equipment.model(task, Perspective(model_profile=_profile(assignment)), run.trail)
+            capabilities = await model.probe()
+            model_name = capabilities.model
+            budget = Budget(limits, prices=equipment.price(model_name), spent=earlier.usage)
+            pipeline = Pipeline(
+                trail=run.trail,
+                policy=Policy(role=task.role, read_only=True),
+                mask=equipment.mask,
+                store=lambda data: self.services.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
+                limits=ToolLimits(command_timeout_seconds=limits.command_timeout_seconds),
+                cache=equipment.cache(task),
+            )
+            async with AsyncExitStack() as stack:
+                toolbox = Toolbox({}, pipeline)
+                if assignment.config.use_tools:
+                    held = await stack.enter_async_context(open_toolkits(clone, pipeline, equipment.access, task))
+                    toolbox = _toolbox(held, pipeline, task)
+                if earlier.started is None:
+                    earlier = self._open(assignment, clone, run, toolbox, model_name, limits)
+                trajectory = await AgentRun(
+                    model=model,
+                    toolbox=toolbox,
+                    history=History(earlier.messages, context_tokens=capabilities.max_model_len),
+                    budget=budget,
+                    rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True),
+                    journal=run.journal,
+                    guard=LoopGuard(toolbox.specs, earlier=earlier.steps),
+                    sampling=Sampling(),
+                    steps=earlier.steps,
+                ).drive()
+        except (ModelError, InvalidRequest) as fault:
+            return Answer(
+                text="",
+                stop_reason=StopReason.MODEL_ERROR,
+                usage=budget.total(),
+                model=model_name,
+                audit_head=run.trail.head,
+                error=str(fault),
+            )
+        text, stop = equipment.mask(trajectory.answer).strip(), trajectory.stop_reason
+        error = "" if stop in _ANSWERED else trajectory.error or f"the run stopped: {stop}"
+        return Answer(
+            text=text,
+            stop_reason=stop,
+            usage=trajectory.usage,
+            model=model_name,
+            audit_head=run.trail.head,
+            error=error or ("" if text else "the agent answered nothing"),
+        )
+
+    def _open(
+        self,
+        assignment: AnswerAssignment,
+        clone: Clone,
+        run: RecordedRun,
+        toolbox: Toolbox,
+        model: str,
+        limits: Limits,
+    ) -> RunState:
+        """Begin the conversation."""
+        messages = answer_messages(
+            assignment, mount=clone.mount, iterations=limits.max_iterations, mask=self.services.equipment.mask
+        )
+        started = RunStarted(
+            role=assignment.task.role,
+            model=model,
+            messages=messages,
+            tools=tuple(spec.name for spec in toolbox.specs),
+            environment=clone.environment.key,
+        )
+        run.journal.post(started)
+        return RunState(agent_id=assignment.agent_id, started=started, messages=messages)
+
+
+def _toolbox(held: Toolset, pipeline: Pipeline, task: Task) -> Toolbox:
+    """The tools that the node names, as far as its task allows them; where it names none, those that only read.
+
+    Raises InvalidRequest for a tool that is not here.
+    """
+    specs = [one.spec for kit in held.toolkits.values() for one in kit.definitions.values()]
+    known = {name for spec in specs for name in (spec.name, spec.tool)}
+    if missing := [name for name in task.tools if name not in known]:
+        raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
+    wanted, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
+    allowed = frozenset(
+        spec.name
+        for spec in specs
+        if (not wanted or {spec.name, spec.tool} & wanted) and (not permitted or {spec.name, spec.tool} & permitted)
+    )
+    policy = Policy(
+        role=task.role,
+        read_only=not wanted or not task.enable_tools or task.approval in _ASKING,
+        # An empty set would allow everything.
+        allowed=allowed or frozenset({"none"}),
+        denied=frozenset(task.constraints.denied_tools),
+        allowed_paths=task.constraints.allowed_paths,
+    )
+    return Toolbox(held.toolkits, pipeline.under(policy), idle=held.idle, unlisted=held.unlisted)
+
+
+def _limits(limits: Limits, assignment: AnswerAssignment) -> Limits:
+    """What the run may spend: its task's limits, and no more turns than the node says."""
+    turns = assignment.config.max_iterations
+    return replace(limits, max_iterations=min(turns, limits.max_iterations)) if turns > 0 else limits
+
+
+def _profile(assignment: AnswerAssignment) -> str:
+    return assignment.config.model or next(iter(assignment.task.profiles), "")
+
+
+def _known(earlier: RunState) -> Answer | None:
+    """What the run came to in an earlier process; None where it did not come to its end."""
+    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
+        return None
+    try:
+        return from_json(Answer, earlier.finished.answer)
+    except ValidationError:
+        return None

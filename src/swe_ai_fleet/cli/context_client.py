@@ -1,0 +1,110 @@
+"""The context service as a command sees it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+import typer
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from fleet.context.v1.context_pb2_grpc import ContextServiceStub
+from swe_ai_fleet.cli.client import fault_of_call
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.tables import enum_word
+from swe_ai_fleet.runtime.place import find_context
+from swe_ai_fleet.settings import Settings
+
+R = TypeVar("R", bound=Message)
+
+ContextServer = Annotated[
+    str,
+    typer.Option(
+        "--server", envvar="FLEET_CONTEXT_URL", metavar="HOST:PORT", help="A context service other than this home's."
+    ),
+]
+ContextToken = Annotated[str, typer.Option("--token", envvar="FLEET_CONTEXT_TOKEN", hidden=True)]
+
+_CALL_SECONDS = 30.0
+_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+
+class ContextClient:
+    """Calls to one context service. Raises CommandFault where it answers with a fault."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, address: str, token: str, caller: str) -> None:
+        self._stub = cast("Any", ContextServiceStub)(channel)
+        self._address = address
+        bearer = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = (*bearer, ("fleet-caller", caller)) if caller else bearer
+
+    async def call(self, method: str, request: Message, kind: type[R]) -> R:
+        """Call a method of the service, such as `GetContext`."""
+        call = getattr(self._stub, method)
+        try:
+            answer = await cast(
+                "Awaitable[object]", call(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise fault_of_call(error, self._address) from error
+        assert isinstance(answer, kind)
+        return answer
+
+
+@asynccontextmanager
+async def context_client(
+    settings: Settings, *, server: str, token: str, caller: str = ""
+) -> AsyncGenerator[ContextClient, None]:
+    """A client of the context service that is meant. Raises CommandFault where there is none."""
+    place = find_context(settings, server=server, token=token)
+    if place is None:
+        raise CommandFault(
+            f"no context service runs on {settings.home}",
+            exit_code=Exit.UNAVAILABLE,
+            hint="start a fleet with `fleet up`, or name one with --server",
+        )
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
+    async with grpc.aio.insecure_channel(place.address, options=options) as channel:
+        yield ContextClient(channel, address=place.address, token=place.token, caller=caller)
+
+
+def number(kind: Any, prefix: str, word: str, *, field: str) -> int:
+    """The value of an enumeration that a word names, 0 for none. Raises CommandFault."""
+    if not word:
+        return 0
+    name = f"{prefix}{word.strip().upper().replace('-', '_')}"
+    known = cast("Mapping[str, int]", dict(kind.items()))
+    if name not in known or not known[name]:
+        words = ", ".join(one.removeprefix(prefix).lower() for one, value in known.items() if value)
+        raise CommandFault(f"{word!r} is unknown", exit_code=Exit.USAGE, field=field, hint=f"one of {words}")
+    return known[name]
+
+
+def document(message: Message) -> dict[str, object]:
+    """A message as JSON: every field under its own name, enumerations as words, what is not there left out."""
+    found: dict[str, object] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[field.name] = dict(value)
+        elif field.is_repeated:
+            found[field.name] = [_plain(field, one) for one in value]
+        elif not field.has_presence or message.HasField(field.name):
+            found[field.name] = _plain(field, value)
+    return found
+
+
+def _plain(field: FieldDescriptor, value: Any) -> object:
+    if isinstance(value, Message):
+        return document(value)
+    if field.enum_type is None:
+        return value
+    names = field.enum_type.values_by_number
+    zero = names[0].name.removesuffix("UNSPECIFIED")
+    return "" if not value else enum_word(names[value].name, zero)
+
+

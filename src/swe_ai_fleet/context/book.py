@@ -1,0 +1,309 @@
+"""The book of what projects know: use cases that change it, and a graph that follows the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from weakref import WeakValueDictionary
+
+from swe_ai_fleet.context.cleaning import Cleaner
+from swe_ai_fleet.context.graph import ContextGraph, StoryState, updated_story, updated_task
+from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
+from swe_ai_fleet.context.rules import (
+    check_decision,
+    check_phase,
+    check_size,
+    check_story,
+    check_task,
+    check_update,
+)
+from swe_ai_fleet.domain.context import (
+    NO_STORY,
+    Change,
+    ChangeBody,
+    Decision,
+    DecisionAdded,
+    Phase,
+    PhaseChanged,
+    RelationKind,
+    StoredChange,
+    Story,
+    StoryCreated,
+    StoryTask,
+    StoryUpdated,
+    TaskCreated,
+    WorkRecord,
+    WorkRecorded,
+)
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.ports import ChangeLog, SecretMask
+
+_TRIES = 20
+_PATIENCE_SECONDS = 5.0
+_ON_ITS_WAY_SECONDS = 1.0
+
+
+class ContextBook:
+    """Stories, tasks, decisions, phases and records of work of all tenants. An async context: inside it follows the log.
+
+    What one replica has written it knows at once, what another one has, as soon as the log tells it. Where two change
+    a story at the same time, both get through, one after the other, unless the later one named the version it knew.
+
+    Every use case that writes checks the change, masks its texts, and raises InvalidRequest (with `field`), NotFound
+    (with `field`), PreconditionFailed (`field="expected_version"`: the story has another version by now, which the
+    message names), AlreadyExists (the id is taken by something else), ResourceExhausted, Unavailable. Created again
+    with the same content, a thing is what it was.
+
+    Args:
+        log: Where the changes are kept.
+        mask: Hides secrets in every text before it is kept.
+        now: The time, UTC, ISO 8601.
+    """
+
+    def __init__(
+        self,
+        log: ChangeLog,
+        *,
+        mask: SecretMask,
+        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="milliseconds"),
+    ) -> None:
+        self._log = log
+        self._clean = Cleaner(mask)
+        self._now = now
+        self._graphs: dict[str, ContextGraph] = {}
+        self._changed = asyncio.Event()
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> ContextBook:
+        """Read the log to its end. Raises NotFound (no such stream), Unavailable."""
+        caught_up = asyncio.Event()
+        self._follower = asyncio.create_task(self._follow(caught_up), name="context book")
+        waiting = asyncio.create_task(caught_up.wait())
+        try:
+            await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
+            if self._follower.done():
+                await self._follower
+        except BaseException:
+            await self.__aexit__()
+            raise
+        finally:
+            waiting.cancel()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+
+    def graph(self, tenant: str) -> ContextGraph:
+        """What is known in a tenant, as of now; it goes on changing as the log does.
+
+        Raises Unavailable where the log can be followed no longer: what is known would grow old unnoticed.
+        """
+        if self._follower is None or self._follower.done():
+            raise Unavailable("the context is not followed any more", hint="restart the context service")
+        return self._graphs.get(tenant) or ContextGraph()
+
+    async def create_story(self, tenant: str, story: Story) -> StoryState:
+        """Begin a story, in phase plan or the one it names. Its times are set here. Raises as the class says."""
+        check_story(self.graph(tenant), story)
+        now = self._now()
+        story = replace(self._clean.story(story), created_at=now, updated_at=now)
+
+        def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
+            if state.story is None:
+                return StoryCreated(story=story)
+            known = replace(state.story, phase=story.phase, created_at=now, updated_at=now)
+            return _same(known, story, "story_id", f"story {story.story_id}")
+
+        return await self._write(tenant, story.story_id, None, decide)
+
+    async def create_task(self, tenant: str, task: StoryTask, *, expected_version: int | None = None) -> StoryState:
+        """Add a task to a story; `depends_on` are tasks of the same story. Raises as the class says."""
+        now = self._now()
+        task = replace(self._clean.task(task), created_at=now, updated_at=now)
+
+        def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
+            graph.story(task.story_id)
+            known = state.tasks.get(task.task_id)
+            if known is not None:
+                known = replace(known, state=task.state, created_at=now, updated_at=now)
+                return _same(known, task, "task_id", f"task {task.task_id}")
+            check_task(graph, state, task)
+            return TaskCreated(task=task)
+
+        return await self._write(tenant, task.story_id, expected_version, decide)
+
+    async def add_decision(self, tenant: str, decision: Decision, *, expected_version: int | None = None) -> StoryState:
+        """Add a decision to a story, or (without `story_id`) one that holds for the whole project.
+
+        `supersedes` is a decision of the same story that none has superseded. Raises as the class says.
+        """
+        now = self._now()
+        story_id = decision.story_id or NO_STORY
+        decision = replace(self._clean.decision(decision), story_id=story_id, created_at=now)
+
+        def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
+            if story_id != NO_STORY:
+                graph.story(story_id)
+            known = state.decisions.get(decision.decision_id)
+            if known is not None:
+                known = replace(known, state=decision.state, created_at=now)
+                return _same(known, decision, "decision_id", f"decision {decision.decision_id}")
+            check_decision(graph, state, decision)
+            return DecisionAdded(decision=decision)
+
+        return await self._write(tenant, story_id, expected_version, decide)
+
+    async def change_phase(
+        self,
+        tenant: str,
+        story_id: str,
+        phase: Phase,
+        *,
+        reason: str = "",
+        by: str = "",
+        expected_version: int | None = None,
+    ) -> StoryState:
+        """Move a story one phase on, or (with a reason) back to an earlier one.
+
+        Any other move raises PreconditionFailed with `field="phase"`; to the phase where it stands nothing changes.
+        """
+        body = PhaseChanged(phase=phase, reason=self._clean.text(reason), by=self._clean.text(by))
+
+        def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
+            story = graph.story(story_id).story
+            assert story is not None
+            check_phase(story.phase, phase, body.reason, body.by)
+            return None if story.phase is phase else body
+
+        return await self._write(tenant, story_id, expected_version, decide)
+
+    async def update(
+        self, tenant: str, story_id: str, update: StoryUpdated, *, expected_version: int | None = None
+    ) -> StoryState:
+        """Change fields of a story or (with `update.task_id`) of one of its tasks; to what they are: no new version.
+
+        Raises as the class says.
+        """
+        cleaned = self._clean.update(update)
+
+        def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
+            story = graph.story(story_id).story
+            assert story is not None
+            check_update(state, cleaned)
+            task = state.tasks.get(cleaned.task_id)
+            if task is not None:
+                return None if updated_task(task, cleaned, task.updated_at) == task else cleaned
+            return None if updated_story(story, cleaned, story.updated_at) == story else cleaned
+
+        return await self._write(tenant, story_id, expected_version, decide)
+
+    async def record_work(self, tenant: str, record: WorkRecord) -> bool:
+        """Keep what an execution did; False where it is kept already, whatever the second record says.
+
+        The story and task it names need not be known. Texts that are too long are cut. Raises InvalidRequest,
+        ResourceExhausted, Unavailable.
+        """
+        check_identifier(record.execution_id, field="execution_id")
+        for name, text in (
+            ("task_id", record.task_id),
+            ("story_id", record.story_id.removeprefix(NO_STORY)),
+            ("case_id", record.case_id),
+            ("parent_execution_id", record.parent_execution_id),
+        ):
+            if text:
+                check_identifier(text, field=name)
+        if self.graph(tenant).execution(record.execution_id) is not None:
+            return False
+        record = replace(self._clean.record(record), story_id=record.story_id or NO_STORY)
+        body = WorkRecorded(record=record)
+        check_size(body)
+        change = Change(tenant=tenant, story_id=record.story_id, version=0, at=self._now(), body=body)
+        try:
+            stored = await self._log.append(change)
+        except AlreadyExists:
+            await self._heard(lambda: self.graph(tenant).execution(record.execution_id) is not None)
+            return False
+        self._apply(stored)
+        return True
+
+    def story(self, tenant: str, story_id: str) -> StoryState:
+        """A story with its tasks, decisions and phases. Raises NotFound."""
+        return self.graph(tenant).story(story_id)
+
+    def relationships(
+        self, tenant: str, node: str, *, depth: int = 1, kinds: Collection[RelationKind] = ()
+    ) -> Neighbourhood:
+        """What lies around a node (`story:S-1`), bounded. Raises InvalidRequest, NotFound."""
+        return neighbourhood(self.graph(tenant), node, depth=depth, kinds=kinds)
+
+    async def _write(
+        self,
+        tenant: str,
+        story_id: str,
+        expected: int | None,
+        decide: Callable[[ContextGraph, StoryState], ChangeBody | None],
+    ) -> StoryState:
+        """Decide on what is known and write it, again where another replica was faster; None changes nothing."""
+        turn = self._turns.setdefault((tenant, story_id), asyncio.Lock())
+        async with turn:
+            if expected is not None:
+                # A version that a caller was told by another replica is on its way to this one.
+                await self._heard(lambda: self.graph(tenant).version(story_id) >= expected, _ON_ITS_WAY_SECONDS)
+            for _ in range(_TRIES):
+                graph = self.graph(tenant)
+                version = graph.version(story_id)
+                if expected is not None and version != expected:
+                    raise PreconditionFailed(
+                        f"version {expected} was expected; the story is at version {version}",
+                        field="expected_version",
+                        hint=f"read the story again, and send the change with version {version}",
+                    )
+                state = graph.stories.get(story_id) or StoryState(story_id=story_id)
+                body = decide(graph, state)
+                if body is None:
+                    return state
+                check_size(body)
+                change = Change(tenant=tenant, story_id=story_id, version=version + 1, at=self._now(), body=body)
+                try:
+                    stored = await self._log.append(change)
+                except Fenced:
+                    await self._heard(lambda: self.graph(tenant).version(story_id) > version)  # noqa: B023
+                    continue
+                self._apply(stored)
+                return self._graphs[tenant].stories[story_id]
+        raise Unavailable(f"story {story_id} is being changed too often", hint="try again")
+
+    async def _heard(self, known: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+        """Wait until something is known, a few seconds at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not known():
+                    await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _apply(self, stored: StoredChange) -> None:
+        if self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored):
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def _follow(self, caught_up: asyncio.Event) -> None:
+        async with aclosing(self._log.read(follow=True)) as changes:
+            async for stored in changes:
+                if stored is None:
+                    caught_up.set()
+                else:
+                    self._apply(stored)
+
+
+def _same(known: object, wanted: object, field: str, name: str) -> None:
+    """Nothing, where what is there is what is wanted. Raises AlreadyExists."""
+    if known != wanted:
+        raise AlreadyExists(f"{name} exists with other content", field=field, hint="update it, or choose another id")

@@ -1,0 +1,186 @@
+"""The edges of the graph, derived from what is known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from swe_ai_fleet.context.graph import ContextGraph, Work
+from swe_ai_fleet.domain.context import NO_STORY, Relation, RelationKind
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+
+MAX_DEPTH = 5
+MAX_NODES = 500
+MAX_RELATIONS = 2_000
+MAX_EDGES = 200
+"""Of one node, the newest of its work."""
+KINDS = ("case", "story", "task", "decision", "execution", "commit", "file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """What lies around a node. `nodes` are `<kind>:<id>`, nearest first, itself the first.
+
+    `truncated` says that there is more than is shown.
+    """
+
+    node: str
+    nodes: tuple[str, ...]
+    relations: tuple[Relation, ...]
+    truncated: bool = False
+
+
+def neighbourhood(
+    graph: ContextGraph, node: str, *, depth: int = 1, kinds: Collection[RelationKind] = ()
+) -> Neighbourhood:
+    """What lies within so many edges (1 to 5) of a node, over edges of these kinds (none named: all), both ways.
+
+    Raises InvalidRequest (no such depth, kind of node), NotFound.
+    """
+    if not 1 <= depth <= MAX_DEPTH:
+        raise InvalidRequest(f"depth is {depth}", field="depth", hint=f"between 1 and {MAX_DEPTH}")
+    check_node(graph, node)
+    distances = {node: 0}
+    found: dict[Relation, None] = {}
+    waiting = deque([node])
+    truncated = False
+    while waiting:
+        here = waiting.popleft()
+        if distances[here] == depth:
+            continue
+        edges = list(islice(_relations(graph, here, frozenset(kinds)), MAX_EDGES + 1))
+        truncated |= len(edges) > MAX_EDGES
+        for edge in edges[:MAX_EDGES]:
+            other = edge.target if edge.source == here else edge.source
+            if other not in distances:
+                if len(distances) >= MAX_NODES:
+                    truncated = True
+                    continue
+                distances[other] = distances[here] + 1
+                waiting.append(other)
+            if edge not in found and len(found) >= MAX_RELATIONS:
+                truncated = True
+                continue
+            found[edge] = None
+    return Neighbourhood(node=node, nodes=tuple(distances), relations=tuple(found), truncated=truncated)
+
+
+def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
+    """Whether a node is known. Raises InvalidRequest (it is none), NotFound."""
+    kind, colon, name = node.partition(":")
+    if kind not in KINDS or not colon or not name:
+        raise InvalidRequest(f"{node[:64]!r} is no node", field=field, hint=f"<kind>:<id>, of {', '.join(KINDS)}")
+    match kind:
+        case "story":
+            state = graph.stories.get(name)
+            known = state is not None and state.story is not None
+        case "task":
+            known = bool(graph.tasks(name))
+        case "decision":
+            known = bool(graph.decisions(name))
+        case "case":
+            known = bool(graph.case(name))
+        case _:
+            known = graph.execution(name) is not None
+    if not known and not graph.work(node, limit=1):
+        raise NotFound(
+            f"nothing is known of {node[:80]!r}", field=field, hint="list a story's relationships to find it"
+        )
+
+
+def _relations(graph: ContextGraph, node: str, kinds: Collection[RelationKind]) -> Iterator[Relation]:
+    """The edges of a node that are of these kinds, empty: of any."""
+    kind, _, name = node.partition(":")
+    if kind == "case":
+        edges = _of_case(graph, name)
+    elif kind == "story":
+        edges = _of_story(graph, name)
+    elif kind == "task":
+        edges = _of_task(graph, name)
+    elif kind == "decision":
+        edges = _of_decision(graph, name)
+    elif kind == "execution":
+        edges = _of_execution(graph, name)
+    elif kind == "commit":
+        edges = (_edge(node, RelationKind.PART_OF, _execution(one)) for one in graph.work(node, limit=MAX_EDGES + 1))
+    else:
+        edges = (_edge(_execution(one), RelationKind.CHANGED, node) for one in graph.work(node, limit=MAX_EDGES + 1))
+    return (edge for edge in edges if not kinds or edge.kind in kinds)
+
+
+def _of_case(graph: ContextGraph, case_id: str) -> Iterator[Relation]:
+    for state in graph.case(case_id):
+        yield _edge(f"case:{case_id}", RelationKind.CONTAINS, f"story:{state.story_id}")
+
+
+def _of_story(graph: ContextGraph, story_id: str) -> Iterator[Relation]:
+    node, state = f"story:{story_id}", graph.stories.get(story_id)
+    if state is not None and state.story is not None:
+        if state.story.case_id:
+            yield _edge(f"case:{state.story.case_id}", RelationKind.CONTAINS, node)
+        for task_id in state.tasks:
+            yield _edge(node, RelationKind.CONTAINS, f"task:{task_id}")
+        for decision_id in state.decisions:
+            yield _edge(node, RelationKind.CONTAINS, f"decision:{decision_id}")
+    for one in graph.work(node, limit=MAX_EDGES + 1):
+        yield _edge(_execution(one), RelationKind.WORKED_ON, node)
+
+
+def _of_task(graph: ContextGraph, task_id: str) -> Iterator[Relation]:
+    node = f"task:{task_id}"
+    for task in graph.tasks(task_id):
+        yield _edge(f"story:{task.story_id}", RelationKind.CONTAINS, node)
+        for other in task.depends_on:
+            yield _edge(node, RelationKind.DEPENDS_ON, f"task:{other}")
+        state = graph.stories[task.story_id]
+        for other in state.tasks.values():
+            if task_id in other.depends_on:
+                yield _edge(f"task:{other.task_id}", RelationKind.DEPENDS_ON, node)
+        for decision in state.decisions.values():
+            if task_id in decision.task_ids:
+                yield _edge(f"decision:{decision.decision_id}", RelationKind.AFFECTS, node)
+    for one in graph.work(node, limit=MAX_EDGES + 1):
+        yield _edge(_execution(one), RelationKind.WORKED_ON, node)
+
+
+def _of_decision(graph: ContextGraph, decision_id: str) -> Iterator[Relation]:
+    node = f"decision:{decision_id}"
+    for decision in graph.decisions(decision_id):
+        if decision.story_id != NO_STORY:
+            yield _edge(f"story:{decision.story_id}", RelationKind.CONTAINS, node)
+        for task_id in decision.task_ids:
+            yield _edge(node, RelationKind.AFFECTS, f"task:{task_id}")
+        if decision.supersedes:
+            yield _edge(node, RelationKind.SUPERSEDES, f"decision:{decision.supersedes}")
+        for other in graph.stories[decision.story_id].decisions.values():
+            if other.supersedes == decision_id:
+                yield _edge(f"decision:{other.decision_id}", RelationKind.SUPERSEDES, node)
+
+
+def _of_execution(graph: ContextGraph, execution_id: str) -> Iterator[Relation]:
+    work = graph.execution(execution_id)
+    node = f"execution:{execution_id}"
+    if work is not None:
+        record = work.record
+        if record.story_id != NO_STORY:
+            yield _edge(node, RelationKind.WORKED_ON, f"story:{record.story_id}")
+        if record.task_id:
+            yield _edge(node, RelationKind.WORKED_ON, f"task:{record.task_id}")
+        for commit in record.commits:
+            yield _edge(f"commit:{commit}", RelationKind.PART_OF, node)
+        for path in record.files_changed:
+            yield _edge(node, RelationKind.CHANGED, f"file:{path}")
+        if record.parent_execution_id:
+            yield _edge(node, RelationKind.PART_OF, f"execution:{record.parent_execution_id}")
+    for part in graph.work(node, limit=MAX_EDGES + 1):
+        yield _edge(_execution(part), RelationKind.PART_OF, node)
+
+
+def _execution(work: Work) -> str:
+    return f"execution:{work.record.execution_id}"
+
+
+def _edge(source: str, kind: RelationKind, target: str) -> Relation:
+    return Relation(source=source, kind=kind, target=target)

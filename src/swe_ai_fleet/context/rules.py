@@ -1,0 +1,202 @@
+"""What changes of a story are legal. Pure functions; each raises a fault that names the field and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.context.graph import ContextGraph, StoryState
+from swe_ai_fleet.domain.context import (
+    NO_STORY,
+    ChangeBody,
+    Decision,
+    DecisionState,
+    Phase,
+    Story,
+    StoryTask,
+    StoryUpdated,
+)
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.task import check_identifier
+
+MAX_STORIES = 100_000
+"""Of a tenant."""
+MAX_TASKS = 500
+MAX_DECISIONS = 500
+"""Of a story, both."""
+MAX_TITLE_CHARS = 300
+MAX_TEXT_CHARS = 20_000
+MAX_ITEMS = 50
+MAX_ITEM_CHARS = 2_000
+MAX_NAME_CHARS = 128
+MAX_CHANGE_BYTES = 512 * 1024
+"""Of one change as it is stored; the server takes twice as much."""
+_PHASES = tuple(Phase)
+
+
+def check_story(graph: ContextGraph, story: Story) -> None:
+    """Whether a story can be created. Raises InvalidRequest, ResourceExhausted."""
+    check_identifier(story.story_id, field="story_id")
+    if story.case_id:
+        check_identifier(story.case_id, field="case_id")
+    _check_title(story.title)
+    _check_text(story.description, field="description")
+    _check_items(story.acceptance_criteria, field="acceptance_criteria")
+    _check_notes(story.notes)
+    if len(graph.stories) >= MAX_STORIES:
+        raise ResourceExhausted(f"there are {MAX_STORIES} stories already", field="story_id")
+
+
+def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
+    """Whether a task can be added. Raises InvalidRequest, NotFound, AlreadyExists, ResourceExhausted.
+
+    What a task depends on is there before it and never changes, so that there can be no cycle.
+    """
+    check_identifier(task.task_id, field="task_id")
+    _check_title(task.title)
+    _check_text(task.description, field="description")
+    if len(task.depends_on) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"{len(task.depends_on)} dependencies are too many", field="depends_on", hint=f"at most {MAX_ITEMS}"
+        )
+    if task.task_id in task.depends_on:
+        raise InvalidRequest(f"task {task.task_id} depends on itself", field="depends_on", hint="leave it out")
+    _check_known(state, task.depends_on, field="depends_on")
+    elsewhere = [other.story_id for other in graph.tasks(task.task_id) if other.story_id != task.story_id]
+    if elsewhere:
+        raise AlreadyExists(f"story {elsewhere[0]} has a task {task.task_id}", field="task_id", hint="choose another")
+    if len(state.tasks) >= MAX_TASKS:
+        raise ResourceExhausted(f"story {state.story_id} has {MAX_TASKS} tasks already", field="task_id")
+
+
+def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -> None:
+    """Whether a decision can be added. Raises as `check_task` does, PreconditionFailed (it is superseded already)."""
+    check_identifier(decision.decision_id, field="decision_id")
+    _check_title(decision.title)
+    _check_text(decision.rationale, field="rationale")
+    _check_items(decision.alternatives, field="alternatives")
+    _check_name(decision.decided_by, field="decided_by")
+    if decision.state is DecisionState.SUPERSEDED:
+        raise InvalidRequest(
+            "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
+        )
+    if len(decision.task_ids) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"{len(decision.task_ids)} tasks are too many", field="task_ids", hint=f"at most {MAX_ITEMS}"
+        )
+    _check_known(state, decision.task_ids, field="task_ids")
+    elsewhere = [one.story_id for one in graph.decisions(decision.decision_id) if one.story_id != decision.story_id]
+    if elsewhere:
+        where = "the project" if elsewhere[0] == NO_STORY else f"story {elsewhere[0]}"
+        raise AlreadyExists(
+            f"{where} has a decision {decision.decision_id}", field="decision_id", hint="choose another"
+        )
+    if decision.supersedes:
+        old = state.decisions.get(decision.supersedes)
+        if old is None:
+            raise NotFound(
+                f"there is no decision {decision.supersedes[:64]!r} to supersede",
+                field="supersedes",
+                hint="name one of the same story",
+            )
+        if old.state is DecisionState.SUPERSEDED:
+            raise PreconditionFailed(
+                f"decision {old.decision_id} is superseded already",
+                field="supersedes",
+                hint="supersede the decision that took its place",
+            )
+    if len(state.decisions) >= MAX_DECISIONS:
+        raise ResourceExhausted(f"story {state.story_id} has {MAX_DECISIONS} decisions already", field="decision_id")
+
+
+def check_phase(now: Phase, wanted: Phase, reason: str, by: str) -> None:
+    """Whether a story may go from one phase to another: one on, or back with a reason. Raises PreconditionFailed."""
+    _check_name(by, field="by")
+    if len(reason) > MAX_ITEM_CHARS:
+        raise InvalidRequest(
+            f"the reason has {len(reason)} characters", field="reason", hint=f"at most {MAX_ITEM_CHARS}"
+        )
+    distance = _PHASES.index(wanted) - _PHASES.index(now)
+    if distance > 1:
+        following = _PHASES[_PHASES.index(now) + 1]
+        raise PreconditionFailed(
+            f"a story in phase {now} cannot go to {wanted} at once", field="phase", hint=f"{following} comes next"
+        )
+    if distance < 0 and not reason.strip():
+        raise PreconditionFailed(f"going back from {now} to {wanted} needs a reason", field="reason", hint="say why")
+
+
+def check_update(state: StoryState, update: StoryUpdated) -> None:
+    """Whether a story or one of its tasks can be changed so. Raises InvalidRequest, NotFound."""
+    if update.title is not None:
+        _check_title(update.title)
+    _check_text(update.description or "", field="description")
+    if update.task_id:
+        _check_known(state, (update.task_id,), field="task_id")
+        for field, given in (("acceptance_criteria", update.acceptance_criteria), ("notes", update.notes or None)):
+            if given is not None:
+                raise InvalidRequest(f"a task has no {field}", field=field, hint="leave out task_id for the story's")
+    else:
+        if update.state is not None:
+            raise InvalidRequest("a story has a phase, no state", field="state", hint="name the task that has it")
+        _check_items(update.acceptance_criteria or (), field="acceptance_criteria")
+        known: Mapping[str, str] = state.story.notes if state.story else {}
+        _check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
+    if update == StoryUpdated(task_id=update.task_id):
+        raise InvalidRequest("nothing is to be changed", field="update", hint="set at least one field")
+
+
+def check_size(body: ChangeBody) -> None:
+    """Whether a change can be stored at all. Raises InvalidRequest."""
+    size = len(to_json(body))
+    if size > MAX_CHANGE_BYTES:
+        raise InvalidRequest(
+            f"the change has {size} bytes", field=body.type, hint=f"at most {MAX_CHANGE_BYTES}; shorten the texts"
+        )
+
+
+def _check_known(state: StoryState, task_ids: Sequence[str], *, field: str) -> None:
+    for task_id in task_ids:
+        if task_id not in state.tasks:
+            raise NotFound(
+                f"story {state.story_id} has no task {task_id[:64]!r}", field=field, hint="create it with CreateTask"
+            )
+
+
+def _check_title(text: str) -> None:
+    if not text.strip():
+        raise InvalidRequest("the title is empty", field="title")
+    if len(text) > MAX_TITLE_CHARS:
+        raise InvalidRequest(
+            f"the title has {len(text)} characters",
+            field="title",
+            hint=f"at most {MAX_TITLE_CHARS}; the rest belongs into the description",
+        )
+
+
+def _check_text(text: str, *, field: str) -> None:
+    if len(text) > MAX_TEXT_CHARS:
+        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {MAX_TEXT_CHARS}")
+
+
+def _check_name(text: str, *, field: str) -> None:
+    if len(text) > MAX_NAME_CHARS:
+        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {MAX_NAME_CHARS}")
+
+
+def _check_items(items: Sequence[str], *, field: str) -> None:
+    if len(items) > MAX_ITEMS:
+        raise InvalidRequest(f"{len(items)} of {field} are too many", field=field, hint=f"at most {MAX_ITEMS}")
+    for number, item in enumerate(items):
+        if not item.strip() or len(item) > MAX_ITEM_CHARS:
+            raise InvalidRequest(
+                f"{field}[{number}] has {len(item)} characters",
+                field=f"{field}[{number}]",
+                hint=f"1 to {MAX_ITEM_CHARS}",
+            )
+
+
+def _check_notes(notes: Mapping[str, str]) -> None:
+    for name in notes:
+        check_identifier(name, field="notes")
+    _check_items(tuple(notes.values()), field="notes")

@@ -1,0 +1,73 @@
+"""What a person's short message decides: yes, no, or neither; and whether it asks to remember something. English."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+_YES = frozenset(
+    {
+        "yes", "y", "yes please", "yep", "yeah", "sure", "ok", "okay", "go", "go ahead", "do it", "start", "start it",
+        "please do", "confirm", "confirmed", "yes start it", "yes go ahead", "yes do it", "ok start it",
+        "please start it",
+        "ok go ahead", "sure go ahead", "yes please start it",
+    }
+)  # fmt: skip
+_NO = frozenset(
+    {
+        "no", "n", "nope", "no thanks", "no thank you", "don't", "dont", "do not", "cancel", "stop", "never mind",
+        "nevermind", "not now", "don't start it", "do not start it", "forget it",
+    }
+)  # fmt: skip
+_NOISE = re.compile(r"[^\w' ]+")
+_REMEMBER = re.compile(
+    r"^\s*(?:(?:please|also|and|ok|okay|hi|hello)[,!]? +)*(?:(?:can|could|would) you (?:please )?)?"
+    r"(?:remember|note|keep in mind|don't forget|do not forget|memori[sz]e|make a note|take note|bear in mind)"
+    r"(?: that|:| of the fact that)?\s+(?P<what>\S.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ASKED_ELSEWHERE = re.compile(
+    r"\b(?:remember (?:this|that|it)|keep (?:this|that|it) in mind|don't forget (?:this|that|it)|"
+    r"note (?:this|that|it) down|"
+    r"memori[sz]e (?:this|that|it)|for (?:next time|later|the future))\b",
+    re.IGNORECASE,
+)
+_NOT_TO = re.compile(
+    r"\b(?:do(?:n't| not) remember|can(?:'t|not) remember|do you remember|remember when)\b", re.IGNORECASE
+)
+MAX_REMEMBERED_CHARS = 2_000
+
+
+def decision(text: str) -> Literal["yes", "no", ""]:
+    """What a message decides as a whole; empty where it says anything else."""
+    if len(text) > 60:
+        return ""
+    words = " ".join(_NOISE.sub(" ", _straight(text).lower()).split())
+    if words in _YES:
+        return "yes"
+    return "no" if words in _NO else ""
+
+
+def to_remember(text: str) -> str:
+    """What a message that opens with such a wish asks to be remembered, in its own words; empty where it does not."""
+    text = _straight(text)
+    if _NOT_TO.search(text):
+        return ""
+    found = _REMEMBER.match(text[: 2 * MAX_REMEMBERED_CHARS])
+    if found is None or found["what"].rstrip().endswith("?"):
+        return ""
+    what = found["what"].strip()
+    # "Remember to" is a task for later, "remember me" a greeting: only a statement is a fact.
+    return what[:MAX_REMEMBERED_CHARS] if len(what.split()) >= 2 else ""
+
+
+def asks_to_remember(text: str) -> bool:
+    """Whether a message asks for something to be remembered at all."""
+    text = _straight(text)
+    if _NOT_TO.search(text):
+        return False
+    return bool(to_remember(text)) or bool(_ASKED_ELSEWHERE.search(text))
+
+
+def _straight(text: str) -> str:
+    return text.replace("\u2019", "'")

@@ -1,0 +1,195 @@
+"""What a chat can do with the fleet: look at executions, propose a task, search and keep memories."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import cast
+
+from swe_ai_fleet.conversations.desk import Desk
+from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
+from swe_ai_fleet.conversations.formatting.tables import Table
+from swe_ai_fleet.conversations.memory_tools import Remember, SearchMemory
+from swe_ai_fleet.conversations.session import Proposal
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.plain_text import presented
+
+MAX_LISTED = 20
+MAX_DESCRIPTION_CHARS = 8_000
+_TEXT_CHARS = 300
+
+
+class ListExecutions(BaseTool):
+    """`list_executions(status="", limit=10) -> {executions: [...]}`, the newest first."""
+
+    name = "list_executions"
+    description = "List what the fleet works on or has worked on, the newest first."
+    parameters = (
+        ToolParameter("status", "string", "Only those: pending, running, completed, failed, ...", required=False),
+        ToolParameter("limit", "integer", f"How many, at most {MAX_LISTED}.", required=False, default=10),
+    )
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+
+    async def execute(self, status: str = "", limit: int = 10) -> dict[str, object]:
+        """The executions. Raises ToolFailure."""
+        if not 1 <= limit <= MAX_LISTED:
+            raise ToolFailure(f"limit is {limit}; it goes from 1 to {MAX_LISTED}")
+        try:
+            found = await self._fleet.executions(status=status.strip().lower(), limit=limit)
+        except FleetError as fault:
+            raise ToolFailure(str(fault)) from fault
+        return {"executions": [_plain(one) for one in found]}
+
+    def present(self, value: object) -> ToolResult:
+        records = cast("list[dict[str, object]]", cast("dict[str, object]", value)["executions"])
+        lines = [
+            f"{number}. {one['execution_id']}  {one['status']}  {one['description']}"
+            for number, one in enumerate(records, start=1)
+        ]
+        return replace(presented(self.name, value), content="\n".join(lines) or "There are none.")
+
+
+class ShowExecution(BaseTool):
+    """`show_execution(execution) -> {execution, winner, checks, files, candidates, ...}`."""
+
+    name = "show_execution"
+    description = "Show one execution: its status, winner, checks, changed files, branch and what it waits for."
+    parameters = (ToolParameter("execution", "string", "Its id, or its task's id."),)
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+
+    async def execute(self, execution: str) -> dict[str, object]:
+        """What is known of it. Raises ToolFailure."""
+        try:
+            found = await self._fleet.execution(execution.strip())
+        except FleetError as fault:
+            raise ToolFailure(str(fault)) from fault
+        fields = {key: part for key, part in _plain(found).items() if part not in ("", [], ())}
+        summary = cast("dict[str, object]", fields.pop("execution"))
+        return {**summary, **fields}
+
+
+class StartTask(BaseTool):
+    """`start_task(description, repository, ref="", agents=0)`: proposes it; only the person's yes starts it."""
+
+    name = "start_task"
+    description = (
+        "Propose a coding task for the fleet. Nothing is started: the person is shown the proposal and must say yes "
+        "in the next message."
+    )
+    parameters = (
+        ToolParameter("description", "string", "What is to be done, complete in itself."),
+        ToolParameter("repository", "string", "Path or URL of the repository."),
+        ToolParameter("ref", "string", "Branch, tag or commit to start from.", required=False),
+        ToolParameter("agents", "integer", "How many agents solve it.", required=False),
+    )
+    risk = Risk.MEDIUM
+    network = False
+    locks = frozenset({"proposal"})
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
+        """What is proposed. Raises ToolFailure for what is no task, and for a second one in a turn."""
+        if not description.strip() or not repository.strip():
+            raise ToolFailure("a task has a description and a repository; ask the person for what is missing")
+        if len(description) > MAX_DESCRIPTION_CHARS:
+            raise ToolFailure(f"the description is too long; at most {MAX_DESCRIPTION_CHARS} characters")
+        if not 0 <= agents <= 64:
+            raise ToolFailure("agents goes from 1 to 64; leave it out for the usual number")
+        if self._desk.proposal is not None:
+            raise ToolFailure("one task is proposed in this turn already; propose the other one after the person's yes")
+        self._desk.proposal = Proposal(
+            description=description.strip(), repository=repository.strip(), ref=ref.strip(), agents=agents
+        )
+        return {
+            "status": "proposed, not started",
+            "next": "The person sees the proposal below your answer and decides. Do not say that it is started.",
+        }
+
+
+def fleet_tools(desk: Desk, *, fleet: FleetView | None, proposes: bool, memories: Memories | None) -> list[BaseTool]:
+    """The tools of one turn, in an order that never changes."""
+    tools: list[BaseTool] = []
+    if fleet is not None:
+        tools += [ListExecutions(fleet), ShowExecution(fleet)]
+    if proposes:
+        tools.append(StartTask(desk))
+    if memories is not None and desk.scope.namespaces:
+        tools += [SearchMemory(memories, desk), Remember(memories, desk)]
+    return tools
+
+
+def table_of(operation: str, result: ToolResult) -> Table | None:
+    """The data of a result that people read as a table; None for any other."""
+    if not result.success:
+        return None
+    match operation:
+        case "list_executions":
+            records = _records(result.metadata.get("executions"))
+            columns = ("execution_id", "status", "description", "started_at")
+        case "show_execution":
+            records = _records(result.metadata.get("checks"))
+            columns = ("name", "outcome", "message")
+        case _:
+            return None
+    if not records:
+        return None
+    title = {"list_executions": "Executions", "show_execution": "Checks"}[operation]
+    numbered = [
+        {"#": number, **{name: record.get(name) for name in columns}} for number, record in enumerate(records, start=1)
+    ]
+    return Table.of(numbered, title=title)
+
+
+def proposed(proposal: Proposal) -> str:
+    """What the person is asked before a task is started, as Markdown."""
+    facts = [f"repository `{_code(proposal.repository)}`"]
+    facts += [f"from `{_code(proposal.ref)}`"] if proposal.ref else []
+    facts += [f"{proposal.agents} agents"] if proposal.agents else []
+    fence = "`" * max(3, _longest_run(proposal.description) + 1)
+    return (
+        f"**Proposed task** ({', '.join(facts)}):\n\n{fence}\n{proposal.description}\n{fence}\n\n"
+        "Say **yes** to start it; anything else leaves it."
+    )
+
+
+def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
+    fields = asdict(value)
+    if isinstance(value, ExecutionDetail):
+        fields["checks"] = [asdict(one) for one in value.checks]
+        fields["candidates"] = [asdict(one) for one in value.candidates]
+        fields["files"], fields["waiting_for"] = list(value.files), list(value.waiting_for)
+    return fields
+
+
+def _records(value: object) -> list[dict[str, object]]:
+    parts = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
+
+
+def _code(text: str) -> str:
+    return " ".join(text.replace("`", "'").split())[:_TEXT_CHARS]
+
+
+def _longest_run(text: str) -> int:
+    longest = run = 0
+    for character in text:
+        run = run + 1 if character == "`" else 0
+        longest = max(longest, run)
+    return longest

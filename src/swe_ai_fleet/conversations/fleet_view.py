@@ -1,0 +1,81 @@
+"""The fleet as a chat sees it: what it can look at, and how a task is handed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from swe_ai_fleet.conversations.session import Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSummary:
+    """An execution in a line; `description` is what was asked, cut. Times are ISO 8601, UTC."""
+
+    execution_id: str
+    description: str
+    status: str
+    repository: str = ""
+    agents: int = 0
+    started_at: str = ""
+    finished_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSummary:
+    """A check of the winner: passed, failed or skipped."""
+
+    name: str
+    outcome: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSummary:
+    """A candidate: its rank (1 the best, 0 none yet) and whether its required checks passed."""
+
+    candidate_id: str
+    agent: str
+    rank: int = 0
+    score: float = 0.0
+    passed: bool = False
+    lines_changed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionDetail:
+    """An execution as it stands: who won, what its checks said, which files it changed, where it was put."""
+
+    execution: ExecutionSummary
+    winner: str = ""
+    summary: str = ""
+    branch: str = ""
+    error: str = ""
+    checks: tuple[CheckSummary, ...] = ()
+    files: tuple[str, ...] = ()
+    candidates: tuple[CandidateSummary, ...] = ()
+    waiting_for: tuple[str, ...] = ()
+
+
+class FleetView(Protocol):
+    """Looks at what the fleet does."""
+
+    async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
+        """The newest executions, of one status only where it is given. Raises InvalidRequest, Unavailable."""
+        ...
+
+    async def execution(self, name: str) -> ExecutionDetail:
+        """One by its id, the beginning of it, or its task's id. Raises NotFound, InvalidRequest, Unavailable."""
+        ...
+
+
+class TaskStarter(Protocol):
+    """Hands tasks in."""
+
+    async def start(self, proposal: Proposal, *, key: str) -> str:
+        """Start a task that a person confirmed; its execution id. The same key again is the same execution.
+
+        Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
+        """
+        ...

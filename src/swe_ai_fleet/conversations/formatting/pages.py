@@ -1,0 +1,243 @@
+"""An answer as the messages that a channel takes.
+
+Each page stands for itself: every mark on it is closed on it, code that goes on is closed and opened again. Pages are
+cut at line ends, else at blanks, else between characters; never within an escape, an entity or a character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.formatting.document import Block, Kind, Line, Part, read
+from swe_ai_fleet.conversations.formatting.inline import Span, read_line
+from swe_ai_fleet.conversations.formatting.markdown import markdown, titled
+from swe_ai_fleet.conversations.formatting.plain import PlainText
+from swe_ai_fleet.conversations.formatting.tables import Table, aligned
+from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
+from swe_ai_fleet.tools.secrets import well_formed
+
+TELEGRAM_UNITS = 4096
+"""UTF-16 code units of one message."""
+LEAST_UNITS = 128
+_WORDS = re.compile(r"\S+\s*|\s+")
+
+
+class Dialect(Protocol):
+    """How a channel writes what it shows; `width` is that of a table."""
+
+    width: int
+
+    def line(self, spans: Sequence[Span], kind: Kind) -> str: ...
+
+    def fence(self, language: str) -> tuple[str, str]: ...
+
+    def code(self, text: str) -> str: ...
+
+
+def units(text: str) -> int:
+    """The length in UTF-16 code units, as Telegram counts."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def rendered(text: str, channel: Channel, tables: Sequence[Table] = ()) -> str:
+    """An answer in one piece, however long."""
+    return "\n".join(pages(text, channel, tables, limit=0))
+
+
+def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: int | None = None) -> tuple[str, ...]:
+    """An answer in Markdown as the messages that a channel takes; none is blank, of a blank answer there is none.
+
+    Args:
+        text: The answer.
+        channel: Who reads it.
+        tables: The data below it.
+        limit: The longest page in UTF-16 code units, at least 128; 0: one page, however long; None: 4096 for Telegram,
+            one page elsewhere. Markdown is one page in any case.
+
+    Raises:
+        ValueError: A limit below 128.
+    """
+    longest = limit if limit is not None else TELEGRAM_UNITS if channel is Channel.TELEGRAM else 0
+    if longest and longest < LEAST_UNITS:
+        raise ValueError(f"a page has at least {LEAST_UNITS} UTF-16 code units")
+    text = well_formed(text).replace("\0", "\ufffd")
+    if channel is Channel.MARKDOWN:
+        whole = markdown(text, tables)
+        return (whole,) if whole else ()
+    dialect: Dialect = MarkdownV2() if channel is Channel.TELEGRAM else PlainText()
+    parts = list(read(text))
+    for table in tables:
+        parts += [Line(), *([Line(spans=read_line(titled(table.title)))] if table.title else []), table]
+    book = _Book(dialect, longest or 10**12)
+    for part in parts:
+        book.add(part)
+    return book.finished()
+
+
+class _Book:
+    """Pages that fill up."""
+
+    def __init__(self, dialect: Dialect, limit: int) -> None:
+        self._dialect = dialect
+        self._limit = limit
+        self._pages: list[str] = []
+        self._page: list[str] = []
+        self._used = 0
+        self._blank = True
+
+    def add(self, part: Part) -> None:
+        match part:
+            case Line():
+                self._line(part)
+            case Block():
+                self._block(part)
+            case Table():
+                self._block(Block(text=aligned(part, width=self._dialect.width)))
+
+    def finished(self) -> tuple[str, ...]:
+        self._turn()
+        return tuple(self._pages)
+
+    @property
+    def _room(self) -> int:
+        """What the page takes yet, the line end before it left out."""
+        return self._limit - self._used - (1 if self._page else 0)
+
+    def _turn(self) -> None:
+        """Begin a new page; one that would be blank is not kept."""
+        while self._page and not self._page[-1].strip():
+            self._page.pop()
+        if self._page and not self._blank:
+            self._pages.append("\n".join(self._page))
+        self._page, self._used, self._blank = [], 0, True
+
+    def _put(self, written: str, size: int, *, blank: bool = False) -> None:
+        self._used += size + (1 if self._page else 0)
+        self._page.append(written)
+        self._blank = self._blank and blank
+
+    def _line(self, line: Line) -> None:
+        blank = not any(span.text.strip() for span in line.spans)
+        if blank and not self._page:
+            return
+        written = "" if blank else self._dialect.line(line.spans, line.kind)
+        size = units(written)
+        if size > self._room:
+            self._turn()
+        if size <= self._room:
+            if written or self._page:
+                self._put(written, size, blank=blank)
+            return
+        for spans in _cut(line.spans, self._dialect, line.kind, self._limit):
+            written = self._dialect.line(spans, line.kind)
+            if not any(span.text.strip() for span in spans):
+                continue
+            if units(written) > self._room:
+                self._turn()
+            self._put(written, units(written))
+
+    def _block(self, block: Block) -> None:
+        if not block.text.strip():
+            return
+        before, after = self._dialect.fence(block.language)
+        frame = units(before) + units(after)
+        body = self._dialect.code(block.text)
+        size = frame + units(body)
+        if size > self._room and (size <= self._limit or self._room < self._limit // 2):
+            self._turn()
+        if size <= self._room:
+            self._put(f"{before}{body}{after}", size)
+            return
+        part: list[str] = []
+        used = frame
+        for line in _code_lines(block.text, self._dialect, self._limit - frame):
+            more = units(line) + (1 if part else 0)
+            if part and used + more > self._room:
+                self._put_code(before, part, after)
+                self._turn()
+                part, used, more = [], frame, units(line)
+            if not part and not line.strip():
+                continue
+            part.append(line)
+            used += more
+        if part:
+            if used > self._room:
+                self._turn()
+            self._put_code(before, part, after)
+
+    def _put_code(self, before: str, lines: Sequence[str], after: str) -> None:
+        written = f"{before}{chr(10).join(lines)}{after}"
+        self._put(written, units(written))
+
+
+def _code_lines(text: str, dialect: Dialect, room: int) -> Iterator[str]:
+    """Lines of code as they are written, those that no page takes in pieces."""
+    for line in text.split("\n"):
+        written = dialect.code(line)
+        if units(written) <= room:
+            yield written
+        else:
+            yield from (dialect.code(piece) for piece in _pieces(line, dialect.code, room))
+
+
+def _pieces(text: str, write: _Write, room: int) -> Iterator[str]:
+    """A text in pieces that fit once they are written."""
+    start = used = 0
+    for number, character in enumerate(text):
+        size = units(write(character))
+        if number > start and used + size > room:
+            yield text[start:number]
+            start, used = number, 0
+        used += size
+    yield text[start:]
+
+
+class _Write(Protocol):
+    def __call__(self, text: str, /) -> str: ...
+
+
+def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iterator[list[Span]]:
+    """A line in pieces that each fit on a page once they are written."""
+    piece: list[Span] = []
+    used = outer = units(dialect.line((), kind))
+    for span in spans:
+        span, frame = _affordable(span, dialect, kind, room)
+        fresh = True
+        for word in _words(span, dialect, kind, room - outer - frame):
+            size = units(dialect.line((replace(span, text=word),), kind)) - outer - (0 if fresh else frame)
+            if piece and used + size > room:
+                yield piece
+                piece, used = [], outer
+                size += 0 if fresh else frame
+            piece.append(replace(span, text=word))
+            used += size
+            fresh = False
+    if piece:
+        yield piece
+
+
+def _affordable(span: Span, dialect: Dialect, kind: Kind, room: int) -> tuple[Span, int]:
+    """The piece, and what its marks take; without its link where that would fill half a page."""
+    bare = units(dialect.line((replace(span, text="x"),), kind)) - units(dialect.line((), kind)) - 1
+    if bare > room // 2:
+        return _affordable(replace(span, link=""), dialect, kind, room) if span.link else (Span(text=span.text), 0)
+    return span, bare
+
+
+def _words(span: Span, dialect: Dialect, kind: Kind, room: int) -> Iterator[str]:
+    """The words of a piece with the blanks behind them, those that no page takes in parts."""
+    plain = replace(span, link="")
+
+    def write(text: str) -> str:
+        return dialect.line((replace(plain, text=text),), kind)
+
+    for found in _WORDS.finditer(span.text):
+        word = found[0]
+        if len(word) * 4 <= room:
+            yield word
+        else:
+            yield from _pieces(word, write, room)

@@ -1,0 +1,71 @@
+"""Telegram's MarkdownV2: what must be escaped, and how marks are written.
+
+The rules are those of the Bot API's section "MarkdownV2 style": outside of entities eighteen characters and the
+backslash are escaped, in code the backtick and the backslash, in the target of a link the closing parenthesis and the
+backslash. Code holds no other entity and lies in none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swe_ai_fleet.conversations.formatting.document import Kind
+from swe_ai_fleet.conversations.formatting.inline import Span
+from swe_ai_fleet.conversations.formatting.marks import Mark
+
+_TEXT = str.maketrans({character: f"\\{character}" for character in "_*[]()~`>#+-=|{}.!\\"})
+_CODE = str.maketrans({character: f"\\{character}" for character in "`\\"})
+_TARGET = str.maketrans({character: f"\\{character}" for character in ")\\"})
+_SIGNS = {Mark.BOLD: "*", Mark.ITALIC: "_", Mark.STRIKE: "~", Mark.CODE: "`"}
+# Links lie outside of everything else: so two signs that are the same never meet, which would mean something else.
+_ORDER = (Mark.BOLD, Mark.ITALIC, Mark.STRIKE)
+
+
+def escaped(text: str) -> str:
+    """Text that is shown as it is."""
+    return text.translate(_TEXT)
+
+
+class MarkdownV2:
+    """How lines and code are written for Telegram."""
+
+    width = 56
+
+    def line(self, spans: Sequence[Span], kind: Kind) -> str:
+        """One line; every mark that is opened on it is closed on it."""
+        written: list[str] = [">"] if kind is Kind.QUOTE else []
+        opened: list[tuple[Mark | None, str]] = []
+        for span in spans:
+            wanted = _wanted(span, kind)
+            same = 0
+            while same < min(len(opened), len(wanted)) and opened[same] == wanted[same]:
+                same += 1
+            while len(opened) > same:
+                written.append(_closing(*opened.pop()))
+            for entry in wanted[same:]:
+                opened.append(entry)
+                written.append("[" if entry[0] is None else _SIGNS[entry[0]])
+            inside_code = bool(opened) and opened[-1][0] is Mark.CODE
+            written.append(span.text.translate(_CODE if inside_code else _TEXT))
+        written += [_closing(*entry) for entry in reversed(opened)]
+        return "".join(written)
+
+    def fence(self, language: str) -> tuple[str, str]:
+        """What stands before and behind code."""
+        return f"```{language.translate(_CODE)}\n", "\n```"
+
+    def code(self, text: str) -> str:
+        """Code between its fences."""
+        return text.translate(_CODE)
+
+
+def _wanted(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
+    """The entities that a piece lies in, the outermost first; a link has no mark but a target."""
+    if Mark.CODE in span.marks:
+        return [] if kind is Kind.QUOTE else [(Mark.CODE, "")]
+    link: list[tuple[Mark | None, str]] = [(None, span.link)] if span.link else []
+    return [*link, *((mark, "") for mark in _ORDER if mark in span.marks)]
+
+
+def _closing(mark: Mark | None, target: str) -> str:
+    return f"]({target.translate(_TARGET)})" if mark is None else _SIGNS[mark]

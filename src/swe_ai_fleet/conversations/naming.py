@@ -1,0 +1,209 @@
+"""Collects what one turn of a conversation names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from swe_ai_fleet.conversations.mentions import exact, in_words, kind_of, last_list, one_line
+from swe_ai_fleet.conversations.named_things import (
+    ANSWER,
+    MAX_LIST,
+    MAX_PER_TURN,
+    PERSON,
+    NamedThing,
+    ThingKind,
+)
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.tool import ToolResult
+
+_MAX_DEPTH = 3
+_KEYS: Mapping[str, ThingKind] = {
+    "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
+    "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
+    "story_id": ThingKind.STORY, "story": ThingKind.STORY,
+    "path": ThingKind.FILE, "file": ThingKind.FILE, "file_path": ThingKind.FILE, "filename": ThingKind.FILE,
+    "email": ThingKind.PERSON, "person": ThingKind.PERSON, "author": ThingKind.PERSON, "assignee": ThingKind.PERSON,
+    "url": ThingKind.LINK, "link": ThingKind.LINK, "href": ThingKind.LINK,
+    "task_id": ThingKind.TASK,
+    "commit": ThingKind.COMMIT, "commit_sha": ThingKind.COMMIT, "sha": ThingKind.COMMIT,
+    "branch": ThingKind.BRANCH,
+}  # fmt: skip
+"""By which name of a field its value is known; of several in one record the first here."""
+_PLURALS: Mapping[str, ThingKind] = {
+    "files": ThingKind.FILE, "paths": ThingKind.FILE, "files_changed": ThingKind.FILE,
+    "executions": ThingKind.EXECUTION, "candidates": ThingKind.CANDIDATE, "stories": ThingKind.STORY,
+    "tasks": ThingKind.TASK, "people": ThingKind.PERSON, "users": ThingKind.PERSON, "links": ThingKind.LINK,
+    "urls": ThingKind.LINK, "branches": ThingKind.BRANCH, "commits": ThingKind.COMMIT, "rows": ThingKind.ROW,
+}  # fmt: skip
+_ROW_KEYS = ("name", "id", "title", "key")
+_LABELS = ("title", "description", "summary", "label", "text", "name", "status")
+
+
+class Naming:
+    """Collects what one turn names.
+
+    Args:
+        turn: Its number.
+        first_group: The number of the first list that comes up in it.
+    """
+
+    def __init__(self, turn: int, *, first_group: int = 1) -> None:
+        self._turn = turn
+        self._group = first_group
+        self.things: list[NamedThing] = []
+
+    def person(self, text: str) -> None:
+        """What the person's own words name: files, addresses, ids."""
+        for kind, name in in_words(text):
+            self._alone(kind, name, PERSON)
+
+    def chosen(self, things: Sequence[NamedThing]) -> None:
+        """What the person singled out of what was named before."""
+        if len(things) == 1:
+            self._alone(things[0].kind, things[0].name, PERSON, things[0].label)
+        elif things:
+            self._list([(one.kind, one.name, one.label) for one in things], PERSON)
+
+    def call(self, call: ToolCall, result: ToolResult) -> None:
+        """What a call that succeeded was about, and what it gave."""
+        if not result.success:
+            return
+        for kind, name in _arguments(call):
+            self._alone(kind, name, call.name)
+        found = _Found()
+        fields = result.metadata
+        if fields:
+            _walk(fields, found, 0)
+        else:
+            _walk_text(result.content, found)
+        for kind, name in found.single[:MAX_LIST]:
+            self._alone(kind, name, call.name)
+        for members in found.lists:
+            self._list(members, call.name)
+
+    def answer(self, text: str) -> None:
+        """The list that an answer shows, if it shows one; what it lists of this turn's things is known for them."""
+        entries = last_list(text)
+        members: list[tuple[ThingKind, str, str]] = []
+        known = {thing.name: thing.kind for thing in self.things if thing.kind is not ThingKind.ITEM}
+        for entry in entries:
+            meant = [name for name in known if name in entry]
+            # The longest one is named where one name is a part of another.
+            meant = [name for name in meant if not any(name != other and name in other for other in meant)]
+            if len(meant) == 1:
+                members.append((known[meant[0]], meant[0], entry))
+            else:
+                words = in_words(entry)
+                members.append((*words[0], entry) if len(words) == 1 else (ThingKind.ITEM, entry, ""))
+        self._list(members, ANSWER)
+        if not entries:
+            for kind, name in in_words(text):
+                if not any(thing.name == name for thing in self.things):
+                    self._alone(kind, name, ANSWER)
+
+    def _alone(self, kind: ThingKind, name: str, source: str, label: str = "") -> None:
+        name = exact(kind, name)
+        same = any((one.kind, one.name, one.source, one.group) == (kind, name, source, 0) for one in self.things)
+        if name and not same and len(self.things) < MAX_PER_TURN:
+            self.things.append(NamedThing(kind=kind, name=name, turn=self._turn, source=source, label=one_line(label)))
+
+    def _list(self, members: Sequence[tuple[ThingKind, str, str]], source: str) -> None:
+        named = [
+            (kind, shown, one_line(label)) for kind, name, label in members[:MAX_LIST] if (shown := exact(kind, name))
+        ]
+        if not named or len(self.things) + len(named) > MAX_PER_TURN:
+            return
+        for position, (kind, name, label) in enumerate(named, start=1):
+            self.things.append(
+                NamedThing(
+                    kind=kind, name=name, turn=self._turn, source=source, group=self._group, position=position,
+                    size=max(len(named), len(members)), label=label if label != name else "",
+                )
+            )  # fmt: skip
+        self._group += 1
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a value names, by itself and in lists."""
+
+    single: list[tuple[ThingKind, str]]
+    lists: list[list[tuple[ThingKind, str, str]]]
+
+    def __init__(self) -> None:
+        self.single, self.lists = [], []
+
+
+def _walk(value: Mapping[str, object], found: _Found, depth: int) -> None:
+    own = _identity(value)
+    if own is not None and own[0] is not ThingKind.ROW:
+        found.single.append(own)
+    for key, part in value.items():
+        if isinstance(part, list) and part:
+            members = _members(key, cast("list[object]", part))
+            if members:
+                found.lists.append(members)
+        elif isinstance(part, Mapping) and depth < _MAX_DEPTH:
+            _walk(cast("Mapping[str, object]", part), found, depth + 1)
+
+
+def _members(key: str, parts: list[object]) -> list[tuple[ThingKind, str, str]]:
+    members: list[tuple[ThingKind, str, str]] = []
+    kind = _PLURALS.get(key)
+    for part in parts[: MAX_LIST + 1]:
+        if isinstance(part, str) and part.strip():
+            members.append((kind or kind_of(part), part, ""))
+        elif isinstance(part, Mapping):
+            record = cast("Mapping[str, object]", part)
+            own = _identity(record)
+            if own is not None:
+                label = next((text for name in _LABELS if (text := _string(record.get(name))) and text != own[1]), "")
+                members.append((kind if kind and own[0] is ThingKind.ROW else own[0], own[1], label))
+            else:
+                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(record.items())[:4] if _string(cell))
+                members.append((ThingKind.ROW, shown or "(empty)", ""))
+    return members
+
+
+def _walk_text(text: str, found: _Found) -> None:
+    entries = last_list(text)
+    if entries:
+        members: list[tuple[ThingKind, str, str]] = []
+        for entry in entries:
+            words = in_words(entry)
+            members.append((*words[0], entry) if len(words) == 1 else (ThingKind.ITEM, entry, ""))
+        found.lists.append(members)
+        return
+    found.single += in_words(text)
+
+
+def _identity(record: Mapping[str, object]) -> tuple[ThingKind, str] | None:
+    """What a record is about."""
+    for key, kind in _KEYS.items():
+        name = _string(record.get(key))
+        if name:
+            return kind, (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
+    for key in _ROW_KEYS:
+        if name := _string(record.get(key)):
+            return ThingKind.ROW, name
+    return None
+
+
+def _arguments(call: ToolCall) -> list[tuple[ThingKind, str]]:
+    try:
+        given: object = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(given, dict):
+        return []
+    fields = cast("dict[str, object]", given)
+    return [(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
+
+
+def _string(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    return one_line(str(value))

@@ -1,0 +1,178 @@
+"""The phrases of a request that point at something named before. English only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from swe_ai_fleet.conversations.named_things import ThingKind
+
+MAX_CHARS = 4_000
+"""Of a request, so much is looked through."""
+MAX_PHRASES = 8
+_ANY: frozenset[ThingKind] = frozenset()
+_NOUNS: dict[str, frozenset[ThingKind]] = {
+    "file": frozenset({ThingKind.FILE}),
+    "execution": frozenset({ThingKind.EXECUTION}),
+    "run": frozenset({ThingKind.EXECUTION}),
+    "candidate": frozenset({ThingKind.CANDIDATE}),
+    "task": frozenset({ThingKind.TASK, ThingKind.EXECUTION}),
+    "story": frozenset({ThingKind.STORY}),
+    "link": frozenset({ThingKind.LINK}),
+    "url": frozenset({ThingKind.LINK}),
+    "page": frozenset({ThingKind.LINK}),
+    "site": frozenset({ThingKind.LINK}),
+    "person": frozenset({ThingKind.PERSON}),
+    "author": frozenset({ThingKind.PERSON}),
+    "user": frozenset({ThingKind.PERSON}),
+    "commit": frozenset({ThingKind.COMMIT}),
+    "branch": frozenset({ThingKind.BRANCH}),
+    **dict.fromkeys(("one", "item", "entry", "result", "option", "row", "thing"), _ANY),
+}
+_PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidates": "candidate", "tasks": "task",
+            "stories": "story", "links": "link", "urls": "url", "pages": "page", "sites": "site", "people": "person",
+            "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
+            "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
+            "rows": "row", "things": "thing"}  # fmt: skip
+_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
+          "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
+          "twentieth")  # fmt: skip
+_ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
+_COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_SINGULAR = "|".join(sorted((*_NOUNS,), key=len, reverse=True))
+_PLURAL = "|".join(sorted(_PLURALS, key=len, reverse=True))
+_NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
+_COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
+# Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
+# what follows is the noun ("the second time"), and not one of those that are known here.
+_END = r"(?=\s*(?:[.,;:!?)]|$|(?:and|or|please|then|again|instead|too|with|from|to|in|on)\b|of (?:them|these|those)\b))"
+_OF_THEM = r"(?: of (?:them|these|those|the list))?"
+
+
+class Pointing(StrEnum):
+    """How a phrase points at what it means."""
+
+    NTH = "nth"
+    FIRST_OF = "first_of"
+    LAST_OF = "last_of"
+    THAT = "that"
+    THOSE = "those"
+    BOTH = "both"
+    OTHER = "other"
+    NEXT = "next"
+    PREVIOUS = "previous"
+    IT = "it"
+    THEM = "them"
+    MORE = "more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phrase:
+    """A phrase as it was written, and how it points.
+
+    `kinds` are what it can mean, empty for anything; `number` is a position (-1 the last, -2 the one before it) or a
+    count, `start` where in the request it stands. A `vague` phrase ("it", "more details") often points at nothing.
+    """
+
+    text: str
+    pointing: Pointing
+    kinds: frozenset[ThingKind] = _ANY
+    number: int = 0
+    start: int = 0
+    vague: bool = False
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE)
+
+
+_RANGE = _pattern(rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({_PLURAL})\b|{_END})")
+_NTH_LAST = _pattern(
+    rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({_SINGULAR})\b|{_END})|\bthe (?:penultimate|last but one)"
+    rf"(?: ({_SINGULAR})\b|{_END})"
+)
+_THE_NTH = _pattern(rf"\bthe ({_NTH}|last)(?: ({_SINGULAR})\b{_OF_THEM}|{_END}{_OF_THEM})")
+_NUMBERED = _pattern(rf"\b({_SINGULAR}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b")
+_OTHER_ONE = _pattern(rf"\bthe other ({_SINGULAR})\b|\bthe other{_END}")
+_STEP = _pattern(r"\bthe (next|previous) (one|file|execution|run|candidate|item|entry|result|row|link|story)\b")
+_THAT_ONE = _pattern(rf"\b(?:that|this|the same) ({_SINGULAR})\b(?! of\b)")
+_THOSE_ALL = _pattern(rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({_PLURAL})\b")
+_BOTH = _pattern(rf"\bboth(?: of them| (?:the )?({_PLURAL}))?\b")
+_HIM = _pattern(r"\b(?:him|her|he|she)\b")
+_THEM = _pattern(r"\b(?:them|those|these|all of it)\b")
+_IT = _pattern(
+    r"\b(?:show|open|read|run|delete|start|stop|cancel|explain|describe|summari[sz]e|about|of|in|with|on|fix|check|"
+    r"rename|repeat|use|compare|did|does|is|was|has|print|display|send|see|for|from|to|into|and) (it|that)"
+    r"(?=\s*(?:[.,;:!?)]|$|again\b|to me\b|please\b|pass|fail|finish|done|work|end\b|now\b|say|contain|with\b|and\b|"
+    r"run|mean|cost|take))"
+)
+_MORE = _pattern(
+    r"\b(?:more|further) (?:details?|information|info)\b|\btell me more\b|\bmore about (?:it|that|this)\b|"
+    r"^\s*(?:details|more|go on|elaborate)(?: please)?\s*[.!?]*\s*$"
+)
+
+
+def phrases(request: str) -> tuple[Phrase, ...]:
+    """The pointing phrases of a request in their order; of two that overlap, the one that says more."""
+    text = request[:MAX_CHARS]
+    found: list[tuple[int, int, Phrase]] = []
+
+    def take(
+        match: re.Match[str], pointing: Pointing, noun: str | None, number: int = 0, *, vague: bool = False
+    ) -> None:
+        start, end = match.span(1) if pointing is Pointing.IT else match.span()
+        if any(start < other_end and other_start < end for other_start, other_end, _ in found):
+            return
+        kinds = _kinds(noun)
+        phrase = Phrase(
+            text=text[start:end].strip(), pointing=pointing, kinds=kinds, number=number, start=start, vague=vague
+        )
+        found.append((start, end, phrase))
+
+    for match in _RANGE.finditer(text):
+        count = _count(match[2])
+        way = Pointing.LAST_OF if match[1].lower() == "last" else Pointing.FIRST_OF
+        take(match, way, match[3], count)
+    for match in _NTH_LAST.finditer(text):
+        take(match, Pointing.NTH, match[1] or match[2], -2)
+    for match in _THE_NTH.finditer(text):
+        take(match, Pointing.NTH, match[2], _ordinal(match[1]))
+    for match in _NUMBERED.finditer(text):
+        take(match, Pointing.NTH, match[1], int(match[2] or match[3]))
+    for match in _OTHER_ONE.finditer(text):
+        take(match, Pointing.OTHER, match[1])
+    for match in _STEP.finditer(text):
+        take(match, Pointing.NEXT if match[1].lower() == "next" else Pointing.PREVIOUS, match[2])
+    for match in _THAT_ONE.finditer(text):
+        take(match, Pointing.THAT, match[1])
+    for match in _THOSE_ALL.finditer(text):
+        take(match, Pointing.THOSE, match[1])
+    for match in _BOTH.finditer(text):
+        take(match, Pointing.BOTH, match[1])
+    for match in _MORE.finditer(text):
+        take(match, Pointing.MORE, None, vague=True)
+    for match in _HIM.finditer(text):
+        take(match, Pointing.THAT, "person", vague=True)
+    for match in _IT.finditer(text):
+        take(match, Pointing.IT, None, vague=True)
+    for match in _THEM.finditer(text):
+        take(match, Pointing.THEM, None, vague=True)
+    return tuple(phrase for _, _, phrase in sorted(found, key=lambda one: one[0])[:MAX_PHRASES])
+
+
+def _kinds(noun: str | None) -> frozenset[ThingKind]:
+    word = (noun or "").lower()
+    return _NOUNS.get(_PLURALS.get(word, word), _ANY)
+
+
+def _ordinal(word: str) -> int:
+    lowered = word.lower()
+    if lowered == "last":
+        return -1
+    return _ORDINALS.get(lowered) or int(lowered[:-2])
+
+
+def _count(word: str) -> int:
+    lowered = word.lower()
+    return _COUNTS.get(lowered) or int(lowered)

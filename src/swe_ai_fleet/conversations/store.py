@@ -1,0 +1,119 @@
+"""Where chats are kept between two messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.conversations.session import Session
+from swe_ai_fleet.domain.errors import Fenced
+from swe_ai_fleet.ports import KeyValue
+
+CHATS_BUCKET = "CHATS"
+MAX_SESSION_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSession:
+    """A session as it is kept, and the revision to replace it on."""
+
+    session: Session
+    revision: int
+
+
+class ChatStore(Protocol):
+    """Keeps sessions by tenant and id; whoever replaces one names the revision that was read."""
+
+    async def get(self, tenant: str, session_id: str) -> KeptSession | None:
+        """The session as it was put last; None for an unknown one. Raises Unavailable."""
+        ...
+
+    async def put(self, session: Session, *, revision: int) -> int:
+        """Keep it on a revision (0: only where there is none); the new one. Raises Fenced, Unavailable."""
+        ...
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """Forget it; nothing happens where there is none. Raises Unavailable."""
+        ...
+
+    async def listed(self, tenant: str) -> tuple[Session, ...]:
+        """All of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        ...
+
+
+class KeyValueChats:
+    """A `ChatStore` in a key-value store, the same for every replica."""
+
+    def __init__(self, store: KeyValue) -> None:
+        self._store = store
+
+    async def get(self, tenant: str, session_id: str) -> KeptSession | None:
+        """The session as it was put last; None for an unknown one. Raises Unavailable."""
+        entry = await self._store.get(_key(tenant, session_id))
+        if entry is None:
+            return None
+        return KeptSession(session=from_json(Session, entry.value), revision=entry.revision)
+
+    async def put(self, session: Session, *, revision: int) -> int:
+        """Keep it on a revision; the new one. Raises Fenced, Unavailable."""
+        return await self._store.put(_key(session.tenant, session.session_id), encoded(session), revision=revision)
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """Forget it. Raises Unavailable."""
+        await self._store.delete(_key(tenant, session_id))
+
+    async def listed(self, tenant: str) -> tuple[Session, ...]:
+        """All of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        entries = await self._store.entries(_key(tenant, ""))
+        return newest_first(from_json(Session, entry.value) for entry in entries)
+
+
+class ChatsInMemory:
+    """A `ChatStore` that ends with its process."""
+
+    def __init__(self) -> None:
+        # As JSON, so that a session which cannot be kept elsewhere cannot be kept here either.
+        self._kept: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._revision = 0
+
+    async def get(self, tenant: str, session_id: str) -> KeptSession | None:
+        """The session as it was put last; None for an unknown one."""
+        revision, data = self._kept.get((tenant, session_id), (0, b""))
+        return KeptSession(session=from_json(Session, data), revision=revision) if revision else None
+
+    async def put(self, session: Session, *, revision: int) -> int:
+        """Keep it on a revision; the new one. Raises Fenced."""
+        key = (session.tenant, session.session_id)
+        if self._kept.get(key, (0, b""))[0] != revision:
+            raise Fenced(f"the session {session.session_id} was changed by somebody else")
+        self._revision += 1
+        self._kept[key] = (self._revision, encoded(session))
+        return self._revision
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """Forget it."""
+        self._kept.pop((tenant, session_id), None)
+
+    async def listed(self, tenant: str) -> tuple[Session, ...]:
+        """All of a tenant's, the one that was spoken to last first."""
+        return newest_first(from_json(Session, data) for (whose, _), (_, data) in self._kept.items() if whose == tenant)
+
+
+def encoded(session: Session) -> bytes:
+    """The session as JSON, without its oldest turns where it is too long."""
+    data = to_json(session)
+    while len(data) > MAX_SESSION_BYTES and len(session.turns) > 1:
+        session = replace(session, turns=session.turns[max(1, len(session.turns) // 4) :])
+        data = to_json(session)
+    return data
+
+
+def newest_first(sessions: Iterable[Session]) -> tuple[Session, ...]:
+    """Sessions in the order in which people look for them."""
+    return tuple(sorted(sessions, key=lambda one: (one.updated_at or one.started_at, one.session_id), reverse=True))
+
+
+def _key(tenant: str, session_id: str) -> str:
+    return f"{tenant}.{session_id}"

@@ -1,0 +1,102 @@
+"""What an ended execution or plan session says to whoever learns from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome, goal_type
+from swe_ai_fleet.agents.plan_session.session import SessionStatus
+from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
+from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
+from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.task import Task
+
+MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
+RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
+_GOAL_CHARS = 500
+
+
+def approach_of(task: Task) -> str:
+    """How a task is gone about: its kind, and the planning mode where it names one."""
+    mode = f"/{task.planning_mode}" if task.planning_mode is not None else ""
+    return f"{task.kind}{mode}"
+
+
+def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
+    """The outcome of an execution that ended, from its state and all of its events."""
+    task = state.task
+    calls: Counter[str] = Counter()
+    for stored in events:
+        body = stored.event.body
+        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
+            calls[_kind(body.entry.operation)] += 1
+    made = max(1, calls.total())
+    winner = state.candidates.get(state.winner_id)
+    return Outcome(
+        subject_id=state.execution_id,
+        tenant=task.tenant,
+        goal=" ".join(task.description.split())[:_GOAL_CHARS],
+        goal_type=goal_type(task.description),
+        role=task.role,
+        repository=task.repo.location,
+        approach=approach_of(task),
+        council=state.council.council_id if state.council is not None else "",
+        model=winner.model if winner is not None else _models(state),
+        model_profile=task.model_profile,
+        agents=task.num_agents,
+        agents_used=tuple(sorted({candidate.author for candidate in state.candidates.values()})),
+        rounds=max(0, task.rounds),
+        memory_share=calls["memory"] / made,
+        research_share=calls["research"] / made,
+        tool_share=calls["tool"] / made,
+        success=state.status is ExecutionStatus.COMPLETED,
+        status=state.status,
+        evidence=_evidence(state),
+        usage=state.usage,
+        duration_ms=state.duration_ms,
+        ended_at=state.finished_at,
+    )
+
+
+def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outcome:
+    """The outcome of a plan session; its sub-agents are the agents used."""
+    shares = {
+        "memory": planned.coverage / 100,
+        "research": float("research" in planned.agents_used),
+    }
+    asked = max(1.0, sum(shares.values()))
+    return Outcome(
+        subject_id=planned.session_id,
+        tenant=tenant,
+        goal=" ".join(planned.goal.split())[:_GOAL_CHARS],
+        goal_type=planned.goal_type,
+        approach="plan",
+        agents=1,
+        agents_used=planned.agents_used,
+        memory_share=shares["memory"] / asked,
+        research_share=shares["research"] / asked,
+        success=planned.status is SessionStatus.COMPLETED,
+        status=planned.status,
+        evidence=planned.approach_ratio,
+        usage=planned.usage,
+        duration_ms=planned.usage.duration_ms,
+        ended_at=ended_at,
+    )
+
+
+def _kind(operation: str) -> str:
+    if operation in MEMORY_OPERATIONS:
+        return "memory"
+    return "research" if operation in RESEARCH_OPERATIONS else "tool"
+
+
+def _models(state: ExecutionState) -> str:
+    return ", ".join(sorted({agent.model for agent in state.agents.values() if agent.model}))
+
+
+def _evidence(state: ExecutionState) -> float:
+    """The share of the winner's checks that passed; 0 without a winner."""
+    report = state.reports.get(state.winner_id)
+    ran = [result for result in report.results if not result.skipped_reason] if report is not None else []
+    return sum(result.passed for result in ran) / len(ran) if ran else 0.0

@@ -1,0 +1,207 @@
+"""What to try next, by Thompson sampling over what was tried.
+
+Each choice (council, model profile, number of agents, approach) is a bandit of its own. What is believed of an option's
+reward is a Beta distribution: it begins as Beta(1, 1), and an outcome of reward r adds r to its first and 1 - r to its
+second parameter, times a weight. Thompson sampling (Thompson 1933; Agrawal and Goyal, "Analysis of Thompson sampling
+for the multi-armed bandit problem", 2012) draws once from each and takes the highest draw, so that an option is tried
+as often as it may be the best. Weights discount what is far away: old outcomes (Raj and Kalyani, "Taming non-stationary
+bandits", 2017), other goals, other repositories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+
+from swe_ai_fleet.agents.plan_session.outcomes import goal_type
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, Advice, Option, Outcome, Recommendation
+
+HALF_LIFE_DAYS = 60.0
+OTHER_GOAL = 0.25
+"""The weight of an outcome of another type of goal, of the same type it is 1."""
+OTHER_REPOSITORY = 0.5
+RATED = 0.7
+"""The share of a reward that people's rating makes, where there is one."""
+COST_SHARE = 0.2
+"""The most that a costly success loses against a cheap one."""
+DRAWS = 1_000
+DEFAULT = "default"
+"""Stands for a choice that a task leaves to the fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A new task, and what may be chosen for it beside what was tried. `now` is UTC, ISO 8601."""
+
+    goal: str
+    now: str
+    role: str = ""
+    repository: str = ""
+    councils: Sequence[str] = ()
+    model_profiles: Sequence[str] = ()
+    agents: Sequence[int] = (1, 3, 5)
+    approaches: Sequence[str] = ()
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class _Belief:
+    successes: float = 1.0
+    failures: float = 1.0
+    tried: float = 0.0
+
+    def add(self, reward: float, weight: float) -> None:
+        self.successes += weight * reward
+        self.failures += weight * (1 - reward)
+        self.tried += weight
+
+    @property
+    def expected(self) -> float:
+        return self.successes / (self.successes + self.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bandit:
+    choice: str
+    value: Callable[[Outcome], str]
+    offered: Sequence[str] = field(default_factory=tuple[str, ...])
+
+
+def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation:
+    """What experience says about a task. The same question over the same outcomes has the same answer.
+
+    Args:
+        question: The task and what may be chosen.
+        outcomes: What was tried, of the question's tenant.
+    """
+    kind = goal_type(question.goal)
+    rewards = _rewards(outcomes)
+    weights = [_weight(outcome, question, kind) for outcome in outcomes]
+    draws = _random(question)
+
+    def advice(bandit: _Bandit) -> Advice:
+        return _advice(bandit, outcomes, rewards, weights, draws)
+
+    return Recommendation(
+        goal_type=kind,
+        council=advice(_Bandit(choice="council", value=lambda one: one.council, offered=question.councils)),
+        model_profile=advice(
+            _Bandit(choice="model_profile", value=lambda one: one.model_profile, offered=question.model_profiles)
+        ),
+        agents=advice(
+            _Bandit(
+                choice="agents",
+                value=lambda one: str(one.agents or ""),
+                offered=[str(number) for number in question.agents],
+            )
+        ),
+        approach=advice(_Bandit(choice="approach", value=lambda one: one.approach, offered=question.approaches)),
+        outcomes=len(outcomes),
+    )
+
+
+def reward(outcome: Outcome, *, typical_cost: float) -> float:
+    """How good an outcome was, 0 to 1: evidence and people's rating, a little less where it was dear.
+
+    `typical_cost` is the median of what is compared, in money or, where nothing has a price, in tokens.
+    """
+    quality = outcome.evidence if outcome.success else 0.0
+    if outcome.rating:
+        rated = (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING)
+        quality = RATED * rated + (1 - RATED) * quality
+    spent = spent_on(outcome)
+    dear = spent / (spent + typical_cost) if spent + typical_cost else 0.0
+    return quality * (1 - COST_SHARE * dear)
+
+
+def spent_on(outcome: Outcome) -> float:
+    """Money, or tokens where nothing has a price."""
+    return outcome.usage.cost or float(outcome.usage.total_tokens)
+
+
+def _rewards(outcomes: Sequence[Outcome]) -> list[float]:
+    priced = [outcome.usage.cost for outcome in outcomes if outcome.usage.cost]
+    tokens = [float(outcome.usage.total_tokens) for outcome in outcomes if not outcome.usage.cost]
+    typical = {True: median(priced) if priced else 0.0, False: median(tokens) if tokens else 0.0}
+    return [reward(outcome, typical_cost=typical[bool(outcome.usage.cost)]) for outcome in outcomes]
+
+
+def _weight(outcome: Outcome, question: Question, kind: str) -> float:
+    weight = 1.0 if outcome.goal_type == kind else OTHER_GOAL
+    if question.repository and outcome.repository != question.repository:
+        weight *= OTHER_REPOSITORY
+    return weight * 0.5 ** (_days(outcome.ended_at, question.now) / HALF_LIFE_DAYS)
+
+
+def _days(then: str, now: str) -> float:
+    """Days between two times; 0 where one of them is none, or lies behind the other."""
+    try:
+        age = datetime.fromisoformat(now) - datetime.fromisoformat(then)
+    except (ValueError, TypeError):
+        return 0.0
+    return max(0.0, age.total_seconds() / 86_400)
+
+
+def _random(question: Question) -> random.Random:
+    words = f"{question.seed}\x1f{question.goal}\x1f{question.repository}".encode("utf-8", "surrogatepass")
+    return random.Random(hashlib.sha256(words).digest())  # noqa: S311 - no secret is made of it
+
+
+def _advice(
+    bandit: _Bandit,
+    outcomes: Sequence[Outcome],
+    rewards: Sequence[float],
+    weights: Sequence[float],
+    draws: random.Random,
+) -> Advice:
+    beliefs = {name or DEFAULT: _Belief() for name in bandit.offered}
+    for outcome, gained, weight in zip(outcomes, rewards, weights, strict=True):
+        beliefs.setdefault(bandit.value(outcome) or DEFAULT, _Belief()).add(gained, weight)
+    if not beliefs:
+        beliefs[DEFAULT] = _Belief()
+    names = sorted(beliefs)
+    chosen = max(names, key=lambda name: draws.betavariate(beliefs[name].successes, beliefs[name].failures))
+    options = _options({name: beliefs[name] for name in names}, draws)
+    option = next(one for one in options if one.value == chosen)
+    return Advice(choice=bandit.choice, value=chosen, options=options, reason=_reason(option, options))
+
+
+def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Option, ...]:
+    """What is believed of each option, the most promising first."""
+    samples = {
+        name: [draws.betavariate(belief.successes, belief.failures) for _ in range(DRAWS)]
+        for name, belief in beliefs.items()
+    }
+    wins = dict.fromkeys(beliefs, 0)
+    for number in range(DRAWS):
+        wins[max(beliefs, key=lambda name, at=number: samples[name][at])] += 1
+    found = [
+        Option(
+            value=name,
+            tried=round(belief.tried, 2),
+            expected=round(belief.expected, 4),
+            low=round(sorted(samples[name])[DRAWS // 20], 4),
+            high=round(sorted(samples[name])[-DRAWS // 20], 4),
+            best=wins[name] / DRAWS,
+        )
+        for name, belief in beliefs.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.expected, one.value)))
+
+
+def _reason(chosen: Option, options: Sequence[Option]) -> str:
+    between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
+    if len(options) == 1:
+        return "nothing else is there to choose"
+    if not any(one.tried for one in options):
+        return "nothing was tried yet; it is as good a guess as any"
+    if chosen == options[0]:
+        return f"its reward is expected at {chosen.expected:.2f} ({between}), the highest of {len(options)}"
+    return (
+        f"{options[0].value} promises {options[0].expected:.2f}, this {chosen.expected:.2f} ({between}); it was tried "
+        f"{chosen.tried:g} times, so it may be better than that, with a chance of {chosen.best:.0%} the best"
+    )

@@ -1,0 +1,200 @@
+"""The outcomes of a fleet, kept in one bucket that every process shares."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, Outcome, Recommendation
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.learning.outcomes import planned_outcome
+from swe_ai_fleet.learning.recommending import Question, recommend
+from swe_ai_fleet.ports import KeyValue, KeyValueChange, SecretMask
+from swe_ai_fleet.tools.secrets import Secrets, well_formed
+
+OUTCOMES_BUCKET = "agent-outcomes"
+MAX_CONSIDERED = 5_000
+"""So many outcomes, the newest, are weighed for a recommendation."""
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_TRIES = 8
+_log = structlog.get_logger(__name__)
+
+
+class LearningTracker:
+    """Logs how work went and recommends how to go about more of it. An async context, which follows the bucket.
+
+    Args:
+        store: The bucket; whoever shares it learns from the same outcomes.
+        mask: Replaces secrets in goals.
+        now: The time, UTC.
+    """
+
+    def __init__(
+        self,
+        store: KeyValue,
+        *,
+        mask: SecretMask | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._mask = mask or Secrets()
+        self._now = now
+        self._known: dict[str, tuple[int, Outcome]] = {}
+        self._follower: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        caught_up = asyncio.Event()
+        self._follower = asyncio.create_task(self._follow(caught_up), name="outcomes")
+        waiting = asyncio.create_task(caught_up.wait())
+        await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._follower.done():
+            await self._follower
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+
+    async def record(self, outcome: Outcome) -> Outcome:
+        """Keep an outcome; the same again changes nothing, and a rating that people gave before stands.
+
+        Raises InvalidRequest naming the field, Unavailable.
+        """
+        _check(outcome)
+        outcome = replace(outcome, goal=self._mask(well_formed(outcome.goal)), ended_at=outcome.ended_at or self._at())
+
+        def merged(known: Outcome | None) -> Outcome:
+            if known is None or outcome.rating:
+                return outcome
+            return replace(outcome, rating=known.rating, rated_by=known.rated_by)
+
+        return await self._change(outcome.tenant, outcome.subject_id, merged)
+
+    async def rate(self, tenant: str, subject_id: str, rating: int, *, by: str = "") -> Outcome:
+        """Let a person say how good it was, from 1 to 5; the last word stands.
+
+        Raises InvalidRequest, NotFound, Unavailable.
+        """
+        _check_rating(rating, least=LEAST_RATING)
+
+        def rated(known: Outcome | None) -> Outcome:
+            if known is None:
+                raise NotFound(
+                    f"no outcome of {subject_id[:64]!r} is known",
+                    field="subject_id",
+                    hint="it is recorded when the execution has ended",
+                )
+            return replace(known, rating=rating, rated_by=by[:128])
+
+        return await self._change(tenant, subject_id, rated)
+
+    async def get(self, tenant: str, subject_id: str) -> Outcome:
+        """One outcome. Raises NotFound, Unavailable."""
+        found = await self._store.get(_key(tenant, subject_id))
+        if found is None:
+            raise NotFound(f"no outcome of {subject_id[:64]!r} is known", field="subject_id")
+        return from_json(Outcome, found.value)
+
+    def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
+        """What is known, the newest first."""
+        found = [outcome for _, outcome in self._known.values() if outcome.tenant == tenant]
+        return sorted(found, key=lambda one: (one.ended_at, one.subject_id), reverse=True)
+
+    def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
+        """What experience says about a new task. It changes nothing: whoever asks decides."""
+        return recommend(question, self.outcomes(tenant)[:MAX_CONSIDERED])
+
+    async def on_outcome(self, outcome: PlanOutcome) -> None:
+        """Take in how a plan session ended; an `OutcomeListener`."""
+        await self.record(planned_outcome(outcome, ended_at=self._at(), tenant=DEFAULT_TENANT))
+
+    async def _change(self, tenant: str, subject_id: str, change: Callable[[Outcome | None], Outcome]) -> Outcome:
+        key = _key(tenant, subject_id)
+        for _ in range(_TRIES):
+            entry = await self._store.get(key)
+            known = from_json(Outcome, entry.value) if entry is not None else None
+            wanted = change(known)
+            if wanted == known:
+                return wanted
+            try:
+                revision = await self._store.put(key, to_json(wanted), revision=entry.revision if entry else 0)
+            except Fenced:
+                continue
+            self._take(KeyValueChange(key=key, value=to_json(wanted), revision=revision))
+            return wanted
+        raise Fenced(f"the outcome of {subject_id[:64]!r} is being changed by many at once")
+
+    async def _follow(self, caught_up: asyncio.Event) -> None:
+        async with aclosing(self._store.changes(follow=True)) as changes:
+            async for change in changes:
+                if change is None:
+                    caught_up.set()
+                else:
+                    self._take(change)
+
+    def _take(self, change: KeyValueChange) -> None:
+        revision, _ = self._known.get(change.key, (0, None))
+        if change.revision < revision:
+            return
+        if change.value is None:
+            self._known.pop(change.key, None)
+            return
+        try:
+            self._known[change.key] = (change.revision, from_json(Outcome, change.value))
+        except ValueError as error:
+            # One that a newer version wrote must not hide all others.
+            _log.error("an outcome cannot be read", key=change.key, reason=str(error)[:300])
+
+    def _at(self) -> str:
+        return self._now().isoformat()
+
+
+def _key(tenant: str, subject_id: str) -> str:
+    return f"{_token(tenant)}.{_token(subject_id)}"
+
+
+def _token(text: str) -> str:
+    """An id as a token of a key; what cannot stand in one goes as hexadecimal behind `=`."""
+    if not text or len(text) > 128:
+        raise InvalidRequest(f"an id has {len(text)} characters", field="subject_id", hint="1 to 128")
+    return text if _TOKEN.fullmatch(text) else f"={text.encode('utf-8', 'surrogatepass').hex()}"
+
+
+def _check(outcome: Outcome) -> None:
+    _token(outcome.subject_id)
+    _check_rating(outcome.rating, least=0)
+    shares = {
+        "memory_share": outcome.memory_share,
+        "research_share": outcome.research_share,
+        "tool_share": outcome.tool_share,
+        "evidence": outcome.evidence,
+    }
+    for field, value in shares.items():
+        if not 0.0 <= value <= 1.0:
+            raise InvalidRequest(f"{field} is {value:g}", field=field, hint="between 0 and 1")
+    if sum((outcome.memory_share, outcome.research_share, outcome.tool_share)) > 1.001:
+        raise InvalidRequest("the shares add up to more than 1", field="tool_share")
+    if len(outcome.goal) > 4_000:
+        raise InvalidRequest(f"the goal has {len(outcome.goal)} characters", field="goal", hint="at most 4000")
+    if outcome.agents < 0 or outcome.duration_ms < 0:
+        raise InvalidRequest("a number is negative", field="agents" if outcome.agents < 0 else "duration_ms")
+
+
+def _check_rating(rating: int, *, least: int) -> None:
+    if not least <= rating <= BEST_RATING:
+        raise InvalidRequest(f"a rating of {rating}", field="rating", hint=f"from {LEAST_RATING} to {BEST_RATING}")

@@ -1,0 +1,109 @@
+"""What a memory must be before it is kept, and a question before it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, MAX_NAMESPACES, Memory, MemoryScope, check_namespace
+from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.memory.limits import moment
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.secrets import well_formed
+
+MAX_QUERY_CHARS = 2_000
+"""Of a longer question its beginning is asked."""
+MAX_RECALLED = 100
+MAX_METADATA = 16
+MAX_METADATA_CHARS = 256
+MAX_SOURCE_CHARS = 256
+_ID_CHARS = 64
+
+
+def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
+    """A memory as it is kept: its secrets masked, its text well formed, its time no later than now.
+
+    Raises InvalidRequest naming the field that is wrong.
+    """
+    check_identifier(memory.tenant, field="tenant")
+    check_namespace(memory.namespace, field="namespace")
+    # Looked at before secrets are: masking a flood takes long.
+    _check_length(memory.text, MAX_MEMORY_CHARS, field="text")
+    _check_length(memory.source, MAX_SOURCE_CHARS, field="source")
+    text = mask(well_formed(memory.text)).strip()
+    if not text:
+        raise InvalidRequest("a memory without words", field="text")
+    # A mask may be longer than what it hides.
+    return replace(
+        memory,
+        text=text[:MAX_MEMORY_CHARS],
+        metadata=_metadata(memory.metadata, mask),
+        source=mask(well_formed(" ".join(memory.source.split()))),
+        created_at=_time(memory.created_at, now),
+    )
+
+
+def admitted_scope(scope: MemoryScope) -> MemoryScope:
+    """The scope itself. Raises InvalidRequest naming the field that is wrong."""
+    check_identifier(scope.tenant, field="tenant")
+    if len(scope.namespaces) > MAX_NAMESPACES:
+        raise InvalidRequest(
+            f"{len(scope.namespaces)} namespaces", field="namespaces", hint=f"at most {MAX_NAMESPACES} at once"
+        )
+    for namespace in scope.namespaces:
+        check_namespace(namespace, field="namespaces")
+    _check_metadata(scope.metadata)
+    return scope
+
+
+def admitted_ids(memory_ids: Collection[str]) -> frozenset[str]:
+    """The ids. Raises InvalidRequest where one can be none."""
+    for one in memory_ids:
+        if len(one) != _ID_CHARS or not set(one) <= set("0123456789abcdef"):
+            raise InvalidRequest(f"{one[:80]!r} is no id of a memory", field="memory_ids", hint="64 hexadecimal digits")
+    return frozenset(memory_ids)
+
+
+def admitted_query(query: str, limit: int) -> str:
+    """A question as it is asked; empty where it holds nothing to look for. Raises InvalidRequest."""
+    if not 1 <= limit <= MAX_RECALLED:
+        raise InvalidRequest(f"limit is {limit}", field="limit", hint=f"from 1 to {MAX_RECALLED}")
+    return " ".join(well_formed(query[:MAX_QUERY_CHARS]).split())
+
+
+def _check_length(text: str, most: int, *, field: str) -> None:
+    if len(text) > most:
+        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
+
+
+def _metadata(metadata: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
+    _check_metadata(metadata)
+    return {mask(well_formed(name)): mask(well_formed(value)) for name, value in sorted(metadata.items())}
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(f"metadata has {len(metadata)} entries", field="metadata", hint=f"at most {MAX_METADATA}")
+    for name, value in metadata.items():
+        # Callers of the library are not held to the types.
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest("metadata are texts by name", field="metadata", hint='such as {"topic": "build"}')
+        if not name or max(len(name), len(value)) > MAX_METADATA_CHARS:
+            raise InvalidRequest(
+                f"metadata {name[:40]!r} has no name or is too long",
+                field="metadata",
+                hint=f"at most {MAX_METADATA_CHARS} characters each",
+            )
+
+
+def _time(text: str, now: datetime) -> str:
+    if not text:
+        return moment(now)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(f"{text[:40]!r} is no time", field="created_at", hint="ISO 8601, UTC") from None
+    # One from the future would outlive every limit.
+    return moment(min(time if time.tzinfo else time.replace(tzinfo=UTC), now))

@@ -1,0 +1,114 @@
+"""The last turns of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
+from swe_ai_fleet.tools.truncation import truncate
+
+MAX_CHARS = 32_000
+_MOST_MESSAGES = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a user said and what was answered. `at` is UTC, ISO 8601."""
+
+    user: str
+    assistant: str
+    at: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    turns: tuple[Turn, ...] = ()
+
+
+class ConversationMemory:
+    """Short-term memory: the newest turns, a question and its answer always together.
+
+    Args:
+        max_messages: How many messages are kept; a turn has two. 0 keeps none.
+        max_chars: How many characters they may have together. One message has at most a quarter of that: of a longer
+            one, head and tail are kept.
+
+    Raises InvalidRequest for a limit that no turn fits.
+    """
+
+    def __init__(self, max_messages: int = 10, *, max_chars: int = MAX_CHARS) -> None:
+        if max_messages == 1 or not 0 <= max_messages <= _MOST_MESSAGES:
+            raise InvalidRequest(
+                f"max_messages is {max_messages}",
+                field="max_conversation_messages",
+                hint=f"an even number from 2 to {_MOST_MESSAGES}, or 0 to keep none; a turn has two messages",
+            )
+        if max_chars < 1_000:
+            raise InvalidRequest(f"max_chars is {max_chars}", field="max_chars", hint="at least 1000")
+        self._most_turns = max_messages // 2
+        self._max_chars = max_chars
+        self._turns: tuple[Turn, ...] = ()
+
+    def __len__(self) -> int:
+        """How many messages are kept."""
+        return 2 * len(self._turns)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns that are kept, oldest first."""
+        return self._turns
+
+    @property
+    def messages(self) -> tuple[UserMessage | AssistantMessage, ...]:
+        """The same as messages for a model."""
+        return tuple(
+            message
+            for turn in self._turns
+            for message in (UserMessage(content=turn.user), AssistantMessage(content=turn.assistant))
+        )
+
+    def add(self, turn: Turn) -> None:
+        """Add a turn; the oldest go where it is too much."""
+        self.replace((*self._turns, turn))
+
+    def replace(self, turns: tuple[Turn, ...]) -> None:
+        """Put these turns in the place of all, as far as they fit."""
+        most = self._max_chars // 4
+        kept: list[Turn] = []
+        left = self._max_chars
+        for turn in reversed(turns[max(0, len(turns) - self._most_turns) :] if self._most_turns else ()):
+            fitting = Turn(
+                user=_cut(turn.user, most), assistant=_cut(turn.assistant, most), at=turn.at, metadata=turn.metadata
+            )
+            left -= len(fitting.user) + len(fitting.assistant)
+            if left < 0:
+                break
+            kept.append(fitting)
+        self._turns = tuple(reversed(kept))
+
+    def clear(self) -> None:
+        """Forget all turns."""
+        self._turns = ()
+
+    def get_context_string(self, limit: int = 5) -> str:
+        """The newest messages as text for a prompt, at most `limit` of them; whole turns, and at least one."""
+        turns = self._turns[-max(1, limit // 2) :] if limit > 0 else ()
+        return "\n".join(f"User: {turn.user}\nAssistant: {turn.assistant}" for turn in turns)
+
+    def to_json(self) -> bytes:
+        """The turns as UTF-8 JSON."""
+        return to_json(_Stored(turns=self._turns))
+
+    @staticmethod
+    def turns_of(data: bytes) -> tuple[Turn, ...]:
+        """The turns that `to_json` wrote. Raises ValueError for anything else."""
+        return from_json(_Stored, data).turns
+
+
+def _cut(text: str, limit: int) -> str:
+    # The note of what is missing must fit as well.
+    return text if len(text) <= limit else truncate(text, limit - 100)

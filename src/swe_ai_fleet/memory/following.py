@@ -1,0 +1,248 @@
+"""An index that follows the bucket in which memories are kept: words at once, vectors as soon as there are any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import structlog
+
+from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, ModelError, Unavailable
+from swe_ai_fleet.domain.memory import Memory
+from swe_ai_fleet.memory.meaning import Meaning
+from swe_ai_fleet.memory.records import id_in, loaded
+from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
+
+T = TypeVar("T")
+_BATCH = 256
+_EMBEDDED_AT_ONCE = 32
+_PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
+
+_log = structlog.get_logger(__name__)
+
+
+class Following:
+    """Keeps a `MemoryIndex` up with a bucket, from where the index stands.
+
+    The index knows two positions: how far its words go and how far its vectors do. What lies between them waits for
+    its vectors, as keys only; killed at any point, the next one begins at the lesser of the two. Writing something to
+    an index that it holds already changes nothing, so doing that again does no harm.
+
+    Args:
+        store: The bucket.
+        index: What is kept up.
+        meaning: Gives vectors where there are any.
+    """
+
+    def __init__(self, store: KeyValue, index: MemoryIndex, meaning: Meaning) -> None:
+        self._store = store
+        self._index = index
+        self._meaning = meaning
+        self._arrived: asyncio.Queue[KeyValueChange | None] = asyncio.Queue(maxsize=4 * _BATCH)
+        self._waiting: dict[str, int] = {}
+        self._work = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._moved = asyncio.Condition()
+        self._position = self._taken = self._told = 0
+        self._caught_up = self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def behind(self) -> int:
+        """How many memories still wait for their vectors."""
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Follow in the background until `stop`."""
+        self._task = asyncio.create_task(self._run(), name="memories")
+
+    async def stop(self) -> None:
+        """Follow no longer. Raises whatever bug ended it before."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+            raise ended
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read())
+                group.create_task(self._write())
+                if self._meaning.space:
+                    group.create_task(self._embed())
+        finally:
+            self._ended = True
+            async with self._moved:
+                self._moved.notify_all()
+
+    async def reached(self, revision: int, *, patience: float) -> None:
+        """Wait until the index holds everything up to a revision, words at least. Raises Unavailable."""
+        await self._wait(lambda: self._position >= revision, patience)
+
+    async def caught_up(self, *, patience: float) -> None:
+        """Wait until the index holds everything that stood in the bucket when following began. Raises Unavailable."""
+        await self._wait(lambda: self._caught_up, patience)
+
+    async def vectors(self, *, patience: float) -> None:
+        """Wait until no memory waits for its vector. Raises Unavailable."""
+        await self._wait(lambda: self._caught_up and not self._waiting, patience)
+
+    async def _wait(self, met: Callable[[], bool], patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience), self._moved:
+                await self._moved.wait_for(lambda: self._ended or met())
+        except TimeoutError:
+            raise Unavailable(
+                f"the index of memories did not follow within {patience:g} seconds; what was kept is kept"
+            ) from None
+        if not met():
+            raise InternalFault("the index of memories has stopped following them")
+
+    async def _read(self) -> None:
+        position = await self._begin()
+        pauses = iter(_PAUSES)
+        while True:
+            try:
+                async with aclosing(self._store.changes(from_revision=position + 1, follow=True)) as changes:
+                    async for change in changes:
+                        await self._arrived.put(change)
+                        position = change.revision if change is not None else position
+                        pauses = iter(_PAUSES)
+            except Unavailable as error:
+                _log.warning("memory.bucket_unavailable", reason=error.message)
+                await asyncio.sleep(next(pauses, _PAUSES[-1]))
+
+    async def _begin(self) -> int:
+        """Up to where there is nothing to do."""
+        space = self._meaning.space
+        self._position = words = await _patiently(lambda: self._index.position(""), "position")
+        vectors = await _patiently(lambda: self._index.position(space), "position") if space else words
+        self._taken = self._told = min(words, vectors)
+        return self._taken
+
+    async def _write(self) -> None:
+        while True:
+            batch = [await self._arrived.get()]
+            while len(batch) < _BATCH and not self._arrived.empty():
+                batch.append(self._arrived.get_nowait())
+            changes = [change for change in batch if change is not None]
+            await self._take_all(changes)
+            async with self._moved:
+                self._position = max(self._position, self._taken)
+                self._caught_up = self._caught_up or len(changes) < len(batch)
+                self._moved.notify_all()
+
+    async def _take_all(self, changes: Sequence[KeyValueChange]) -> None:
+        if not changes:
+            return
+        try:
+            await _patiently(lambda: self._take(changes), "write")
+        except InvalidRequest as refusal:
+            if len(changes) == 1:
+                # What an index will never take must not keep everything behind it out.
+                _log.warning("memory.not_indexed", key=changes[0].key, reason=refusal.message)
+                return
+            for change in changes:
+                await self._take_all([change])
+
+    async def _take(self, changes: Sequence[KeyValueChange]) -> None:
+        last = {change.key: change for change in changes}
+        put: dict[str, Memory] = {}
+        removed: list[str] = []
+        for change in last.values():
+            memory = loaded(change.key, change.value) if change.value is not None else None
+            if memory is not None:
+                put[change.key] = memory
+            elif memory_id := id_in(change.key):
+                removed.append(memory_id)
+        fresh = {key: vector for key, memory in put.items() if len(vector := self._meaning.fresh(memory))}
+        async with self._writing:
+            if removed:
+                await self._index.remove(removed)
+            if fresh:
+                await self._put_with_vectors([(put[key], vector) for key, vector in fresh.items()])
+            await self._index.put(
+                [(memory, None) for key, memory in put.items() if key not in fresh], position=changes[-1].revision
+            )
+            for change in last.values():
+                # Taken out and put in again, so that the first of those that wait is always the oldest.
+                self._waiting.pop(change.key, None)
+                if change.key in put and change.key not in fresh and self._meaning.space:
+                    self._waiting[change.key] = change.revision
+            self._taken = changes[-1].revision
+        self._work.set()
+
+    async def _put_with_vectors(self, pairs: Sequence[tuple[Memory, Sequence[float]]]) -> None:
+        try:
+            await self._index.put(pairs, space=self._meaning.space)
+        except InvalidRequest as refusal:
+            # The embedder has changed under its name; words still work.
+            _log.warning("memory.vector_refused", reason=refusal.message)
+            await self._index.put([(memory, None) for memory, _ in pairs])
+
+    async def _embed(self) -> None:
+        pauses = iter(_PAUSES)
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            try:
+                while self._waiting:
+                    await self._embed_some()
+                    pauses = iter(_PAUSES)
+                await self._settle()
+            except (ModelError, Unavailable, InvalidRequest) as error:
+                # Without vectors memories are found by their words.
+                _log.warning("memory.vectors_wait", memories=len(self._waiting), reason=error.message)
+                await asyncio.sleep(next(pauses, _PAUSES[-1]))
+                self._work.set()
+            async with self._moved:
+                self._moved.notify_all()
+
+    async def _embed_some(self) -> None:
+        keys = dict(list(self._waiting.items())[:_EMBEDDED_AT_ONCE])
+        entries = await asyncio.gather(*(self._store.get(key) for key in keys))
+        memories: dict[str, Memory] = {}
+        for (key, revision), entry in zip(keys.items(), entries, strict=True):
+            if entry is not None and entry.revision == revision and (memory := loaded(key, entry.value)) is not None:
+                memories[key] = memory
+        vectors = await self._meaning.of_all(list(memories.values()))
+        async with self._writing:
+            # What was forgotten or kept anew in the meantime is no longer this one's business.
+            done = [key for key, revision in keys.items() if self._waiting.get(key) == revision]
+            pairs = [(memories[key], vectors.get(memories[key].memory_id)) for key in done if key in memories]
+            position = self._settled(without=done)
+            await self._index.put(pairs, space=self._meaning.space, position=position)
+            self._told = position
+            for key in done:
+                del self._waiting[key]
+
+    async def _settle(self) -> None:
+        """Say that the vectors are as far as the words, removals and keys of other use included."""
+        async with self._writing:
+            position = self._settled()
+            if position > self._told:
+                await self._index.put((), space=self._meaning.space, position=position)
+                self._told = position
+
+    def _settled(self, *, without: Sequence[str] = ()) -> int:
+        """Up to which revision nothing waits for its vector, these keys aside."""
+        left_out = set(without)
+        oldest = next((revision for key, revision in self._waiting.items() if key not in left_out), None)
+        return self._taken if oldest is None else oldest - 1
+
+
+async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
+    """Try until it works: what an index does not take now it takes later."""
+    pauses = iter(_PAUSES)
+    while True:
+        try:
+            return await act()
+        except InvalidRequest:
+            raise
+        except FleetError as error:
+            _log.warning("memory.index_unavailable", what=what, reason=error.message)
+            await asyncio.sleep(next(pauses, _PAUSES[-1]))

@@ -1,0 +1,145 @@
+"""Memories in an index that is their only store: for one program, or several on one machine, without a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Self
+
+import structlog
+
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
+from swe_ai_fleet.memory.limits import MemoryLimits
+from swe_ai_fleet.memory.meaning import Meaning
+from swe_ai_fleet.memory.recalling import Recalling, utc_now
+from swe_ai_fleet.ports import Embedder, MemoryIndex, SecretMask
+
+_EMBEDDED_AT_ONCE = 32
+_ALL = 1_000_000
+
+_log = structlog.get_logger(__name__)
+
+
+class KeptMemories:
+    """`Memories` that a `MemoryIndex` keeps, such as a file that lasts.
+
+    The index's position is odd while some memories may lack their vectors: the next one who opens it with an embedder
+    makes them.
+    """
+
+    def __init__(
+        self,
+        index: MemoryIndex,
+        recalling: Recalling,
+        *,
+        meaning: Meaning,
+        mask: SecretMask,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._index = index
+        self._recalling = recalling
+        self._meaning = meaning
+        self._mask = mask
+        self._clock = clock
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        index: MemoryIndex,
+        *,
+        tenant: str,
+        mask: SecretMask,
+        embedder: Embedder | None = None,
+        limits: MemoryLimits | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> AsyncGenerator[Self]:
+        """Use an index as a store; vectors that a tenant's memories lack are made meanwhile.
+
+        Args:
+            index: What keeps the memories. Nothing may follow anything else into it.
+            tenant: Whose memories get their missing vectors.
+            mask: Hides secrets before anything is kept.
+            embedder: Gives vectors; None: memories are found by their words.
+            limits: Of number and age.
+            clock: What time it is.
+        """
+        meaning = Meaning(embedder)
+        recalling = Recalling(index, meaning, limits or MemoryLimits(), clock)
+        memories = cls(index, recalling, meaning=meaning, mask=mask, clock=clock)
+        # No task group: the context may be entered by one task and left by another.
+        catching_up = asyncio.create_task(memories.catch_up(tenant))
+        try:
+            yield memories
+        finally:
+            catching_up.cancel()
+            (ended,) = await asyncio.gather(catching_up, return_exceptions=True)
+            if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+                raise ended
+
+    async def catch_up(self, tenant: str) -> None:
+        """Make the vectors that a tenant's memories lack, as far as the embedder answers."""
+        space = self._meaning.space
+        if not space:
+            return
+        try:
+            position = await self._index.position(space)
+            if position and position % 2 == 0:
+                return
+            listed = await self._index.listed(MemoryScope(tenant=tenant), limit=_ALL)
+            for start in range(0, len(listed), _EMBEDDED_AT_ONCE):
+                some = listed[start : start + _EMBEDDED_AT_ONCE]
+                vectors = await self._meaning.of_all(some)
+                async with self._writing:
+                    # What was forgotten in the meantime must not come back.
+                    held = [one for one in some if await self._recalling.holds(one)]
+                    await self._index.put([(one, vectors.get(one.memory_id)) for one in held], space=space)
+            await self._index.put((), space=space, position=position + 2 - position % 2)
+        except FleetError as error:
+            _log.warning("memory.vectors_wait", reason=error.message)
+
+    async def remember(self, memory: Memory) -> bool:
+        """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
+
+        One that says nearly the same as an older one takes its place (see `duplicates`). Raises InvalidRequest,
+        ResourceExhausted, Unavailable.
+        """
+        kept = admitted(memory, self._mask, self._clock())
+        if await self._recalling.holds(kept):
+            return False
+        vector = await self._meaning.of_memory(kept)
+        space = self._meaning.space
+        async with self._writing:
+            if await self._recalling.holds(kept):
+                return False
+            older = await self._recalling.near(kept, vector)
+            if vector:
+                await self._index.put([(kept, vector)], space=space)
+            else:
+                position = await self._index.position(space) if space else 0
+                await self._index.put([(kept, None)], space=space, position=position + 1 - position % 2 if space else 0)
+            if older is not None:
+                await self._index.remove([older.memory_id])
+            surplus = await self._recalling.surplus(kept)
+            if surplus:
+                await self._index.remove([one.memory_id for one in surplus])
+        return True
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        return await self._recalling.recall(query, scope, limit=limit)
+
+    async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
+        """Erase these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
+        scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
+        async with self._writing:
+            listed = await self._index.listed(scope, limit=_ALL)
+            found = [one.memory_id for one in listed if not wanted or one.memory_id in wanted]
+            if found:
+                await self._index.remove(found)
+        return len(found)

@@ -1,0 +1,114 @@
+"""One search over what is remembered and what the repository says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.agents.sub_agents.recall.ranking import names
+from swe_ai_fleet.agents.sub_agents.repository_memory import asked_texts
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.memory import MemoryScope, Recollection
+from swe_ai_fleet.memory.presenting import origin_of, presented
+from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.secrets import Secrets
+
+_HITS = 3
+_AT_ONCE = 4
+_MOST_SHOWN = 20
+_SECONDS = 30.0
+MEMORY_AWAY = "Long-term memory could not be asked."
+REPOSITORY_AWAY = "The repository could not be searched."
+
+_log = structlog.get_logger(__name__)
+
+
+class FleetMemory:
+    """A `MemorySearch` over long-term memory and the repository; either may be away.
+
+    Args:
+        memories: What is remembered.
+        scope: Where to look in it.
+        repository: What searches the repository; None: nothing does.
+        mask: Hides secrets in what was remembered.
+    """
+
+    def __init__(
+        self,
+        memories: Memories,
+        scope: MemoryScope,
+        repository: MemorySearch | None = None,
+        *,
+        mask: SecretMask | None = None,
+    ) -> None:
+        self._memories = memories
+        self._scope = scope
+        self._repository = repository
+        self._mask = mask or Secrets()
+
+    async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
+        """What both say: an entity is covered where one names it, a query where one has something that fits.
+
+        Raises ToolFailure for what can't be asked; that a place can't be asked is said in the content.
+        """
+        wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
+        asked = list(dict.fromkeys((*wanted, *questions)))
+        if not asked:
+            return MemoryResults()
+        (found, notes), repository = await asyncio.gather(
+            self._remembered(asked, frozenset(wanted) - frozenset(questions)), self._in_repository(wanted, questions)
+        )
+        gaps = tuple(text for text in asked if text not in found and text in repository.gaps)
+        best = _best(found)
+        passages = (presented(best, self._mask), *notes, repository.content)
+        sources = [f"memory:{one.memory.memory_id[:8]} {origin_of(one, self._mask)}" for one in best]
+        return MemoryResults(
+            coverage=round(100 * (len(asked) - len(gaps)) / len(asked), 1),
+            content="\n\n".join(part for part in passages if part),
+            gaps=gaps,
+            sources=(*sources, *repository.sources),
+        )
+
+    async def _in_repository(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
+        everything = tuple(dict.fromkeys((*entities, *queries)))
+        if self._repository is None:
+            return MemoryResults(coverage=0.0, gaps=everything)
+        try:
+            return await self._repository.search(entities, queries)
+        except (ToolFailure, FleetError) as error:
+            _log.warning("memory.repository_not_searched", reason=str(error)[:200])
+            return MemoryResults(coverage=0.0, content=REPOSITORY_AWAY, gaps=everything)
+
+    async def _remembered(
+        self, asked: Sequence[str], entities: frozenset[str]
+    ) -> tuple[dict[str, tuple[Recollection, ...]], tuple[str, ...]]:
+        """What is remembered by what was asked, and a note where not all could be asked."""
+        found: dict[str, tuple[Recollection, ...]] = {}
+        try:
+            async with asyncio.timeout(_SECONDS):
+                for start in range(0, len(asked), _AT_ONCE):
+                    some = asked[start : start + _AT_ONCE]
+                    for text, recalled in zip(some, await asyncio.gather(*map(self._recall, some)), strict=True):
+                        if text in entities:
+                            recalled = tuple(one for one in recalled if names(text, one.memory.text))
+                        if recalled:
+                            found[text] = recalled
+        except (FleetError, TimeoutError) as error:
+            _log.warning("memory.not_asked", reason=str(error)[:200])
+            return found, (MEMORY_AWAY,)
+        return found, ()
+
+    async def _recall(self, text: str) -> tuple[Recollection, ...]:
+        return await self._memories.recall(text, self._scope, limit=_HITS)
+
+
+def _best(found: dict[str, tuple[Recollection, ...]]) -> list[Recollection]:
+    """Each memory once, what fits best first."""
+    best: dict[str, Recollection] = {}
+    for one in sorted((one for recalled in found.values() for one in recalled), key=lambda one: -one.score):
+        best.setdefault(one.memory.memory_id, one)
+    return list(best.values())[:_MOST_SHOWN]

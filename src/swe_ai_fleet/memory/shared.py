@@ -1,0 +1,209 @@
+"""Memories of a fleet: kept in a bucket that all replicas share, searched in an index that each has for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import Self
+
+import structlog
+
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
+from swe_ai_fleet.memory.following import Following
+from swe_ai_fleet.memory.limits import MemoryLimits
+from swe_ai_fleet.memory.meaning import Meaning
+from swe_ai_fleet.memory.recalling import Recalling, utc_now
+from swe_ai_fleet.memory.records import BARRIER, dumped, in_scope, key_of, loaded, memory_key
+from swe_ai_fleet.ports import Embedder, KeyValue, MemoryIndex, SecretMask
+
+_SWEEP_SECONDS = 3_600.0
+_AT_ONCE = 64
+
+_log = structlog.get_logger(__name__)
+
+
+class SharedMemories:
+    """`Memories` in a `KeyValue` bucket. The bucket is what counts; the index only follows it.
+
+    The same memory is kept once, however many replicas are told it at the same time. What `remember` and `forget` have
+    done, this replica's `recall` sees at once, the others' soon. Without an embedder that answers, memories are found
+    by their words; their vectors are caught up later.
+    """
+
+    def __init__(
+        self,
+        store: KeyValue,
+        following: Following,
+        recalling: Recalling,
+        *,
+        meaning: Meaning,
+        mask: SecretMask,
+        limits: MemoryLimits,
+        patience: float,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._following = following
+        self._recalling = recalling
+        self._meaning = meaning
+        self._mask = mask
+        self._limits = limits
+        self._patience = patience
+        self._clock = clock
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        store: KeyValue,
+        index: MemoryIndex,
+        *,
+        mask: SecretMask,
+        embedder: Embedder | None = None,
+        limits: MemoryLimits | None = None,
+        patience: float = 30.0,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> AsyncGenerator[Self]:
+        """Follow the bucket for as long as the context lasts.
+
+        Args:
+            store: Where memories are kept. Only `SharedMemories` may write there.
+            index: Where they are searched; it may be empty, or stand where an earlier process left it.
+            mask: Hides secrets before anything is kept.
+            embedder: Gives vectors; None: memories are found by their words.
+            limits: Of number and age.
+            patience: Seconds to wait for the index.
+            clock: What time it is.
+        """
+        limits, meaning = limits or MemoryLimits(), Meaning(embedder)
+        following = Following(store, index, meaning)
+        recalling = Recalling(index, meaning, limits, clock)
+        memories = cls(
+            store,
+            following,
+            recalling,
+            meaning=meaning,
+            mask=mask,
+            limits=limits,
+            patience=patience,
+            clock=clock,
+        )
+        await following.start()
+        sweeping = asyncio.create_task(memories._sweep()) if limits.max_age_days else None
+        try:
+            yield memories
+        finally:
+            if sweeping is not None:
+                sweeping.cancel()
+                await asyncio.gather(sweeping, return_exceptions=True)
+            await following.stop()
+
+    @property
+    def behind(self) -> int:
+        """How many memories still wait for their vectors."""
+        return self._following.behind
+
+    async def settled(self) -> None:
+        """Wait until every memory of the bucket can be found by words and by meaning. Raises Unavailable."""
+        await self._following.caught_up(patience=self._patience)
+        if self._meaning.space:
+            await self._following.vectors(patience=self._patience)
+
+    async def remember(self, memory: Memory) -> bool:
+        """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
+
+        One that says nearly the same as an older one takes its place (see `duplicates`). Raises InvalidRequest,
+        ResourceExhausted, Unavailable; trying again is safe.
+        """
+        kept = admitted(memory, self._mask, self._clock())
+        key = key_of(kept)
+        known = await self._store.get(key)
+        if known is not None:
+            await self._reached(known.revision)
+            return False
+        await self._following.caught_up(patience=self._patience)
+        vector = await self._meaning.of_memory(kept)
+        # Looked for before this one is kept: of two that are told at once neither may take the other's place.
+        older = await self._recalling.near(kept, vector)
+        try:
+            revision = await self._store.put(key, dumped(kept), revision=0)
+        except Fenced:
+            return False
+        if older is not None:
+            await self._store.delete(key_of(older))
+            revision = await self._barrier()
+        await self._reached(revision)
+        await self._trim(kept)
+        return True
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        await self._following.caught_up(patience=self._patience)
+        return await self._recalling.recall(query, scope, limit=limit)
+
+    async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
+        """Erase these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable.
+
+        Their words are gone from the bucket when this returns, and from this replica's index.
+        """
+        scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
+        if wanted and scope.namespaces:
+            keys = [memory_key(scope.tenant, name, one) for name in scope.namespaces for one in sorted(wanted)]
+            found = [memory async for memory in self._named(keys) if in_scope(memory, scope)]
+        else:
+            found = [
+                memory
+                async for memory in self._all()
+                if in_scope(memory, scope) and (not wanted or memory.memory_id in wanted)
+            ]
+        await self._erase(found)
+        return len(found)
+
+    async def _named(self, keys: list[str]) -> AsyncIterator[Memory]:
+        for start in range(0, len(keys), _AT_ONCE):
+            for entry in await asyncio.gather(*(self._store.get(key) for key in keys[start : start + _AT_ONCE])):
+                if entry is not None and (memory := loaded(entry.key, entry.value)) is not None:
+                    yield memory
+
+    async def _all(self) -> AsyncIterator[Memory]:
+        async with aclosing(self._store.changes()) as changes:
+            async for change in changes:
+                if change is not None and change.value is not None:
+                    memory = loaded(change.key, change.value)
+                    if memory is not None:
+                        yield memory
+
+    async def _erase(self, memories: Collection[Memory]) -> None:
+        if not memories:
+            return
+        keys = [key_of(memory) for memory in memories]
+        for start in range(0, len(keys), _AT_ONCE):
+            await asyncio.gather(*(self._store.delete(key) for key in keys[start : start + _AT_ONCE]))
+        await self._reached(await self._barrier())
+
+    async def _barrier(self) -> int:
+        return await self._store.put(BARRIER, b"")
+
+    async def _reached(self, revision: int) -> None:
+        await self._following.reached(revision, patience=self._patience)
+
+    async def _trim(self, memory: Memory) -> None:
+        try:
+            await self._erase(await self._recalling.surplus(memory))
+        except FleetError as error:
+            # The memory is kept all the same; the next one tries again.
+            _log.warning("memory.not_trimmed", namespace=memory.namespace, reason=error.message)
+
+    async def _sweep(self) -> None:
+        """Erase what is too old, now and then; until then it is not recalled."""
+        while True:
+            try:
+                now = self._clock()
+                await self._erase([memory async for memory in self._all() if self._limits.too_old(memory, now)])
+            except FleetError as error:
+                _log.warning("memory.not_swept", reason=error.message)
+            await asyncio.sleep(_SWEEP_SECONDS)

@@ -1,0 +1,253 @@
+"""The nodes of a workflow carried out on the fleet: questions, tool calls, executions of their own, people asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task, TaskKind, execution_id
+from swe_ai_fleet.domain.tool import Outcome, Risk
+from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.background import context_request
+from swe_ai_fleet.orchestrator.child_tasks import child_task_id
+from swe_ai_fleet.orchestrator.node_results import NodeResults
+from swe_ai_fleet.orchestrator.node_tasks import child_task, errand_task, node_approval, node_name, node_run
+from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.ports import ContextSource, Memories
+from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.truncation import beginning
+from swe_ai_fleet.workflows.answers import answer_output
+from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+
+MAX_PROMPT_CHARS = 16_000
+MAX_REMEMBERED_CHARS = 2_000
+_REFUSED = frozenset({Outcome.INVALID, Outcome.REFUSED})
+
+
+@dataclass(kw_only=True)
+class FleetNodes:
+    """A `NodeRunner` on the fleet.
+
+    Args:
+        task: The workflow's.
+        repository: Where its nodes begin.
+        runs: Where agents run and people are asked.
+        parts: Where nodes become executions of their own.
+        results: What these left.
+        known: What an earlier driver knew of the nodes.
+        approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
+        context: What answering agents are told beside their question; None: nothing.
+        memories: Where what they answer is remembered; None: nowhere.
+    """
+
+    task: Task
+    repository: PinnedRepository
+    runs: AgentRuns
+    parts: Parts
+    results: NodeResults
+    known: Mapping[str, NodeUpdated]
+    approval_timeout_seconds: float = 0.0
+    context: ContextSource | None = None
+    memories: Memories | None = None
+    _under_way: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def run(
+        self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
+        """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, Fenced."""
+        number = self._try(node_id, attempt)
+        if node.type is NodeType.TOOL:
+            return await self._operate(node, inputs, node_id, number)
+        query = str(inputs.get("query") or "")
+        if node.agent_config.mode is AgentMode.ANSWER:
+            return await self._answer(node, query, node_id, number)
+        begun = {self._child_id(node, node_id, one): one for one in range(1, attempt + 1)}
+        return await self._solve(node, query, node_id, begun.get(earlier, number))
+
+    @property
+    def waits(self) -> bool:
+        """Whether executions of nodes are under way."""
+        return bool(self._under_way)
+
+    def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
+        """The id of the execution that a try will begin; empty where it begins none."""
+        if node.type is not NodeType.AGENT or node.agent_config.mode is AgentMode.ANSWER:
+            return ""
+        return self._child_id(node, node_id, self._try(node_id, attempt))
+
+    def _child_id(self, node: Node, node_id: str, number: int) -> str:
+        deliver = node.agent_config.mode is AgentMode.ORCHESTRATE
+        return execution_id(
+            tenant=self.task.tenant,
+            kind=TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE,
+            task_id=child_task_id(self.task.task_id, f"{node_name(node_id)}-{number}"),
+            attempt=1,
+        )
+
+    async def decide(self, approval: NodeApproval) -> NodeDecision:
+        """Ask a person through the execution's own approvals; nobody in time is a rejection."""
+        return await self._asked(
+            approval.node_id,
+            approval.prompt or approval.description,
+            seconds=approval.timeout_seconds or self.approval_timeout_seconds,
+        )
+
+    def _try(self, node_id: str, attempt: int) -> int:
+        """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""
+        known = self.known.get(node_id)
+        if known is None or known.status not in (NodeStatus.RUNNING, NodeStatus.PENDING):
+            return attempt
+        return attempt - known.attempt + known.failures
+
+    async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
+        task = errand_task(self.task, node)
+        assignment = AnswerAssignment(
+            execution_id=self.task.execution_id,
+            agent_id=node_run(node_id, attempt),
+            task=task,
+            repository=await self.results.base(node_id),
+            query=query,
+            config=node.agent_config,
+            background=await self._background(task, query),
+        )
+        answer = await self.runs.attempt(
+            assignment.agent_id, lambda generation: self.runs.fleet.answer(replace(assignment, generation=generation))
+        )
+        if answer.error:
+            raise PreconditionFailed(answer.error)
+        if node.agent_config.use_memory:
+            await self._remember(task, node_id, query, answer.text)
+        return NodeOutcome(output=answer_output(answer.text, model=answer.model), usage=answer.usage)
+
+    async def _operate(self, node: Node, arguments: Mapping[str, JsonValue], node_id: str, attempt: int) -> NodeOutcome:
+        text = json.dumps(dict(arguments), ensure_ascii=False)
+        await self._permitted(node, text, node_id)
+        assignment = OperateAssignment(
+            execution_id=self.task.execution_id,
+            agent_id=node_run(node_id, attempt),
+            task=errand_task(self.task, node),
+            repository=await self.results.base(node_id),
+            tool=node.tool,
+            arguments=text,
+        )
+        result = await self.runs.attempt(
+            assignment.agent_id, lambda generation: self.runs.fleet.operate(replace(assignment, generation=generation))
+        )
+        if not result.success:
+            told = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
+            raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(told)
+        output: dict[str, JsonValue] = {
+            "content": result.content,
+            "data": dict(result.metadata) or answer_output(result.content)["data"],
+            "exit_code": result.exit_code,
+            "truncated": result.truncated,
+        }
+        return NodeOutcome(output=output, usage=Usage(tool_calls=1, duration_ms=round(result.duration * 1000)))
+
+    async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
+        """An execution of the node's own, to its end."""
+        child = child_task(self.task, node, node_id, attempt, query)
+        base = await self.results.base(node_id)
+        before = self._under_way.get(node_id, child.execution_id)
+        if before != child.execution_id:
+            await self.cancel((before,), "its time was up")
+        self._under_way[node_id] = child.execution_id
+        state = await self.parts.wait(self.task.tenant, await self.parts.begin(child, base))
+        del self._under_way[node_id]
+        if state.status is not ExecutionStatus.COMPLETED:
+            told = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
+            # What a person refused is not to be asked of them again.
+            raise (InvalidRequest if state.status is ExecutionStatus.REJECTED else PreconditionFailed)(told)
+        output = await self.results.taken(node_id, state)
+        return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
+
+    async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
+        """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""
+        policy = self.task.approval
+        if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
+            return
+        definition = operations().get(node.tool)
+        spec = definition.spec if definition is not None else None
+        if spec is not None and spec.read_only:
+            return
+        if policy is ApprovalPolicy.RISKY and spec is not None and spec.risk is Risk.LOW:
+            return
+        said = await self._asked(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
+        if said.decision is not ApprovalDecision.APPROVED:
+            raise InvalidRequest(f"{said.approver or 'somebody'} refused the call: {said.text or said.decision}")
+
+    async def _asked(
+        self,
+        node_id: str,
+        prompt: str,
+        *,
+        seconds: float = 0.0,
+        tool: str = "approve",
+        arguments: str = "{}",
+        policy: ApprovalPolicy = ApprovalPolicy.PLAN,
+    ) -> NodeDecision:
+        now, name = datetime.now(UTC), node_approval(node_id)
+        seconds = seconds or self.approval_timeout_seconds
+        request = ApprovalRequest(
+            approval_id=name,
+            agent_id=name,
+            policy=policy,
+            goal=self.task.description,
+            approach=beginning(prompt, MAX_PROMPT_CHARS),
+            call=ToolCall(call_id=name, model_call_id=name, name=tool, arguments=arguments[:MAX_PROMPT_CHARS]),
+            step=0,
+            requested_at=now.isoformat(),
+            expires_at=(now + timedelta(seconds=seconds)).isoformat() if seconds else "",
+        )
+        said = await self.runs.approvals.ask(request)
+        return NodeDecision(decision=said.decision, text=said.text, approver=said.approver)
+
+    async def _background(self, task: Task, query: str) -> str:
+        """What is known of a question; nothing where that cannot be had: the node goes on without."""
+        asked = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
+        request = context_request(asked)
+        if self.context is None or request is None:
+            return ""
+        try:
+            return (await self.context.gather(request)).text
+        except FleetError:
+            return ""
+
+    async def _remember(self, task: Task, node_id: str, query: str, answer: str) -> None:
+        if self.memories is None:
+            return
+        text = f"{beginning(query, MAX_REMEMBERED_CHARS // 2)}\n{beginning(answer, MAX_REMEMBERED_CHARS)}"
+        memory = Memory(
+            tenant=task.tenant,
+            namespace=task_namespaces(task)[0],
+            text=text,
+            kind=MemoryKind.INTERACTION,
+            source=f"execution:{task.execution_id}",
+            metadata={"node": node_id},
+        )
+        try:
+            await self.memories.remember(memory)
+        except FleetError:
+            return  # an answer counts for more than the memory of it
+
+    async def cancel_rest(self, nodes: Mapping[str, NodeUpdated], reason: str) -> None:
+        """End the executions of nodes that nobody waits for any more, the run having ended."""
+        stopped = (one.execution_id for one in nodes.values() if one.status is NodeStatus.SKIPPED and one.execution_id)
+        await self.cancel(dict.fromkeys((*self._under_way.values(), *stopped)), reason)
+
+    async def cancel(self, executions: Iterable[str], reason: str) -> None:
+        """End executions; those that were never begun, or have ended, are passed over."""
+        for name in executions:
+            with suppress(NotFound):
+                await self.parts.cancel(self.task.tenant, name, reason)

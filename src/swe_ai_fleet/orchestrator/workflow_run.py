@@ -1,0 +1,158 @@
+"""One run of a workflow: the engine over the execution's own journal, steered and approved through its log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.approvals import Approvals
+from swe_ai_fleet.orchestrator.endings import Ending
+from swe_ai_fleet.orchestrator.node_results import NodeResults
+from swe_ai_fleet.orchestrator.node_tasks import NODE
+from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.orchestrator.workflow_nodes import FleetNodes
+from swe_ai_fleet.orchestrator.workflow_tasks import inputs_of
+from swe_ai_fleet.ports import BlobStore, ContextSource, Journal, Memories, Repositories
+from swe_ai_fleet.workflows.engine import WorkflowRun
+from swe_ai_fleet.workflows.steering import Steering
+
+MAX_INLINE_BYTES = 64 * 1024
+"""A longer output is kept in the blob store."""
+JSON_TYPE = "application/json"
+LEFT_OVER = "the workflow ended without it"
+
+
+@dataclass(kw_only=True)
+class WorkflowDrive:
+    """One run under way.
+
+    Args:
+        task: The workflow's.
+        repository: Where its nodes begin.
+        runs: Where agents run.
+        journal: The execution's own.
+        approvals: Where people are asked, and what they say is found.
+        parts: Where nodes become executions of their own.
+        workspaces: Makes commits of what these leave.
+        blobs: Has what is too long for an event.
+        known: What an earlier driver left; nothing that ended in it is done again.
+        approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
+        context: What answering agents are told beside their question; None: nothing.
+        memories: Where what they answer is remembered; None: nowhere.
+    """
+
+    task: Task
+    repository: PinnedRepository
+    runs: AgentRuns
+    journal: Journal
+    approvals: Approvals
+    parts: Parts
+    workspaces: Repositories
+    blobs: BlobStore
+    known: ExecutionState
+    approval_timeout_seconds: float = 0.0
+    context: ContextSource | None = None
+    memories: Memories | None = None
+    _nodes: FleetNodes | None = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def steered(self) -> None:
+        """Hear that somebody steered; what they said stands in the log."""
+        self._news.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether executions of its nodes are under way."""
+        return self._nodes is not None and self._nodes.waits
+
+    async def run(self) -> Ending:
+        """Carry it out to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
+        order = self.task.workflow
+        if order is None:
+            raise InvalidRequest("the task has no workflow", field="workflow")
+        known, steering = await self._known(), Steering()
+        results = NodeResults(
+            task=self.task,
+            repository=self.repository,
+            parts=self.parts,
+            workspaces=self.workspaces,
+            blobs=self.blobs,
+            known=known,
+        )
+        nodes = self._nodes = FleetNodes(
+            task=self.task,
+            repository=self.repository,
+            runs=self.runs,
+            parts=self.parts,
+            results=results,
+            known=known,
+            approval_timeout_seconds=self.approval_timeout_seconds,
+            context=self.context,
+            memories=self.memories,
+        )
+        run = WorkflowRun(
+            order.workflow, inputs_of(order), runner=nodes, journal=self._record, known=known, steering=steering
+        )
+        for said in self.known.steering:
+            steering.apply(said)
+        self._news.set()
+        following = asyncio.create_task(self._follow(steering, len(self.known.steering)), name="steering")
+        try:
+            ended = await run.run()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await nodes.cancel_rest(ended.nodes, LEFT_OVER)
+        if ended.status is ExecutionStatus.COMPLETED and self.known.output is None:
+            text, blob = await self._kept(json.dumps(dict(ended.outputs), ensure_ascii=False))
+            await self.journal.append(WorkflowFinished(output=text, output_blob=blob))
+        return Ending(status=ended.status, error=ended.error, usage=await self._usage(ended.nodes))
+
+    async def _follow(self, steering: Steering, heard: int) -> None:
+        """Tell the engine what people say, in the order of the log."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            said = (await self.approvals.refresh()).steering
+            for one in said[heard:]:
+                steering.apply(one)
+            heard = len(said)
+
+    async def _record(self, update: NodeUpdated) -> None:
+        text, blob = await self._kept(update.output)
+        inputs = update.inputs
+        if len(inputs.encode()) > MAX_INLINE_BYTES:
+            inputs = json.dumps({"left_out": f"{len(inputs)} characters of JSON"})
+        await self.journal.append(replace(update, inputs=inputs, output=text, output_blob=blob))
+
+    async def _kept(self, text: str) -> tuple[str, BlobRef | None]:
+        """A text where it is short, else where it is kept."""
+        data = text.encode()
+        if len(data) <= MAX_INLINE_BYTES:
+            return text, None
+        return "", await self.blobs.put(self.task.tenant, self.task.execution_id, data, JSON_TYPE)
+
+    async def _known(self) -> Mapping[str, NodeUpdated]:
+        """The nodes as an earlier driver left them, their outputs whole."""
+        found: dict[str, NodeUpdated] = {}
+        for node_id, update in self.known.nodes.items():
+            if update.output_blob is not None:
+                update = replace(update, output=(await self.blobs.get(update.output_blob)).decode())
+            found[node_id] = update
+        return found
+
+    async def _usage(self, nodes: Mapping[str, NodeUpdated]) -> Usage:
+        """What everything cost: the runs of this execution, tries that failed among them, and the nodes' own ones."""
+        state = await self.approvals.refresh()
+        own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
+        theirs = (update.usage for update in nodes.values() if update.execution_id)
+        return sum((*own, *theirs), Usage())

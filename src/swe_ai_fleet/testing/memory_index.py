@@ -1,0 +1,85 @@
+"""An index of memories in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import chain
+
+from swe_ai_fleet.adapters.memory_index.bm25 import bm25
+from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
+from swe_ai_fleet.adapters.memory_index.words import query_terms, terms
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.ports import Match
+
+
+class InMemoryIndex:
+    """A `MemoryIndex` of one process, which forgets with it."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Memory] = {}
+        self._terms: dict[str, list[str]] = {}
+        self._vectors: dict[str, dict[str, list[float]]] = {}
+        self._positions: dict[str, int] = {}
+
+    async def put(
+        self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
+    ) -> None:
+        """Take memories in, with their vectors. Raises InvalidRequest; then nothing has changed."""
+        known = self._vectors.get(space, {})
+        vectors = {memory.memory_id: unit(vector) for memory, vector in memories if vector is not None}
+        vectors = {key: vector for key, vector in vectors.items() if vector}
+        first = next(chain(known.values(), vectors.values()), [])
+        for vector in vectors.values():
+            check_dimension(space, len(first), vector)
+        self._memories |= {memory.memory_id: memory for memory, _ in memories}
+        self._terms |= {memory.memory_id: terms(memory.text) for memory, _ in memories}
+        self._vectors[space] = known | vectors
+        if position:
+            self._positions[space] = position
+
+    async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
+        """Forget memories, words and the vectors of all spaces."""
+        for memory_id in memory_ids:
+            for kept in (self._memories, self._terms, *self._vectors.values()):
+                kept.pop(memory_id, None)
+        if position:
+            self._positions[space] = position
+
+    async def search(
+        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
+    ) -> tuple[Match, ...]:
+        """The memories that fit best, by words or by a vector. Raises InvalidRequest."""
+        check_search(words, vector)
+        held = {key: memory for key, memory in self._memories.items() if _in_scope(memory, scope)}
+        if wanted := unit(vector):
+            vectors = self._vectors.get(space, {})
+            scores = {
+                key: sum(map(float.__mul__, wanted, vectors[key]))
+                for key in held
+                if key in vectors and len(vectors[key]) == len(wanted)
+            }
+        else:
+            found = bm25(query_terms(words), [self._terms[key] for key in held])
+            scores = {key: score for key, score in zip(held, found, strict=True) if score > 0}
+        best = sorted(scores, key=lambda key: (-scores[key], key))[: bounded(limit)]
+        return tuple(Match(memory=held[key], score=scores[key]) for key in best)
+
+    async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
+        """What a scope holds, the newest first."""
+        held = [memory for memory in self._memories.values() if _in_scope(memory, scope)]
+        held.sort(key=lambda memory: memory.memory_id)
+        held.sort(key=lambda memory: memory.created_at, reverse=True)
+        return tuple(held[: max(0, limit)])
+
+    async def position(self, space: str) -> int:
+        """How far its source was read with vectors of that space; empty: at all."""
+        return self._positions.get(space, 0) if space else max(self._positions.values(), default=0)
+
+
+def _in_scope(memory: Memory, scope: MemoryScope) -> bool:
+    return (
+        memory.tenant == scope.tenant
+        and (not scope.namespaces or memory.namespace in scope.namespaces)
+        and (not scope.kinds or memory.kind in scope.kinds)
+        and scope.metadata.items() <= memory.metadata.items()
+    )

@@ -1,0 +1,64 @@
+"""What comes after what."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+
+def ordered(ids: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The ids so that sources stand before targets, else as given; those in a cycle, or after one, are left out.
+
+    Kahn's algorithm.
+    """
+    after, left = _following(edges), dict.fromkeys(ids, 0)
+    for targets in after.values():
+        for target in targets:
+            left[target] += 1
+    ready = deque(name for name in ids if not left[name])
+    found: list[str] = []
+    while ready:
+        name = ready.popleft()
+        found.append(name)
+        for target in after[name]:
+            left[target] -= 1
+            if not left[target]:
+                ready.append(target)
+    return tuple(found)
+
+
+def cycle(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """One cycle, its first id again at its end; empty where there is none."""
+    stuck = set(ids) - set(ordered(ids, edges))
+    if not stuck:
+        return ()
+    # Each of these has a source among them, so going back must come round.
+    before = {target: source for source, target in edges if source in stuck and target in stuck}
+    name = next(each for each in ids if each in stuck)
+    seen: dict[str, None] = {}
+    while name not in seen:
+        seen[name] = None
+        name = before[name]
+    path = [*seen]
+    circle = path[path.index(name) :]
+    first = circle.index(min(circle, key=ids.index))
+    forward = [circle[(first - step) % len(circle)] for step in range(len(circle))]
+    return (*forward, forward[0])
+
+
+def upstream(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+    """For each id those that have ended whenever it begins; of a graph without cycles."""
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, target in edges:
+        sources[target].append(source)
+    found: dict[str, frozenset[str]] = {}
+    for name in ordered(ids, edges):
+        found[name] = frozenset().union(sources[name], *(found[source] for source in sources[name]))
+    return found
+
+
+def _following(edges: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    after: dict[str, list[str]] = defaultdict(list)
+    for source, target in edges:
+        after[source].append(target)
+    return after

@@ -1,0 +1,265 @@
+"""References in texts and JSON: `${inputs.NAME}`, `${nodes.ID.output.FIELD[0]}`, `${item}`; `$${` is a plain `${`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.workflow import JsonValue
+
+MAX_CHARS = 4_000_000
+"""What is put in may come to, in one value."""
+MAX_DEPTH = 64
+_MAX_PATH_CHARS = 500
+_PART = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]{1,9})\]|\[\"([^\"\\]*)\"\]")
+_ROOT = re.compile(r"[a-z]+")
+_ROOTS = ("inputs", "nodes", "item", "index")
+_OF_NODES = ("output", "status", "error", "label")
+_HINT = "${inputs.NAME}, ${nodes.ID.output.FIELD}, ${item} or ${index}; a plain ${ is written $${"
+
+
+class BadReference(InvalidRequest):
+    """A reference that cannot be read, or that names nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """`root` is inputs, nodes, item or index; `path` are keys and indices below it. `text` is as it was written."""
+
+    root: str
+    path: tuple[str | int, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeValue:
+    """What can be said of a node that ended."""
+
+    output: JsonValue = None
+    status: str = ""
+    error: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What references can name. `has_item` says whether this is within a map."""
+
+    inputs: Mapping[str, JsonValue]
+    nodes: Mapping[str, NodeValue] = field(default_factory=dict[str, NodeValue])
+    item: JsonValue = None
+    index: int = 0
+    has_item: bool = False
+
+
+def parsed(text: str) -> tuple[str | Reference, ...]:
+    """A text as its plain parts and references. Raises BadReference for one that cannot be read."""
+    parts: list[str | Reference] = []
+    plain: list[str] = []
+    at = 0
+    while (found := text.find("${", at)) >= 0:
+        if found > at and text[found - 1] == "$":
+            plain.append(text[at : found - 1] + "${")
+            at = found + 2
+            continue
+        end = text.find("}", found, found + _MAX_PATH_CHARS)
+        if end < 0:
+            raise BadReference(f"{text[found : found + 40]!r} has no closing brace", field="reference", hint=_HINT)
+        plain.append(text[at:found])
+        if joined := "".join(plain):
+            parts.append(joined)
+        plain = []
+        parts.append(_reference(text[found + 2 : end].strip()))
+        at = end + 1
+    plain.append(text[at:])
+    if joined := "".join(plain):
+        parts.append(joined)
+    return tuple(parts)
+
+
+def references_in(value: JsonValue) -> Iterator[Reference]:
+    """Every reference in a text, or in the texts of a JSON value. Raises BadReference."""
+    waiting: list[Any] = [value]
+    while waiting:
+        match found := waiting.pop():
+            case str(text):
+                yield from (part for part in parsed(text) if isinstance(part, Reference))
+            case Mapping():
+                waiting.extend(reversed([*cast("Mapping[str, Any]", found).values()]))
+            case list() | tuple():
+                waiting.extend(reversed(cast("Sequence[Any]", found)))
+            case _:
+                pass
+
+
+def resolved(value: JsonValue, scope: Scope) -> JsonValue:
+    """The value with its references replaced by what they name.
+
+    A text that is one reference becomes what that names, of whatever type; within a longer text it becomes text:
+    strings as they are, null as nothing, everything else as JSON.
+
+    Raises:
+        BadReference: One names nothing, or the whole grows beyond `MAX_CHARS`.
+    """
+    return _Resolution(scope).of(value, 0)
+
+
+def resolved_text(text: str, scope: Scope) -> str:
+    """As `resolved`, as a text whatever the reference names."""
+    return as_text(resolved(text, scope))
+
+
+def looked_up(reference: Reference, scope: Scope) -> JsonValue:
+    """What a reference names. Raises BadReference saying which part of it is missing.
+
+    Whatever is asked of the output of a node that was skipped is null.
+    """
+    match reference:
+        case Reference(root="inputs", path=(str(name), *rest)):
+            if name not in scope.inputs:
+                raise _missing(reference, f"there is no input {name!r}", scope.inputs)
+            return _below(scope.inputs[name], rest, reference)
+        case Reference(root="nodes", path=(str(name), part, *rest)):
+            if name not in scope.nodes:
+                raise _missing(reference, f"node {name!r} has given nothing yet", scope.nodes)
+            node = scope.nodes[name]
+            if part == "output":
+                return None if node.status == "skipped" else _below(node.output, rest, reference)
+            return _below(getattr(node, str(part)), rest, reference)
+        case Reference(root="item"):
+            _within(reference, scope)
+            return _below(scope.item, reference.path, reference)
+        case _:
+            _within(reference, scope)
+            return scope.index
+
+
+def as_text(value: JsonValue) -> str:
+    """A JSON value as it stands within a text."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _Resolution:
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._left = MAX_CHARS
+
+    def of(self, value: JsonValue, depth: int) -> JsonValue:
+        if depth > MAX_DEPTH:
+            raise BadReference(f"it is nested more than {MAX_DEPTH} levels deep", field="reference")
+        match value:
+            case str(text):
+                return self._text(text)
+            case Mapping():
+                pairs = cast("Mapping[str, Any]", value).items()
+                return {name: self.of(each, depth + 1) for name, each in pairs}
+            case list() | tuple():
+                return [self.of(each, depth + 1) for each in cast("Sequence[Any]", value)]
+            case _:
+                return value
+
+    def _text(self, text: str) -> JsonValue:
+        parts = parsed(text)
+        if len(parts) == 1 and isinstance(parts[0], Reference):
+            found = looked_up(parts[0], self._scope)
+            self._charge(as_text(found))
+            return found
+        said: list[str] = []
+        for part in parts:
+            said.append(part if isinstance(part, str) else as_text(looked_up(part, self._scope)))
+            self._charge(said[-1])
+        return "".join(said)
+
+    def _charge(self, text: str) -> None:
+        self._left -= len(text)
+        if self._left < 0:
+            raise BadReference(
+                f"with what is put in it is longer than {MAX_CHARS} characters",
+                field="reference",
+                hint="name a part of the output, or have a node sum it up",
+            )
+
+
+def _reference(text: str) -> Reference:
+    root = _ROOT.match(text)
+    path: list[str | int] = []
+    at = root.end() if root else 0
+    while at < len(text) and (part := _PART.match(text, at)):
+        path.append(int(part[2]) if part[2] else part[1] or part[3] or "")
+        at = part.end()
+    if root is None or at < len(text) or not _sound(root[0], path):
+        raise BadReference(f"${{{text[:80]}}} is no reference", field="reference", hint=_HINT)
+    return Reference(root=root[0], path=tuple(path), text=f"${{{text}}}")
+
+
+def _sound(root: str, path: Sequence[str | int]) -> bool:
+    match root:
+        case "inputs":
+            return bool(path) and isinstance(path[0], str)
+        case "nodes":
+            return len(path) > 1 and isinstance(path[0], str) and path[1] in _OF_NODES
+        case "index":
+            return not path
+        case _:
+            return root in _ROOTS
+
+
+def _below(value: JsonValue, path: Sequence[str | int], reference: Reference) -> JsonValue:
+    for part in path:
+        match value:
+            case Mapping():
+                fields = cast("Mapping[str, Any]", value)
+                if str(part) not in fields:
+                    raise _missing(reference, f"there is no {str(part)!r}", fields)
+                value = fields[str(part)]
+            case list():
+                found = cast("list[Any]", value)
+                number = _number(part)
+                if number is None or number >= len(found):
+                    raise _missing(reference, f"there is no [{part}] in a list of {len(found)}", ())
+                value = found[number]
+            case _:
+                raise _missing(reference, f"a {kind_of(value)} has no {str(part)!r}", ())
+    return value
+
+
+def _number(part: str | int) -> int | None:
+    if isinstance(part, int):
+        return part
+    return int(part) if part.isascii() and part.isdigit() and len(part) < 10 else None
+
+
+def kind_of(value: JsonValue) -> str:
+    """The JSON schema type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case _:
+            return "array"
+
+
+def _within(reference: Reference, scope: Scope) -> None:
+    if not scope.has_item:
+        raise BadReference(f"{reference.text} names something only within a map", field="reference")
+
+
+def _missing(reference: Reference, why: str, names: object) -> BadReference:
+    known = [str(name)[:40] for name in cast("Mapping[str, Any]", names)][:10] if names else []
+    hint = f"there are: {', '.join(known)}" if known else ""
+    return BadReference(f"{reference.text} names nothing: {why}", field="reference", hint=hint)

@@ -1,0 +1,74 @@
+"""What a run of a workflow needs from whoever carries its nodes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.workflow import JsonValue, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutcome:
+    """What a node gave: JSON, and what it took."""
+
+    output: JsonValue = None
+    execution_id: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeApproval:
+    """What a person is asked by an approval node. The prompt may hold what models wrote: untrusted text.
+
+    `node_id` is unique in the run; asked again after a resumption, it is the same. `timeout_seconds` 0: no limit.
+    """
+
+    node_id: str
+    prompt: str
+    description: str = ""
+    timeout_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDecision:
+    """What the person said."""
+
+    decision: ApprovalDecision
+    text: str = ""
+    approver: str = ""
+
+
+class NodeRunner(Protocol):
+    """Carries out the nodes of a run."""
+
+    async def run(
+        self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
+        """Carry out an agent or a tool node.
+
+        Args:
+            node: As it is defined, its references not resolved.
+            inputs: What they are resolved to: `{"query": ...}` of an agent, the arguments of a tool.
+            node_id: Its place in the run, such as `fix`, `files[3]` or `outer/inner`.
+            attempt: Which try this is, from 1.
+            earlier: The execution that a try before began and did not end, to be joined; empty: there is none.
+
+        Raises:
+            FleetError: It failed. InvalidRequest and NotFound are not tried again, Fenced ends the run at once.
+        """
+        ...
+
+    async def decide(self, approval: NodeApproval) -> NodeDecision:
+        """Ask a person, for as long as it takes. Raises FleetError where nobody can be asked."""
+        ...
+
+    def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
+        """The id of the execution that `run` will begin for this try; empty where it begins none.
+
+        It is in the log before the work begins, so that a resumed run can join it.
+        """
+        ...

@@ -1,0 +1,197 @@
+"""How one node is brought to its end: tries, waits between them, time limits; each change journaled first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, ModelRejected, NotFound
+from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus
+from swe_ai_fleet.workflows.conditions import holds
+from swe_ai_fleet.workflows.endings import TryFailed
+from swe_ai_fleet.workflows.record import Record
+from swe_ai_fleet.workflows.references import Scope
+from swe_ai_fleet.workflows.runner import NodeApproval, NodeOutcome, NodeRunner
+from swe_ai_fleet.workflows.values import exact_json, parsed_json
+
+MAX_WAIT_SECONDS = 600.0
+_MAX_ERROR_CHARS = 2_000
+_IN_VAIN = (InvalidRequest, NotFound, ModelRejected)
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+Work = Callable[[int, str], Awaitable[NodeOutcome]]
+"""One try: (attempt, the execution that an interrupted try before began). Raises TryFailed."""
+Stop = Callable[[str, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A node at its place in a run: what it is given (`shown`: as the log has it), and where it stood before."""
+
+    node: Node
+    node_id: str
+    inputs: Mapping[str, JsonValue]
+    shown: str
+    known: NodeUpdated | None
+
+    def update(self, status: NodeStatus) -> NodeUpdated:
+        """Its next update; what was given up or interrupted before counts as an attempt."""
+        update = NodeUpdated(node_id=self.node_id, status=status, inputs=self.shown)
+        if self.known is None:
+            return update
+        if self.known.status in (NodeStatus.PAUSED, NodeStatus.WAITING):
+            return replace(update, attempt=self.known.attempt, failures=self.known.failures)
+        return replace(update, attempt=self.known.attempt + 1, failures=self.known.failures)
+
+
+class Tries:
+    """Brings nodes to their end."""
+
+    def __init__(self, runner: NodeRunner, record: Record, sleep: Sleep) -> None:
+        self._runner = runner
+        self._record = record
+        self._sleep = sleep
+
+    async def paused(self, step: Step) -> None:
+        """Note that a node waits at a breakpoint."""
+        if step.known is None or step.known.status is not NodeStatus.PAUSED:
+            await self._record.put(step.update(NodeStatus.PAUSED))
+
+    async def refused(self, node: Node, node_id: str, error: str, known: NodeUpdated | None) -> None:
+        """Note that a node cannot be given its inputs."""
+        base = known or NodeUpdated(node_id=node_id, status=NodeStatus.PENDING)
+        await self._failed(node, replace(base, failures=base.failures + 1), error)
+
+    async def branch(self, step: Step, scope: Scope) -> None:
+        """Decide which way is taken: that of the first case that holds, or none (an empty label)."""
+        update, cases = step.update(NodeStatus.RUNNING), step.node.cases
+        try:
+            label = next((case.label for case in cases if case.when is None or holds(case.when, scope)), "")
+        except InvalidRequest as error:
+            await self._failed(step.node, replace(update, failures=update.failures + 1), str(error))
+            return
+        output = {"label": label}
+        await self._completed(replace(update, label=label, output=exact_json(output, "its output")))
+
+    async def approval(self, step: Step) -> None:
+        """Wait for a person. After a resumption the same is asked again, so that an answer given meanwhile counts."""
+        node, update = step.node, step.update(NodeStatus.WAITING)
+        if step.known is None or step.known.status is not NodeStatus.WAITING:
+            await self._record.put(update)
+        asked = NodeApproval(
+            node_id=step.node_id,
+            prompt=str(step.inputs["prompt"]),
+            description=node.description,
+            timeout_seconds=node.timeout_seconds,
+        )
+        began = time.monotonic()
+        try:
+            decided = await self._limited(node, _told(self._runner.decide(asked)))
+        except TryFailed as error:
+            update = replace(update, failures=update.failures + 1, duration_ms=_since(began))
+            await self._failed(node, update, str(error))
+            return
+        decision = decided.decision.value
+        output = {"decision": decision, "text": decided.text, "approver": decided.approver}
+        update = replace(update, label=decision, duration_ms=_since(began), output=exact_json(output, "its output"))
+        await self._completed(update)
+
+    async def work(self, step: Step) -> None:
+        """Have an agent or a tool do it."""
+
+        async def one(attempt: int, earlier: str) -> NodeOutcome:
+            run = self._runner.run(step.node, step.inputs, node_id=step.node_id, attempt=attempt, earlier=earlier)
+            return await _told(run)
+
+        await self.tried(step, one)
+
+    async def tried(self, step: Step, work: Work, stop: Stop | None = None) -> None:
+        """Try until it is done or given up.
+
+        Args:
+            step: Where it stood; a try that was interrupted counts as an attempt, not as a failure.
+            work: One try.
+            stop: Awaited with the id and the reason after a try that failed: what it began is given up.
+        """
+        node, update, earlier = step.node, step.update(NodeStatus.RUNNING), ""
+        match step.known:
+            case NodeUpdated(status=NodeStatus.RUNNING, execution_id=execution_id):
+                earlier = execution_id
+            case NodeUpdated(status=NodeStatus.PENDING, failures=failures) if failures:
+                await self._sleep(_wait(node, failures))
+            case _:
+                pass
+        while True:
+            began = earlier or self._runner.execution_of(node, node_id=step.node_id, attempt=update.attempt)
+            update = replace(update, status=NodeStatus.RUNNING, execution_id=began, error="")
+            await self._record.put(update)
+            clock = time.monotonic()
+            try:
+                outcome = await self._limited(node, work(update.attempt, earlier))
+                output = _written(outcome)
+            except TryFailed as error:
+                failed, again = str(error), error.again
+            else:
+                done = replace(update, output=output, usage=outcome.usage, duration_ms=_since(clock))
+                return await self._completed(replace(done, execution_id=outcome.execution_id or began))
+            update = replace(update, failures=update.failures + 1, duration_ms=_since(clock))
+            if stop is not None:
+                await stop(step.node_id, failed)
+            if not again or update.failures > node.retries:
+                return await self._failed(node, update, failed)
+            await self._record.put(replace(update, status=NodeStatus.PENDING, error=failed[:_MAX_ERROR_CHARS]))
+            await self._sleep(_wait(node, update.failures))
+            update, earlier = replace(update, attempt=update.attempt + 1), ""
+
+    async def _limited(self, node: Node, work: Awaitable[T]) -> T:
+        limit = asyncio.timeout(node.timeout_seconds or None)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise TryFailed(f"it took longer than {node.timeout_seconds:g} seconds", again=True) from error
+
+    async def _completed(self, update: NodeUpdated) -> None:
+        # What a resumed run would read is what this one goes on with.
+        output = parsed_json(update.output, "its output")
+        await self._record.put(replace(update, status=NodeStatus.COMPLETED), output)
+
+    async def _failed(self, node: Node, update: NodeUpdated, error: str) -> None:
+        said = error[:_MAX_ERROR_CHARS]
+        output: JsonValue = {"error": said} if node.on_error == "continue" else None
+        text = exact_json(output, "its output") if output else ""
+        await self._record.put(replace(update, status=NodeStatus.FAILED, error=said, output=text), output)
+
+
+async def _told(work: Awaitable[T]) -> T:
+    """What the runner gives. Its faults are failures of the try; Fenced is none, it ends everything."""
+    try:
+        return await work
+    except Fenced:
+        raise
+    except FleetError as error:
+        raise TryFailed(str(error), again=not isinstance(error, _IN_VAIN)) from error
+    except TimeoutError as error:
+        raise TryFailed(f"it ran out of time {error}".rstrip(), again=True) from error
+
+
+def _written(outcome: NodeOutcome) -> str:
+    try:
+        return exact_json(outcome.output, "its output")
+    except InvalidRequest as error:
+        raise TryFailed(str(error)) from error
+
+
+def _wait(node: Node, failures: int) -> float:
+    return min(node.retry_seconds * 2 ** min(failures - 1, 30), MAX_WAIT_SECONDS)
+
+
+def _since(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

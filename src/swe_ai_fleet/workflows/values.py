@@ -1,0 +1,82 @@
+"""JSON as runs keep it: exact, bounded, and the same after a resumption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.workflow import JsonValue, Workflow
+from swe_ai_fleet.workflows.references import kind_of
+
+MAX_VALUE_CHARS = 4_000_000
+MAX_SHOWN_CHARS = 200_000
+INPUT_TYPES = ("string", "number", "integer", "boolean", "array", "object")
+
+
+def exact_json(value: JsonValue, what: str) -> str:
+    """A value as JSON text. Raises InvalidRequest saying that `what` is no JSON, or too long."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what} is no JSON: {error!s:.200}", field=what) from error
+    if len(text) > MAX_VALUE_CHARS:
+        raise InvalidRequest(
+            f"{what} has {len(text)} characters as JSON, at most {MAX_VALUE_CHARS} are kept", field=what
+        )
+    # Half a surrogate pair can be in a text, but nowhere in UTF-8.
+    return text.encode("utf-8", "replace").decode()
+
+
+def shown_json(value: JsonValue) -> str:
+    """Inputs as they are shown to people: in a log they would stand many times, so long ones are left out."""
+    text = exact_json(value, "inputs")
+    return text if len(text) <= MAX_SHOWN_CHARS else json.dumps({"left_out": f"{len(text)} characters of JSON"})
+
+
+def parsed_json(text: str, what: str) -> JsonValue:
+    """The value that `exact_json` wrote. Raises InvalidRequest where it did not."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{what} is no JSON: {error!s:.200}", field=what) from error
+    return found
+
+
+def fits(value: JsonValue, kind: str) -> bool:
+    """Whether a value is of a JSON schema type; 2.0 is an integer too, as JSON schema has it."""
+    match kind:
+        case "number":
+            return kind_of(value) in ("integer", "number")
+        case "integer":
+            return kind_of(value) == "integer" or (isinstance(value, float) and value.is_integer())
+        case _:
+            return kind_of(value) == kind
+
+
+def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """The inputs of a run, defaults put in.
+
+    Raises:
+        InvalidRequest: One is missing, unknown or of another type; `field` is `inputs.NAME`.
+    """
+    declared = {one.name: one for one in workflow.inputs}
+    for name in given:
+        if name not in declared:
+            known = ", ".join(declared) or "none"
+            raise InvalidRequest(f"there is no input {name!r:.80}", field=f"inputs.{name:.80}", hint=f"inputs: {known}")
+    found: dict[str, JsonValue] = {}
+    for name, one in declared.items():
+        value = given.get(name)
+        if value is None:
+            if one.required and one.default is None:
+                raise InvalidRequest(f"the input {name!r} is missing", field=f"inputs.{name}", hint=one.description)
+            found[name] = one.default
+            continue
+        if not fits(value, one.type):
+            raise InvalidRequest(
+                f"the input {name!r} must be of type {one.type}, not {kind_of(value)}", field=f"inputs.{name}"
+            )
+        found[name] = value
+    return cast("dict[str, JsonValue]", parsed_json(exact_json(found, "inputs"), "inputs"))

@@ -1,0 +1,244 @@
+"""Embeddings of a server, over real HTTP."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
+from swe_ai_fleet.adapters.openai_model.embeddings import read_vectors
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelRejected, ModelUnavailable, PreconditionFailed
+from swe_ai_fleet.runtime.embeddings import open_embedder
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.embeddings import word_vector
+
+KEY = "sk-very-secret"
+SCRIPT = Script(conversations=(Conversation(turns=(Turn(content="Hello."),)),))
+TEXTS = ("the build uses make", "tests run with pytest", "my favourite colour is blue")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedModelServer]:
+    async with ScriptedModelServer(SCRIPT, model="words", api_key=KEY) as running:
+        yield running
+
+
+def client(server: ScriptedModelServer, **options: Any) -> OpenAIEmbedder:
+    settings: dict[str, Any] = {"base_url": server.url, "model": "words", "api_key": KEY, "timeout_seconds": 5.0}
+    return OpenAIEmbedder(**{**settings, "retry_wait_seconds": 0.001, **options})
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    return math.fsum(a * b for a, b in zip(one, other, strict=True))
+
+
+def answer(*entries: dict[str, object]) -> Failure:
+    """A well-formed answer of success, in place of the right one."""
+    return Failure(status=200, body=json.dumps({"object": "list", "data": entries}))
+
+
+async def test_similar_texts_lie_near_each_other(server: ScriptedModelServer) -> None:
+    async with client(server) as embedder:
+        vectors = await embedder.embed([*TEXTS, "which colour is my favourite"])
+    assert all(math.isclose(cosine(vector, vector), 1.0, rel_tol=1e-9) for vector in vectors)
+    near = [cosine(vectors[3], vector) for vector in vectors[:3]]
+    assert near[2] > 0.6
+    assert max(near[:2]) < 0.2
+
+
+async def test_the_first_listed_model_is_the_name_of_the_space(server: ScriptedModelServer) -> None:
+    async with client(server, model="") as embedder:
+        assert embedder.name == "server:words"
+        assert len(await embedder.embed(["x"])) == 1
+
+
+async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(server: ScriptedModelServer) -> None:
+    texts = [f"text number {number}" for number in range(70)] + ["long " * 6_000] * 3
+    async with client(server) as embedder:
+        vectors = await embedder.embed(texts)
+    assert server.embeddings.requests > 2
+    assert all(len(batch) <= 32 and sum(map(len, batch)) <= 64_000 for batch in server.embeddings.inputs)
+    for number in (0, 31, 32, 69):
+        assert vectors[number] == pytest.approx(word_vector(texts[number]), abs=1e-9)
+    assert len(vectors) == len(texts)
+
+
+async def test_no_texts_ask_nothing(server: ScriptedModelServer) -> None:
+    async with client(server) as embedder:
+        assert await embedder.embed([]) == []
+    assert server.embeddings.requests == 0
+
+
+async def test_an_empty_text_and_half_a_surrogate_pair_have_a_vector_too(server: ScriptedModelServer) -> None:
+    async with client(server) as embedder:
+        assert len(await embedder.embed(["", "half \ud83d"])) == 2
+
+
+async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -> None:
+    server.embeddings.fail_next(answer({"index": 1, "embedding": [0, 2]}, {"index": 0, "embedding": [3, 4]}))
+    async with client(server) as embedder:
+        assert await embedder.embed(["a", "b"]) == [[0.6, 0.8], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (answer({"index": 0, "embedding": [1, 0]}), "1 for 2 texts"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}), "an index of 0"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 2, "embedding": [1]}), "an index of 2"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}), "different dimensions"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [0]}), "zeros"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": []}), "no list of numbers"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": "AAAA"}), "no list of numbers"),
+        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [None]}), "finite"),
+        (Failure(status=200, body='{"data":[{"embedding":[1.0]},{"embedding":[NaN]}]}'), "finite"),
+        (Failure(status=200, body='{"data":[{"embedding":[1.0]},{"embedding":[1e999]}]}'), "finite"),
+        (Failure(status=200, body='{"choices":[]}'), "`data` is missing"),
+    ],
+)
+async def test_a_wrong_answer_is_refused_at_once(server: ScriptedModelServer, wrong: Failure, said: str) -> None:
+    server.embeddings.fail_next(wrong)
+    async with client(server) as embedder:
+        with pytest.raises(ModelRejected, match=said) as raised:
+            await embedder.embed(["a", "b"])
+    assert raised.value.field == "embeddings_model"
+    assert server.embeddings.requests == 1
+
+
+async def test_a_change_of_dimensions_is_noticed(server: ScriptedModelServer) -> None:
+    async with client(server) as embedder:
+        await embedder.embed(["a"])
+        server.embeddings.fail_next(answer({"index": 0, "embedding": [1, 0]}))
+        with pytest.raises(ModelRejected, match="2 dimensions among others of 256"):
+            await embedder.embed(["a"])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Failure(status=500),
+        Failure(status=429, retry_after_seconds=0.001),
+        Failure(drop=True),
+        Failure(status=200, body="<html>a proxy's own page</html>"),
+        Failure(status=200, body='{"error": {"code": 503, "message": "loading"}}'),
+    ],
+)
+async def test_what_may_pass_is_tried_again(server: ScriptedModelServer, failure: Failure) -> None:
+    server.embeddings.fail_next(failure)
+    async with client(server) as embedder:
+        assert len(await embedder.embed(["a"])) == 1
+    assert server.embeddings.requests == 2
+
+
+async def test_tries_are_counted(server: ScriptedModelServer) -> None:
+    server.embeddings.fail_next(Failure(status=500, times=9))
+    async with client(server) as embedder:
+        with pytest.raises(ModelUnavailable) as raised:
+            await embedder.embed(["a"])
+    assert raised.value.field == "embeddings_url"
+    assert server.embeddings.requests == 3
+
+
+async def test_a_bad_key_is_named_and_not_shown(server: ScriptedModelServer) -> None:
+    async with client(server, api_key="sk-wrong-one") as embedder:
+        with pytest.raises(ModelRejected) as raised:
+            await embedder.embed(["a"])
+    assert raised.value.field == "embeddings_api_key"
+    assert server.embeddings.requests == 1
+    server.embeddings.fail_next(Failure(status=400, message=f"what is {KEY}?"))
+    async with client(server) as embedder:
+        with pytest.raises(ModelRejected) as raised:
+            await embedder.embed(["a"])
+    assert KEY not in str(raised.value)
+    assert "***" in str(raised.value)
+
+
+async def test_texts_that_are_too_long_are_cut_and_batches_that_are_too_large_divided(
+    server: ScriptedModelServer,
+) -> None:
+    server.embeddings.longest, server.embeddings.most_texts = 512, 2
+    async with client(server) as embedder:
+        vectors = await embedder.embed(["short", "alpha " * 2_000, "omega " * 2_000, "short"])
+        assert [round(cosine(vectors[0], vector), 6) for vector in vectors] == [1, 0, 0, 1]
+        before = server.embeddings.requests
+        await embedder.embed(["alpha " * 2_000])
+    assert server.embeddings.requests == before + 1
+    assert all(len(text) <= 4 * 513 for batch in list(server.embeddings.inputs)[-1:] for text in batch)
+
+
+async def test_a_server_that_finds_everything_too_long_is_given_up(server: ScriptedModelServer) -> None:
+    server.embeddings.longest = -1
+    async with client(server) as embedder:
+        with pytest.raises(ModelRejected, match="maximum context length"):
+            await embedder.embed(["alpha " * 2_000])
+    assert server.embeddings.requests < 16
+
+
+async def test_a_server_that_does_not_answer_is_left_after_the_time_limit() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with (
+        listener,
+        OpenAIEmbedder(base_url=f"http://127.0.0.1:{port}", model="m", timeout_seconds=0.05, max_retries=1) as embedder,
+    ):
+        with pytest.raises(ModelUnavailable, match="cannot be reached"):
+            await embedder.embed(["a"])
+
+
+def test_a_url_that_is_none_is_named() -> None:
+    with pytest.raises(ModelRejected) as raised:
+        OpenAIEmbedder(base_url="ftp://example")
+    assert raised.value.field == "embeddings_url"
+
+
+def test_vectors_of_any_scale_get_length_one() -> None:
+    entries = [{"embedding": [1e-200, 1e-200]}, {"embedding": [1e300, 0]}]
+    (small, large) = read_vectors({"data": entries}, 2)
+    assert small == pytest.approx([0.5**0.5, 0.5**0.5])
+    assert large == [1.0, 0.0]
+
+
+class TestChoosing:
+    async def test_auto_takes_the_server_where_there_is_a_url(self, server: ScriptedModelServer) -> None:
+        async with open_embedder(url=server.url, api_key=KEY) as embedder:
+            assert embedder is not None
+            assert embedder.name == "server:words"
+
+    async def test_auto_takes_the_local_model_otherwise(self) -> None:
+        async with open_embedder() as embedder:
+            assert embedder is not None
+            assert embedder.name == "local:all-MiniLM-L6-v2"
+
+    async def test_without_the_package_auto_is_none_and_local_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("swe_ai_fleet.adapters.embeddings.local._NEEDS", ("no_such_package", "numpy"))
+        async with open_embedder() as embedder:
+            assert embedder is None
+        with pytest.raises(PreconditionFailed, match=r"no_such_package.*swe-ai-fleet\[embeddings\]") as raised:
+            async with open_embedder("local"):
+                pass
+        assert raised.value.field == "embeddings"
+
+    async def test_none_is_none(self, server: ScriptedModelServer) -> None:
+        async with open_embedder("none", url=server.url) as embedder:
+            assert embedder is None
+
+    async def test_another_kind_is_refused(self) -> None:
+        with pytest.raises(InvalidRequest, match="auto, server, local, none") as raised:
+            async with open_embedder("pigeon"):
+                pass
+        assert raised.value.field == "embeddings"
+
+    async def test_a_server_needs_a_url(self) -> None:
+        with pytest.raises(InvalidRequest) as raised:
+            async with open_embedder("server"):
+                pass
+        assert raised.value.field == "embeddings_url"

@@ -1,0 +1,271 @@
+"""Outcomes kept and what they recommend."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.event import (
+    CandidateSubmitted,
+    ChecksFinished,
+    EventBody,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    StoredEvent,
+    ToolFinished,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import fold
+from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.task import PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.learning.outcomes import outcome_of
+from swe_ai_fleet.learning.recommending import Question, recommend, reward
+from swe_ai_fleet.learning.tracker import LearningTracker
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+
+NOW = "2026-11-22T12:00:00+00:00"
+
+
+def outcome(number: int = 0, **fields: object) -> Outcome:
+    plain = Outcome(
+        subject_id=f"e{number}",
+        goal="Fix the crash",
+        goal_type="fix",
+        approach="deliberate",
+        model_profile="small",
+        agents=3,
+        success=True,
+        evidence=1.0,
+        usage=Usage(prompt_tokens=1000),
+        ended_at=NOW,
+    )
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def question(**fields: object) -> Question:
+    return replace(Question(goal="Fix the login bug", now=NOW), **fields)  # type: ignore[arg-type]
+
+
+def test_nothing_known_is_said_so_and_bounds_are_wide() -> None:
+    found = recommend(question(model_profiles=("small", "large")), [])
+    assert found.goal_type == "fix"
+    assert found.outcomes == 0
+    assert "nothing was tried" in found.model_profile.reason
+    assert {one.value for one in found.model_profile.options} == {"small", "large"}
+    assert all(one.high - one.low > 0.7 for one in found.model_profile.options)
+    assert found.council.value == "default"
+
+
+def test_what_worked_is_recommended_and_what_failed_is_not() -> None:
+    tried = [outcome(number, model_profile="large") for number in range(30)]
+    tried += [outcome(100 + number, model_profile="small", success=False) for number in range(30)]
+    found = recommend(question(), tried).model_profile
+    assert found.value == "large"
+    large, small = found.options
+    assert (large.value, small.value) == ("large", "small")
+    assert large.low > small.high
+    assert large.best > 0.99
+
+
+def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
+    tried = [outcome(number, model_profile="large", evidence=0.8) for number in range(20)]
+    chosen = [recommend(question(model_profiles=("new",), seed=seed), tried).model_profile.value for seed in range(200)]
+    assert 5 < chosen.count("new") < 120
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    tried = [outcome(number, agents=1 + number % 4, evidence=(number % 7) / 7) for number in range(40)]
+    assert recommend(question(), tried) == recommend(question(), tried)
+
+
+def test_ratings_of_people_outweigh_evidence() -> None:
+    praised = [outcome(number, approach="orchestrate", evidence=0.5, rating=5) for number in range(20)]
+    disliked = [outcome(50 + number, approach="deliberate", evidence=1.0, rating=1) for number in range(20)]
+    assert recommend(question(), [*praised, *disliked]).approach.value == "orchestrate"
+
+
+def test_of_two_that_succeed_the_cheaper_is_worth_more() -> None:
+    cheap, dear = outcome(usage=Usage(prompt_tokens=100)), outcome(usage=Usage(prompt_tokens=10_000))
+    assert reward(cheap, typical_cost=1000) > reward(dear, typical_cost=1000) > 0.75
+    assert reward(outcome(success=False), typical_cost=1000) == 0
+
+
+def test_old_outcomes_and_other_goals_count_less() -> None:
+    fresh = outcome(1, model_profile="a")
+    old = outcome(2, model_profile="b", ended_at="2025-11-22T12:00:00+00:00")
+    other = outcome(3, model_profile="c", goal_type="document")
+    tried = {one.value: one.tried for one in recommend(question(), [fresh, old, other]).model_profile.options}
+    assert tried == {"a": 1.0, "b": 0.01, "c": 0.25}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            outcome,
+            st.integers(0, 10**6),
+            evidence=st.floats(0, 1),
+            success=st.booleans(),
+            rating=st.integers(0, 5),
+            agents=st.integers(0, 9),
+            ended_at=st.sampled_from([NOW, "", "nonsense", "2020-01-01T00:00:00", "2999-01-01T00:00:00+00:00"]),
+        ),
+        max_size=12,
+    )
+)
+def test_beliefs_are_probabilities_whatever_was_recorded(tried: list[Outcome]) -> None:
+    found = recommend(question(), tried)
+    for advice in (found.council, found.model_profile, found.agents, found.approach):
+        assert advice.value in {one.value for one in advice.options}
+        assert abs(sum(one.best for one in advice.options) - 1) < 1e-9
+        for one in advice.options:
+            assert 0 <= one.low <= one.high <= 1
+            assert 0 <= one.expected <= 1
+
+
+async def test_an_outcome_is_kept_once_and_a_rating_survives_a_repeated_record() -> None:
+    store = MemoryKeyValue()
+    async with LearningTracker(store) as tracker:
+        await tracker.record(outcome(1))
+        await tracker.rate("default", "e1", 4, by="ana")
+        again = await tracker.record(outcome(1))
+        assert (again.rating, again.rated_by) == (4, "ana")
+        await tracker.rate("default", "e1", 2, by="ben")
+        assert [(one.rating, one.rated_by) for one in tracker.outcomes()] == [(2, "ben")]
+    async with LearningTracker(store) as reopened:
+        assert (await reopened.get("default", "e1")).rating == 2
+        assert [one.subject_id for one in reopened.outcomes()] == ["e1"]
+
+
+async def test_two_processes_learn_from_each_other_and_lose_no_rating() -> None:
+    store = MemoryKeyValue()
+    async with LearningTracker(store) as here, LearningTracker(store) as there:
+        await here.record(outcome(1))
+        await asyncio.gather(
+            *(tracker.rate("default", "e1", rating) for rating in (1, 2, 3) for tracker in (here, there))
+        )
+        async with asyncio.timeout(5):
+            while len(there.outcomes()) != 1:
+                await asyncio.sleep(0)
+        assert here.outcomes()[0] == await there.get("default", "e1")
+
+
+async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
+    async with LearningTracker(MemoryKeyValue(), mask=lambda text: text.replace("hunter2", "***")) as tracker:
+        await tracker.record(outcome(1, goal="login with hunter2"))
+        await tracker.record(outcome(2, tenant="acme", subject_id="a/b c.ü"))
+        assert [one.goal for one in tracker.outcomes()] == ["login with ***"]
+        assert [one.subject_id for one in tracker.outcomes("acme")] == ["a/b c.ü"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"subject_id": ""}, "subject_id"),
+        ({"subject_id": "x" * 129}, "subject_id"),
+        ({"memory_share": 1.5}, "memory_share"),
+        ({"evidence": -0.1}, "evidence"),
+        ({"evidence": float("nan")}, "evidence"),
+        ({"memory_share": 0.6, "tool_share": 0.6}, "tool_share"),
+        ({"rating": 6}, "rating"),
+        ({"agents": -1}, "agents"),
+        ({"goal": "x" * 5000}, "goal"),
+    ],
+)
+async def test_malformed_outcomes_are_refused_by_field(fields: dict[str, object], named: str) -> None:
+    async with LearningTracker(MemoryKeyValue()) as tracker:
+        with pytest.raises(InvalidRequest) as refused:
+            await tracker.record(outcome(1, **fields))
+        assert refused.value.field == named
+        assert tracker.outcomes() == []
+
+
+async def test_only_what_is_known_can_be_rated_from_1_to_5() -> None:
+    async with LearningTracker(MemoryKeyValue()) as tracker:
+        with pytest.raises(NotFound):
+            await tracker.rate("default", "e1", 3)
+        await tracker.record(outcome(1))
+        with pytest.raises(InvalidRequest):
+            await tracker.rate("default", "e1", 0)
+
+
+def test_an_execution_leaves_its_outcome() -> None:
+    task = Task(
+        task_id="t",
+        kind=TaskKind.ORCHESTRATE,
+        description="Repair  the\nparser",
+        repo=RepoRef(location="https://example.org/r.git"),
+        role=Role.QA,
+        planning_mode=PlanningMode.HYBRID,
+    )
+    pinned = PinnedRepository(tenant="default", location="https://example.org/r.git", commit="a" * 40)
+    candidate = Candidate(
+        candidate_id="c",
+        agent_id="c",
+        role=Role.QA,
+        summary="done",
+        stop_reason=StopReason.FINAL_ANSWER,
+        artifacts=Artifacts(),
+        usage=Usage(),
+        audit_head="",
+        submitted_at=NOW,
+        model="m",
+    )
+    results = tuple(
+        CheckResult(kind=CheckKind.COMMAND, name=name, passed=passed, skipped_reason=skipped)
+        for name, passed, skipped in (("a", True, ""), ("b", False, ""), ("c", False, "not here"))
+    )
+
+    def call(operation: str) -> ToolFinished:
+        entry = AuditEntry(seq=1, at=NOW, execution_id="e", agent_id="c", call_id="1", tool="x", operation=operation)
+        return ToolFinished(entry=entry, result=ToolResult(success=True, operation=operation, content=""))
+
+    bodies: list[EventBody] = [
+        ExecutionStarted(task=task, repository=pinned, fingerprint="f"),
+        call("search_memory"),
+        call("web_search"),
+        call("read_file"),
+        call("run_command"),
+        CandidateSubmitted(candidate=candidate),
+        ChecksFinished(report=CheckReport(candidate_id="c", results=results)),
+        ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="c", usage=Usage(prompt_tokens=7), duration_ms=9),
+    ]
+    writer = Writer(tenant="default", execution_id=task.execution_id, task_id="t")
+    events = [
+        StoredEvent(sequence=number, event=writer.event(body, ordinal=number, at=NOW))
+        for number, body in enumerate(bodies, 1)
+    ]
+    state = fold(events)
+    assert state is not None
+    assert outcome_of(state, events) == Outcome(
+        subject_id=task.execution_id,
+        goal="Repair the parser",
+        goal_type="fix",
+        role="QA",
+        repository="https://example.org/r.git",
+        approach="orchestrate/hybrid",
+        model="m",
+        agents=3,
+        agents_used=("c",),
+        rounds=1,
+        memory_share=0.25,
+        research_share=0.25,
+        tool_share=0.5,
+        success=True,
+        status="completed",
+        evidence=0.5,
+        usage=Usage(prompt_tokens=7),
+        duration_ms=9,
+        ended_at=NOW,
+    )

@@ -1,0 +1,399 @@
+"""What is remembered: admitted, kept once, found again, forgotten for good; by both implementations of the port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
+from swe_ai_fleet.memory.duplicates import telling
+from swe_ai_fleet.memory.kept import KeptMemories
+from swe_ai_fleet.memory.limits import MemoryLimits, moment
+from swe_ai_fleet.memory.records import dumped, key_of, loaded, origin
+from swe_ai_fleet.memory.shared import SharedMemories
+from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.testing.memory_index import InMemoryIndex
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.memory_parts import WordEmbedder
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ADA = "agent:ada"
+HERS = MemoryScope(namespaces=(ADA,))
+SECRET = "hunter2-hunter2"  # noqa: S105
+Opener = Callable[..., AbstractAsyncContextManager[KeptMemories | SharedMemories]]
+
+
+def fact(text: str, *, namespace: str = ADA, **fields: object) -> Memory:
+    return Memory(namespace=namespace, text=text, **fields)  # pyright: ignore[reportArgumentType]
+
+
+class World:
+    """What outlives a process: a bucket, an index, an embedder, a clock."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.store = MemoryKeyValue()
+        self.index = InMemoryIndex()
+        self.embedder: WordEmbedder | None = WordEmbedder()
+        self.now = NOW
+
+    def open(self, **options: object) -> AbstractAsyncContextManager[KeptMemories | SharedMemories]:
+        common = {"mask": Secrets((SECRET,)), "embedder": self.embedder, "clock": lambda: self.now, **options}
+        if self.kind == "kept":
+            return KeptMemories.open(self.index, tenant="default", **common)  # pyright: ignore
+        return SharedMemories.open(self.store, self.index, patience=5.0, **common)  # pyright: ignore
+
+
+@pytest.fixture(params=["kept", "shared"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
+@pytest.fixture
+async def memories(world: World) -> AsyncGenerator[Memories]:
+    async with world.open() as opened:
+        yield opened
+
+
+async def texts(memories: Memories, query: str, scope: MemoryScope = HERS, limit: int = 5) -> list[str]:
+    return [found.memory.text for found in await memories.recall(query, scope, limit=limit)]
+
+
+class TestRemembering:
+    async def test_what_was_told_is_recalled_at_once_by_words_or_by_meaning(self, memories: Memories) -> None:
+        assert await memories.remember(fact("Her favourite colour is teal.", source="caller:ada"))
+        assert await memories.remember(fact("The tests need a Redis server."))
+        (found,) = await memories.recall("favourite colour?", HERS)
+        assert found.memory == fact("Her favourite colour is teal.", source="caller:ada", created_at=moment(NOW))
+        assert 0 < found.score <= 1
+        assert await texts(memories, "the beloved hue") == ["Her favourite colour is teal."]
+
+    async def test_nothing_is_recalled_for_an_unrelated_question(self, memories: Memories) -> None:
+        await memories.remember(fact("The tests need a Redis server."))
+        assert await texts(memories, "xylophone quantum banana") == []
+        assert await texts(memories, "   ") == []
+
+    async def test_the_same_is_remembered_once(self, world: World, memories: Memories) -> None:
+        assert await memories.remember(fact("Use tabs."))
+        assert not await memories.remember(fact("  use\nTABS. "))
+        assert await memories.remember(fact("Use tabs.", namespace="fleet"))
+        assert len(await world.index.listed(MemoryScope())) == 2
+
+    async def test_the_same_words_in_two_namespaces_are_recalled_once(self, memories: Memories) -> None:
+        await memories.remember(fact("Use tabs."))
+        await memories.remember(fact("Use tabs.", namespace="fleet"))
+        assert await texts(memories, "tabs", MemoryScope()) == ["Use tabs."]
+
+    async def test_a_newer_text_that_says_the_same_takes_the_place_of_the_older(
+        self, world: World, memories: Memories
+    ) -> None:
+        await memories.remember(fact("the suite wants a running database server"))
+        await memories.remember(fact("the suite wants a running database server", kind=MemoryKind.OUTCOME))
+        assert await memories.remember(fact("a running database server, the suite wants"))
+        assert await texts(memories, "database server") == ["a running database server, the suite wants"]
+        assert len(await world.index.listed(MemoryScope())) == 1
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("the port of the service is 8080", "the port of the service is 8081"),
+            ("the colour of the door that Alice likes is blue", "the colour of the door that Bob likes is blue"),
+            ("the cache may be emptied while tests run", "the cache may not be emptied while tests run"),
+            ("run make in src/core before tests", "run make in src/gui before tests"),
+        ],
+    )
+    async def test_facts_that_differ_in_what_matters_are_both_kept(
+        self, world: World, memories: Memories, one: str, other: str
+    ) -> None:
+        world.embedder = None
+        await memories.remember(fact(one))
+        await memories.remember(fact(other))
+        assert {memory.text for memory in await world.index.listed(HERS)} == {one, other}
+        assert telling(one) != telling(other)
+
+    async def test_secrets_never_reach_the_store(self, world: World, memories: Memories) -> None:
+        await memories.remember(
+            fact(f"The password is {SECRET}.", metadata={f"k{SECRET}": SECRET}, source=f"caller:{SECRET}")
+        )
+        kept = [repr(await world.index.listed(MemoryScope())), repr(await world.store.entries())]
+        assert "[masked]" in kept[0]
+        assert all(SECRET not in text for text in kept)
+
+    async def test_halves_of_characters_are_mended(self, memories: Memories) -> None:
+        assert await memories.remember(fact("broken \ud83d emoji word"))
+        assert await texts(memories, "emoji word") == ["broken \ufffd emoji word"]
+
+    @pytest.mark.parametrize(
+        ("memory", "field"),
+        [
+            (fact("x" * (MAX_MEMORY_CHARS + 1)), "text"),
+            (fact(" \n "), "text"),
+            (fact("x", namespace="nowhere"), "namespace"),
+            (fact("x", namespace="agent:../x y"), "namespace"),
+            (fact("x", tenant="a b"), "tenant"),
+            (fact("x", source="s" * 1_000), "source"),
+            (fact("x", created_at="yesterday"), "created_at"),
+            (fact("x", metadata={"k": "v" * 1_000}), "metadata"),
+            (fact("x", metadata={"": "v"}), "metadata"),
+            (fact("x", metadata={str(number): "v" for number in range(100)}), "metadata"),
+            (fact("x", metadata={"k": 1}), "metadata"),
+        ],
+    )
+    async def test_what_cannot_be_kept_is_refused_by_the_name_of_its_field(
+        self, world: World, memories: Memories, memory: Memory, field: str
+    ) -> None:
+        with pytest.raises(InvalidRequest) as refused:
+            await memories.remember(memory)
+        assert refused.value.field == field
+        assert await world.index.listed(MemoryScope()) == ()
+
+    async def test_a_time_to_come_is_now(self, memories: Memories) -> None:
+        await memories.remember(fact("from tomorrow", created_at="2999-01-01T00:00:00+00:00"))
+        (found,) = await memories.recall("tomorrow", HERS)
+        assert found.memory.created_at == moment(NOW)
+
+    @pytest.mark.parametrize(("limit", "scope"), [(0, HERS), (101, HERS), (3, MemoryScope(namespaces=("x",)))])
+    async def test_what_cannot_be_asked_is_refused(self, memories: Memories, limit: int, scope: MemoryScope) -> None:
+        with pytest.raises(InvalidRequest):
+            await memories.recall("x", scope, limit=limit)
+
+    async def test_a_long_question_is_asked_by_its_beginning(self, memories: Memories) -> None:
+        await memories.remember(fact("The tests need a Redis server."))
+        assert await texts(memories, "tests need redis server " + "and " * 50_000) == ["The tests need a Redis server."]
+
+    async def test_scopes_hold_kinds_and_metadata_apart(self, memories: Memories) -> None:
+        await memories.remember(fact("deploy by hand", kind=MemoryKind.OUTCOME, metadata={"role": "DEV"}))
+        await memories.remember(fact("deploy by robot", metadata={"role": "QA"}))
+        await memories.remember(fact("deploy by night", tenant="other"))
+        found = await texts(memories, "deploy", MemoryScope(kinds=(MemoryKind.OUTCOME,)))
+        assert found == ["deploy by hand"]
+        assert await texts(memories, "deploy", MemoryScope(metadata={"role": "QA"})) == ["deploy by robot"]
+        assert await texts(memories, "deploy", MemoryScope(tenant="other")) == ["deploy by night"]
+
+
+class TestForgetting:
+    async def test_what_is_forgotten_is_nowhere_any_more(self, world: World, memories: Memories) -> None:
+        for text in ("alpha one", "alpha two", "alpha three"):
+            await memories.remember(fact(text))
+        await memories.remember(fact("alpha four", namespace="fleet"))
+        two = fact("alpha two").memory_id
+        assert await memories.forget(HERS, [two]) == 1
+        assert await memories.forget(HERS, [two]) == 0
+        assert "alpha two" not in await texts(memories, "alpha two")
+        assert b"alpha two" not in b"".join(one.value for one in await world.store.entries())
+        assert await memories.forget(HERS) == 2
+        assert await texts(memories, "alpha", MemoryScope()) == ["alpha four"]
+        assert await memories.remember(fact("alpha two"))
+        assert await texts(memories, "alpha two") == ["alpha two"]
+
+    async def test_an_id_is_forgotten_in_its_scope_only(self, memories: Memories) -> None:
+        await memories.remember(fact("alpha one", metadata={"a": "b"}))
+        one = fact("alpha one").memory_id
+        assert await memories.forget(MemoryScope(namespaces=("fleet",)), [one]) == 0
+        assert await memories.forget(MemoryScope(tenant="other"), [one]) == 0
+        assert await memories.forget(MemoryScope(namespaces=(ADA,), metadata={"a": "x"}), [one]) == 0
+        assert await memories.forget(MemoryScope(metadata={"a": "b"}), [one]) == 1
+
+    @pytest.mark.parametrize("one", ["", "x" * 64, "ABC", "../x"])
+    async def test_what_is_no_id_is_refused(self, memories: Memories, one: str) -> None:
+        with pytest.raises(InvalidRequest, match="no id"):
+            await memories.forget(HERS, [one])
+
+
+class TestLimits:
+    async def test_beyond_the_limit_the_oldest_go(self, world: World) -> None:
+        async with world.open(limits=MemoryLimits(per_namespace=3)) as memories:
+            for number in range(6):
+                world.now += timedelta(minutes=1)
+                await memories.remember(fact(f"alpha {number}"))
+            await memories.remember(fact("alpha other", namespace="fleet"))
+            assert sorted(await texts(memories, "alpha", limit=10)) == ["alpha 3", "alpha 4", "alpha 5"]
+            assert len(await world.index.listed(MemoryScope())) == 4
+
+    async def test_what_is_too_old_is_not_recalled_and_goes(self, world: World) -> None:
+        async with world.open(limits=MemoryLimits(max_age_days=10, per_namespace=5)) as memories:
+            await memories.remember(fact("alpha old"))
+            world.now += timedelta(days=9)
+            await memories.remember(fact("alpha new"))
+            world.now += timedelta(days=2)
+            assert await texts(memories, "alpha") == ["alpha new"]
+            await memories.remember(fact("beta"))
+            assert {one.text for one in await world.index.listed(MemoryScope())} == {"alpha new", "beta"}
+
+    def test_limits_that_nothing_fits_are_refused(self) -> None:
+        with pytest.raises(InvalidRequest):
+            MemoryLimits(per_namespace=0)
+        with pytest.raises(InvalidRequest):
+            MemoryLimits(max_age_days=-1)
+
+
+class TestEmbedderAway:
+    async def test_nothing_is_lost_and_vectors_come_later(self, world: World) -> None:
+        assert world.embedder is not None
+        world.embedder.away = True
+        async with world.open() as memories:
+            assert await memories.remember(fact("Her favourite colour is teal."))
+            assert await texts(memories, "favourite colour") == ["Her favourite colour is teal."]
+            assert await texts(memories, "the beloved hue") == []
+        world.embedder.away = False
+        async with world.open() as memories:
+            await _settled(memories)
+            assert await texts(memories, "the beloved hue") == ["Her favourite colour is teal."]
+
+    async def test_an_embedder_that_comes_later_finds_what_was_there(self, world: World) -> None:
+        later, world.embedder = world.embedder, None
+        async with world.open() as memories:
+            await memories.remember(fact("Her favourite colour is teal."))
+        world.embedder = later
+        async with world.open() as memories:
+            await _settled(memories)
+            assert await texts(memories, "the beloved hue") == ["Her favourite colour is teal."]
+
+    async def test_a_text_that_it_refuses_is_found_by_its_words(self, world: World) -> None:
+        assert world.embedder is not None
+        world.embedder.refuses = "poison"
+        async with world.open() as memories:
+            await memories.remember(fact("the poison text"))
+            await memories.remember(fact("the beloved automobile"))
+            await _settled(memories)
+            assert await texts(memories, "poison text") == ["the poison text"]
+            assert await texts(memories, "favourite car") == ["the beloved automobile"]
+
+
+async def _settled(memories: KeptMemories | SharedMemories) -> None:
+    if isinstance(memories, SharedMemories):
+        await memories.settled()
+    else:
+        await memories.catch_up("default")
+
+
+class TestSharing:
+    async def test_replicas_keep_a_memory_once_and_see_each_others(self) -> None:
+        store, here, there = MemoryKeyValue(), InMemoryIndex(), InMemoryIndex()
+        async with (
+            SharedMemories.open(store, here, mask=Secrets(), patience=5.0) as one,
+            SharedMemories.open(store, there, mask=Secrets(), patience=5.0) as other,
+        ):
+            told = await asyncio.gather(*(side.remember(fact("alpha")) for side in (one, other, one, other)))
+            assert sum(told) == 1
+            await other.remember(fact("beta"))
+            await one.settled()
+            assert await other.forget(HERS, [fact("alpha").memory_id]) == 1
+            await one.remember(fact("gamma"))
+            assert {memory.text for memory in await here.listed(HERS)} == {"beta", "gamma"}
+
+    async def test_an_index_is_made_anew_from_the_bucket(self) -> None:
+        store, embedder = MemoryKeyValue(), WordEmbedder()
+        async with SharedMemories.open(store, InMemoryIndex(), mask=Secrets(), embedder=embedder) as memories:
+            for number in range(700):
+                await store.put(*_entry(f"note {number} about alpha"))
+            await memories.remember(fact("the beloved automobile"))
+            await memories.forget(HERS, [fact("note 3 about alpha").memory_id])
+        index = InMemoryIndex()
+        async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:
+            await memories.settled()
+            assert len(await index.listed(HERS)) == 700
+            assert await texts(memories, "favourite car") == ["the beloved automobile"]
+        assert await index.position("") == await index.position("words") > 700
+        embedder.embedded = 0
+        async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:
+            await memories.settled()
+        assert embedder.embedded == 0
+
+    async def test_what_is_forgotten_while_it_is_embedded_does_not_come_back(self) -> None:
+        store, index, embedder = MemoryKeyValue(), InMemoryIndex(), _SlowEmbedder()
+        async with SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories:
+            await store.put(*_entry("the beloved automobile"))
+            await embedder.asked.wait()
+            assert await memories.forget(HERS) == 1
+            embedder.go.set()
+            await memories.settled()
+            assert await index.listed(HERS) == ()
+
+    async def test_what_is_no_memory_keeps_nothing_else_out(self) -> None:
+        store, index = MemoryKeyValue(), InMemoryIndex()
+        key, value = _entry("alpha")
+        await store.put("x.y.z", b"not JSON")
+        await store.put("default.fleet." + "0" * 64, value)
+        await store.put("_other", b"")
+        async with SharedMemories.open(store, index, mask=Secrets()) as memories:
+            await memories.settled()
+            assert await index.listed(MemoryScope()) == ()
+            await store.put(key, value)
+            await memories.remember(fact("beta"))
+            assert {one.text for one in await index.listed(HERS)} == {"alpha", "beta"}
+
+    async def test_an_index_that_fails_for_a_while_misses_nothing(self) -> None:
+        store, index = MemoryKeyValue(), _FailingIndex()
+        async with SharedMemories.open(store, index, mask=Secrets(), patience=5.0) as memories:
+            await memories.remember(fact("alpha"))
+            index.failures = 2
+            await memories.remember(fact("beta"))
+            assert {one.text for one in await index.listed(HERS)} == {"alpha", "beta"}
+
+    async def test_an_index_that_never_follows_is_no_silence(self) -> None:
+        store, index = MemoryKeyValue(), _FailingIndex()
+        async with SharedMemories.open(store, index, mask=Secrets(), patience=0.2) as memories:
+            await memories.remember(fact("alpha"))
+            index.failures = 1_000
+            with pytest.raises(Unavailable, match="kept"):
+                await memories.remember(fact("beta"))
+        assert (await store.entries(key_of(fact("beta"))))[0].value
+
+    async def test_a_bug_in_following_is_told(self) -> None:
+        index = _FailingIndex()
+        index.bug = True
+        with pytest.raises(ExceptionGroup):
+            async with SharedMemories.open(MemoryKeyValue(), index, mask=Secrets(), patience=5.0) as memories:
+                with pytest.raises(FleetError, match="stopped"):
+                    await memories.remember(fact("alpha"))
+
+    async def test_a_bucket_has_one_origin(self) -> None:
+        store = MemoryKeyValue()
+        first, second = await asyncio.gather(origin(store), origin(store))
+        assert first == second != await origin(MemoryKeyValue())
+        assert len(first) == 16
+
+    def test_keys_are_told_apart_whatever_the_names_hold(self) -> None:
+        names = [
+            ("a.b", "fleet"), ("a", "agent:b.c"), ("a", "agent:b/c"), ("a", "agent:b=2Fc"), ("a-b", "repository:x"),
+        ]  # fmt: skip
+        keys = {key_of(fact("x", tenant=tenant, namespace=name)) for tenant, name in names}
+        assert len(keys) == len(names)
+        assert all(len(key.split(".")) == 3 for key in keys)
+
+
+class _SlowEmbedder(WordEmbedder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def embed(self, texts: object) -> object:  # pyright: ignore
+        self.asked.set()
+        await self.go.wait()
+        return await super().embed(texts)  # pyright: ignore
+
+
+class _FailingIndex(InMemoryIndex):
+    failures = 0
+    bug = False
+
+    async def put(self, *arguments: object, **options: object) -> None:  # pyright: ignore
+        if self.bug:
+            raise ZeroDivisionError
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the disk is away")
+        await super().put(*arguments, **options)  # pyright: ignore
+
+
+def _entry(text: str) -> tuple[str, bytes]:
+    memory = fact(text, created_at=moment(NOW))
+    assert loaded(key_of(memory), dumped(memory)) == memory
+    return key_of(memory), dumped(memory)

@@ -1,0 +1,748 @@
+"""The engine of workflows: order, joins, retries, steering, and runs that are killed and resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.approval import ApprovalDecision
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.workflow import (
+    BranchCase,
+    Condition,
+    Edge,
+    Node,
+    NodeStatus,
+    NodeType,
+    Workflow,
+    WorkflowInput,
+)
+from swe_ai_fleet.workflows import engine
+from swe_ai_fleet.workflows.engine import WorkflowRun
+from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
+from swe_ai_fleet.workflows.state import ExecutionState
+from swe_ai_fleet.workflows.steering import Steering
+
+DONE = [NodeStatus.RUNNING, NodeStatus.COMPLETED]
+
+
+class Killed(BaseException):
+    """The process dies."""
+
+
+class World:
+    """What nodes meet outside; it outlives a process, and so does the log that it keeps."""
+
+    def __init__(self) -> None:
+        self.log: list[NodeUpdated] = []
+        self.calls: list[tuple[str, int, str, dict[str, Any]]] = []
+        self.failing: dict[str, int] = {}
+        self.does: dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = {}
+        self.decisions: dict[str, NodeDecision] = {}
+        self.asked: list[NodeApproval] = []
+        self.slept: list[float] = []
+        self.kill_at: int | None = None
+        self.stored_when_killed = True
+
+    async def run(
+        self, node: Node, inputs: Mapping[str, Any], *, node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
+        self.calls.append((node_id, attempt, earlier, dict(inputs)))
+        for _ in range(sum(node_id.encode()) % 5):
+            await asyncio.sleep(0)
+        if self.failing.get(node_id, 0):
+            self.failing[node_id] -= 1
+            raise Unavailable(f"{node_id} is out of order")
+        if node_id in self.does:
+            return NodeOutcome(output=await self.does[node_id](inputs))
+        return NodeOutcome(output={"of": node_id, "given": dict(inputs)}, usage=Usage(model_calls=1))
+
+    async def decide(self, approval: NodeApproval) -> NodeDecision:
+        self.asked.append(approval)
+        await asyncio.sleep(0)
+        return self.decisions.get(approval.node_id, NodeDecision(decision=ApprovalDecision.APPROVED))
+
+    def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
+        return f"{node_id}#{attempt}" if node.type is NodeType.AGENT else ""
+
+    async def journal(self, update: NodeUpdated) -> None:
+        await asyncio.sleep(0)
+        if self.kill_at is not None:
+            self.kill_at -= 1
+            if self.kill_at < 0:
+                if self.kill_at == -1 and self.stored_when_killed:
+                    self.log.append(update)
+                raise Killed
+        self.log.append(update)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    @property
+    def known(self) -> dict[str, NodeUpdated]:
+        return {each.node_id: each for each in self.log}
+
+    def made(self, workflow: Workflow, inputs: Mapping[str, Any] | None = None, **options: Any) -> WorkflowRun:
+        return WorkflowRun(
+            workflow, inputs or {}, runner=self, journal=self.journal, known=self.known, sleep=self.sleep, **options
+        )
+
+    async def go(self, workflow: Workflow, inputs: Mapping[str, Any] | None = None, **options: Any) -> ExecutionState:
+        return await self.made(workflow, inputs, **options).run()
+
+    def told(self, node_id: str) -> list[NodeStatus]:
+        return [each.status for each in self.log if each.node_id == node_id]
+
+    def ran(self) -> list[str]:
+        return [node_id for node_id, *_ in self.calls]
+
+
+def tool(name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Node:
+    return Node(id=name, type=NodeType.TOOL, tool="echo", arguments=arguments or {}, **options)
+
+
+def flow(*nodes: Node, edges: str = "", **options: Any) -> Workflow:
+    """`a-b a-c:label` are the edges."""
+    made: list[Edge] = []
+    for edge in edges.split():
+        ends, _, label = edge.partition(":")
+        source, target = ends.split("-")
+        made.append(Edge(source=source, target=target, label=label))
+    return Workflow(name="flow", nodes=nodes, edges=tuple(made), **options)
+
+
+def branch(name: str, *cases: BranchCase, **options: Any) -> Node:
+    return Node(id=name, type=NodeType.BRANCH, cases=cases, **options)
+
+
+def mapped(name: str, inner: Node, over: str = "${inputs.items}", **options: Any) -> Node:
+    return Node(id=name, type=NodeType.MAP, over=over, node=inner, **options)
+
+
+ITEMS = (WorkflowInput(name="items", type="array"),)
+
+
+class TestOrder:
+    async def test_outputs_flow_along_edges(self) -> None:
+        world = World()
+        state = await world.go(
+            flow(
+                tool("a", {"x": "${inputs.n}"}),
+                tool("b", {"y": "${nodes.a.output.given.x}", "z": "n=${inputs.n}"}),
+                edges="a-b",
+                inputs=(WorkflowInput(name="n", type="integer"),),
+                outputs={"y": "${nodes.b.output.given.y}", "z": "${nodes.b.output.given.z}"},
+            ),
+            {"n": 7},
+        )
+        assert state.status is ExecutionStatus.COMPLETED
+        assert state.outputs == {"y": 7, "z": "n=7"}
+        assert world.told("a") == world.told("b") == DONE
+        assert state.usage.model_calls == 2
+
+    async def test_what_can_run_side_by_side_does(self) -> None:
+        world, met = World(), asyncio.Barrier(3)
+
+        async def meet(_: Mapping[str, Any]) -> str:
+            await asyncio.wait_for(met.wait(), 5)
+            return "met"
+
+        world.does = dict.fromkeys("bcd", meet)
+        state = await world.go(flow(tool("a"), *(tool(x) for x in "bcde"), edges="a-b a-c a-d b-e c-e d-e"))
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.ran()[0] == "a"
+        assert world.ran()[-1] == "e"
+        assert [*state.outputs] == ["e"]
+
+    async def test_a_join_waits_for_all_and_needs_one(self) -> None:
+        world = World()
+        which = branch(
+            "which",
+            BranchCase(label="left", when=Condition(ref="${inputs.left}", op="truthy")),
+            BranchCase(label="right"),
+        )
+        diamond = flow(
+            which, tool("l"), tool("r"), tool("far"), tool("join", {"l": "${nodes.l.output}", "r": "${nodes.r.output.of}"}),
+            edges="which-l:left which-r:right l-join r-join r-far",
+            inputs=(WorkflowInput(name="left", type="boolean"),),
+        )  # fmt: skip
+        state = await world.go(diamond, {"left": False})
+        assert world.ran() in (["r", "far", "join"], ["r", "join", "far"])
+        assert state.nodes["which"].label == "right"
+        assert state.nodes["l"].status is NodeStatus.SKIPPED
+        assert state.outputs["join"]["given"] == {"l": None, "r": "r"}
+
+    async def test_skips_propagate(self) -> None:
+        world = World()
+        nowhere = branch("none", BranchCase(label="yes", when=Condition(ref="${inputs.items}", op="truthy")))
+        state = await world.go(
+            flow(nowhere, tool("a"), tool("b"), tool("c"), edges="none-a:yes a-b b-c", inputs=ITEMS), {"items": []}
+        )
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.ran() == []
+        assert [world.told(name) for name in "abc"] == [[NodeStatus.SKIPPED]] * 3
+        assert state.outputs == {}
+
+    async def test_both_labels_may_lead_to_one_node(self) -> None:
+        world = World()
+        which = branch("which", BranchCase(label="x"))
+        await world.go(flow(which, tool("t"), edges="which-t:x which-t:y"))
+        assert world.ran() == ["t"]
+
+
+class TestFailures:
+    async def test_waits_double_between_tries(self) -> None:
+        world = World()
+        world.failing = {"a": 3}
+        state = await world.go(flow(tool("a", retries=3, retry_seconds=2)))
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.slept == [2, 4, 8]
+        assert world.told("a") == [NodeStatus.RUNNING, NodeStatus.PENDING] * 3 + DONE
+        assert [attempt for _, attempt, *_ in world.calls] == [1, 2, 3, 4]
+        assert world.log[1].error == "a is out of order"
+
+    async def test_a_failure_ends_the_run_and_stops_the_others(self) -> None:
+        world, stopped = World(), asyncio.Event()
+
+        async def forever(_: Mapping[str, Any]) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        world.does, world.failing = {"slow": forever}, {"bad": 9}
+        state = await world.go(flow(tool("slow"), tool("bad", retries=1), tool("after"), edges="bad-after"))
+        assert (state.status, state.error) == (ExecutionStatus.FAILED, "bad: bad is out of order")
+        assert stopped.is_set()
+        assert world.told("slow") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
+        assert state.nodes["slow"].error.startswith("stopped: bad")
+        assert world.told("after") == []
+
+    async def test_what_can_never_succeed_is_not_tried_again(self) -> None:
+        world = World()
+
+        async def refuse(_: Mapping[str, Any]) -> None:
+            raise InvalidRequest("no such thing")
+
+        world.does = {"a": refuse}
+        state = await world.go(flow(tool("a", retries=5)))
+        assert state.error == "a: no such thing"
+        assert len(world.calls) == 1
+
+    async def test_on_error_continue_goes_on_with_the_error(self) -> None:
+        world = World()
+        world.failing = {"a": 9}
+        state = await world.go(
+            flow(tool("a", on_error="continue"), tool("b", {"e": "${nodes.a.output.error}"}), edges="a-b")
+        )
+        assert state.status is ExecutionStatus.COMPLETED
+        assert state.nodes["a"].status is NodeStatus.FAILED
+        assert state.outputs["b"]["given"] == {"e": "a is out of order"}
+
+    async def test_a_try_that_takes_too_long(self) -> None:
+        world, tries = World(), Counter[str]()
+
+        async def slow_at_first(_: Mapping[str, Any]) -> str:
+            tries["a"] += 1
+            if tries["a"] == 1:
+                await asyncio.Event().wait()
+            return "done"
+
+        world.does = {"a": slow_at_first}
+        state = await world.go(flow(tool("a", timeout_seconds=0.02, retries=1)))
+        assert state.outputs == {"a": "done"}
+        assert world.log[1].error == "it took longer than 0.02 seconds"
+
+    @pytest.mark.parametrize(
+        ("output", "said"),
+        [({1, 2}, "is no JSON"), (float("nan"), "is no JSON"), ("x" * 4_000_001, "4000003 characters")],
+        ids=["set", "nan", "long"],
+    )
+    async def test_an_output_that_cannot_be_kept(self, output: object, said: str) -> None:
+        world = World()
+
+        async def give(_: Mapping[str, Any]) -> object:
+            return output
+
+        world.does = {"a": give}
+        state = await world.go(flow(tool("a", retries=3)))
+        assert state.status is ExecutionStatus.FAILED
+        assert said in state.error
+        assert len(world.calls) == 1
+
+    async def test_a_reference_that_names_nothing(self) -> None:
+        state = await World().go(flow(tool("a"), tool("b", {"x": "${nodes.a.output.missing}"}), edges="a-b"))
+        assert state.status is ExecutionStatus.FAILED
+        assert state.error == (
+            "b: ${nodes.a.output.missing} names nothing: there is no 'missing' (there are: of, given)"
+        )
+
+    async def test_an_output_of_the_workflow_that_names_nothing(self) -> None:
+        state = await World().go(flow(tool("a"), outputs={"x": "${nodes.a.output.missing}"}))
+        assert state.status is ExecutionStatus.FAILED
+        assert state.error.startswith("output x: ")
+
+    @pytest.mark.parametrize("error", [Fenced("another one goes on"), ZeroDivisionError("a bug")])
+    async def test_what_is_no_failure_of_the_node_comes_out(self, error: Exception) -> None:
+        world = World()
+
+        async def give(_: Mapping[str, Any]) -> object:
+            raise error
+
+        world.does = {"a": give}
+        with pytest.raises(type(error)):
+            await world.go(flow(tool("a", retries=3, on_error="continue")))
+        assert world.told("a") == [NodeStatus.RUNNING]
+
+    @pytest.mark.parametrize(
+        "error", [Unavailable("the log is down"), InvalidRequest("too long"), TimeoutError("slow")]
+    )
+    async def test_a_fault_of_the_journal_is_no_failure_of_a_node(self, error: Exception) -> None:
+        world = World()
+
+        async def broken(update: NodeUpdated) -> None:
+            if update.node_id == "m[0]":
+                raise error
+            await world.journal(update)
+
+        workflow = flow(
+            mapped("m", tool("x", on_error="continue"), on_error="continue", timeout_seconds=60), inputs=ITEMS
+        )
+        with pytest.raises(type(error)):
+            await WorkflowRun(workflow, {"items": [1]}, runner=world, journal=broken).run()
+        assert world.told("m") == [NodeStatus.RUNNING]
+
+    @pytest.mark.parametrize(
+        ("inputs", "field", "said"),
+        [
+            ({}, "inputs.items", "missing"),
+            ({"items": "x"}, "inputs.items", "must be of type array, not string"),
+            ({"items": [], "more": 1}, "inputs.more", "there is no input 'more'"),
+        ],
+    )
+    def test_inputs_are_checked(self, inputs: dict[str, Any], field: str, said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said) as caught:
+            World().made(flow(tool("a"), inputs=ITEMS), inputs)
+        assert caught.value.field == field
+
+
+class TestMaps:
+    async def test_results_stand_in_the_order_of_the_items(self) -> None:
+        world = World()
+        running, most = Counter[str](), 0
+
+        async def one(inputs: Mapping[str, Any]) -> int:
+            nonlocal most
+            running["now"] += 1
+            most = max(most, running["now"])
+            for _ in range(10 - inputs["x"]):
+                await asyncio.sleep(0)
+            running["now"] -= 1
+            return inputs["x"] * inputs["x"]
+
+        world.does = {f"squares[{index}]": one for index in range(10)}
+        squares = mapped("squares", tool("item", {"x": "${item}", "at": "${index}"}), max_parallel=3)
+        state = await world.go(flow(squares, inputs=ITEMS), {"items": [*range(10)]})
+        assert state.outputs["squares"] == [x * x for x in range(10)]
+        assert most == 3
+        assert all(world.told(f"squares[{index}]") == DONE for index in range(10))
+        assert json.loads(state.nodes["squares[4]"].inputs) == {"x": 4, "at": 4}
+
+    async def test_an_empty_list_gives_an_empty_list(self) -> None:
+        state = await World().go(flow(mapped("m", tool("x")), inputs=ITEMS), {"items": []})
+        assert state.outputs == {"m": []}
+
+    async def test_an_item_that_fails_fails_the_map(self) -> None:
+        world = World()
+        world.failing = {"m[1]": 1}
+        state = await world.go(flow(mapped("m", tool("x")), inputs=ITEMS), {"items": [1, 2, 3]})
+        assert state.error == "m: m[1]: m[1] is out of order"
+
+    async def test_the_node_of_the_items_says_what_a_failure_means(self) -> None:
+        world = World()
+        world.failing = {"m[1]": 1, "m[2]": 1}
+        inner = tool("x", {"i": "${item}"}, on_error="continue")
+        state = await world.go(flow(mapped("m", inner), inputs=ITEMS), {"items": [1, 2]})
+        assert [*state.outputs["m"][0]] == ["of", "given"]
+        assert state.outputs["m"][1] == {"error": "m[1] is out of order"}
+
+    async def test_a_map_that_goes_over_no_list(self) -> None:
+        state = await World().go(flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"))
+        assert state.error == "m: a map goes over a list, not over a value of type object"
+
+    async def test_too_many_items(self) -> None:
+        state = await World().go(flow(mapped("m", tool("x")), inputs=ITEMS), {"items": [0] * 1001})
+        assert "1001 items are too many" in state.error
+
+    async def test_too_many_nodes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine, "MAX_NODES", 20)
+        inner = mapped("i", tool("x"), "${item}")
+        state = await World().go(flow(mapped("m", inner), inputs=ITEMS), {"items": [[1] * 10] * 10})
+        assert "a run has 20 nodes at most" in state.error
+
+    async def test_maps_in_maps(self) -> None:
+        inner = mapped("i", tool("x", {"v": "${item}"}), "${item}")
+        state = await World().go(flow(mapped("m", inner), inputs=ITEMS), {"items": [[1, 2], [3]]})
+        assert [[each["given"]["v"] for each in row] for row in state.outputs["m"]] == [[1, 2], [3]]
+        assert state.nodes["m[1][0]"].status is NodeStatus.COMPLETED
+
+    async def test_a_time_limit_of_the_whole_gives_up_its_items(self) -> None:
+        world = World()
+
+        async def forever(_: Mapping[str, Any]) -> None:
+            await asyncio.Event().wait()
+
+        world.does = {"m[0]": forever}
+        state = await world.go(
+            flow(mapped("m", tool("x"), timeout_seconds=0.05, on_error="continue"), inputs=ITEMS), {"items": [1, 2]}
+        )
+        assert state.outputs["m"] == {"error": "it took longer than 0.05 seconds"}
+        assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
+        assert world.told("m[1]") == DONE
+
+
+def nested(inner: Workflow, **options: Any) -> Node:
+    return Node(id="sub", type=NodeType.WORKFLOW, workflow=inner, **options)
+
+
+class TestSubWorkflows:
+    INNER = flow(
+        tool("a", {"x": "${inputs.x}"}),
+        tool("b", {"y": "${nodes.a.output.given.x}"}),
+        edges="a-b",
+        inputs=(WorkflowInput(name="x", type="integer"), WorkflowInput(name="z", required=False, default="zed")),
+        outputs={"y": "${nodes.b.output.given.y}", "z": "${inputs.z}"},
+    )
+
+    async def test_nodes_within_have_the_path_as_their_id(self) -> None:
+        world = World()
+        state = await world.go(
+            flow(nested(self.INNER, inputs={"x": 3}), tool("t", {"y": "${nodes.sub.output.y}"}), edges="sub-t")
+        )
+        assert [*state.nodes] == ["sub", "sub/a", "sub/b", "t"]
+        assert state.outputs["t"]["given"] == {"y": 3}
+
+    async def test_within_a_map(self) -> None:
+        inner = nested(self.INNER, inputs={"x": "${item}"})
+        state = await World().go(flow(mapped("m", inner), inputs=ITEMS), {"items": [1, 2]})
+        assert state.outputs["m"] == [{"y": 1, "z": "zed"}, {"y": 2, "z": "zed"}]
+        assert "m[1]/b" in state.nodes
+
+    async def test_a_failure_within_names_the_path(self) -> None:
+        world = World()
+        world.failing = {"sub/b": 1}
+        state = await world.go(flow(nested(self.INNER, inputs={"x": 3})))
+        assert state.error == "sub: sub/b: sub/b is out of order"
+
+    async def test_inputs_of_a_wrong_type(self) -> None:
+        state = await World().go(flow(nested(self.INNER, inputs={"x": "three"})))
+        assert state.error == "sub: the input 'x' must be of type integer, not string"
+
+
+def approval(name: str = "ask", **options: Any) -> Node:
+    return Node(id=name, type=NodeType.APPROVAL, prompt="Go on with ${inputs.items}?", **options)
+
+
+def said(decision: ApprovalDecision, text: str = "") -> NodeDecision:
+    return NodeDecision(decision=decision, text=text, approver="ada")
+
+
+class TestApprovals:
+    async def test_approved(self) -> None:
+        world = World()
+        state = await world.go(flow(approval(), tool("t"), edges="ask-t", inputs=ITEMS), {"items": [1]})
+        assert world.asked[0].prompt == "Go on with [1]?"
+        assert world.told("ask") == [NodeStatus.WAITING, NodeStatus.COMPLETED]
+        assert world.ran() == ["t"]
+        assert state.nodes["ask"].label == "approved"
+
+    async def test_rejected_ends_the_run(self) -> None:
+        world = World()
+        world.decisions = {"ask": said(ApprovalDecision.REJECTED, "too dear")}
+        state = await world.go(flow(approval(), tool("t"), edges="ask-t", inputs=ITEMS), {"items": [1]})
+        assert (state.status, state.error) == (ExecutionStatus.REJECTED, "ask was rejected: too dear")
+        assert world.ran() == []
+        again = await world.go(flow(approval(), tool("t"), edges="ask-t", inputs=ITEMS), {"items": [1]})
+        assert again.status is ExecutionStatus.REJECTED
+        assert len(world.asked) == 1
+
+    @pytest.mark.parametrize(
+        ("decision", "ran"), [(ApprovalDecision.REJECTED, "no"), (ApprovalDecision.ADJUSTED, "other")]
+    )
+    async def test_a_decision_may_choose_the_way(self, decision: ApprovalDecision, ran: str) -> None:
+        world = World()
+        world.decisions = {"ask": said(decision, "in red")}
+        state = await world.go(
+            flow(
+                approval(), tool("yes"), tool("no"), tool("other", {"how": "${nodes.ask.output.text}"}),
+                edges="ask-yes:approved ask-no:rejected ask-other:adjusted", inputs=ITEMS,
+            ),
+            {"items": [1]},
+        )  # fmt: skip
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.ran() == [ran]
+
+    async def test_nobody_decides_in_time(self) -> None:
+        world = World()
+
+        async def nobody(_: NodeApproval) -> NodeDecision:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        world.decide = nobody  # type: ignore[method-assign]
+        state = await world.go(flow(approval(timeout_seconds=0.02), inputs=ITEMS), {"items": []})
+        assert state.error == "ask: it took longer than 0.02 seconds"
+
+    async def test_asked_again_after_a_restart_as_the_same(self) -> None:
+        world = World()
+        world.log = [NodeUpdated(node_id="ask", status=NodeStatus.WAITING)]
+        state = await world.go(flow(approval(), inputs=ITEMS), {"items": []})
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.told("ask") == [NodeStatus.WAITING, NodeStatus.COMPLETED]
+        assert state.nodes["ask"].attempt == 1
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+class TestSteering:
+    async def test_a_breakpoint_shows_the_inputs_and_waits(self) -> None:
+        world, steering = World(), Steering()
+        stops = flow(tool("a"), tool("b", {"x": "${nodes.a.output.of}"}, breakpoint=True), edges="a-b")
+        task = asyncio.ensure_future(world.go(stops, steering=steering))
+        await until(lambda: world.log and world.log[-1].status is NodeStatus.PAUSED)
+        assert world.ran() == ["a"]
+        assert steering.paused == ("b",)
+        assert json.loads(world.log[-1].inputs) == {"x": "a"}
+        steering.proceed()
+        assert (await task).status is ExecutionStatus.COMPLETED
+        assert world.told("b") == [NodeStatus.PAUSED, *DONE]
+
+    async def test_step_by_step(self) -> None:
+        world, steering = World(), Steering()
+        steering.pause()
+        task = asyncio.ensure_future(world.go(flow(tool("a"), tool("b"), tool("c"), edges="a-c"), steering=steering))
+        await until(lambda: len(steering.paused) == 2)
+        steering.step("b")
+        await until(lambda: world.told("b")[-1:] == [NodeStatus.COMPLETED])
+        assert world.ran() == ["b"]
+        steering.step()
+        await until(lambda: steering.paused == ("c",))
+        steering.apply(BreakpointsSet(action="continue"))
+        assert (await task).status is ExecutionStatus.COMPLETED
+
+    async def test_pause_holds_items_and_nodes_within(self) -> None:
+        world, steering = World(), Steering()
+        run = world.go(
+            flow(mapped("m", tool("x"), breakpoint=True), inputs=ITEMS), {"items": [1, 2]}, steering=steering
+        )
+        task = asyncio.ensure_future(run)
+        await until(lambda: steering.paused == ("m",))
+        steering.step("m")
+        await until(lambda: steering.paused == ("m[0]", "m[1]"))
+        steering.proceed()
+        assert (await task).status is ExecutionStatus.COMPLETED
+
+    async def test_a_named_step_holds_over_a_restart(self) -> None:
+        world, steering = World(), Steering()
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.PAUSED)]
+        for action, node_id in (("pause", ""), ("step", "a")):
+            steering.apply(BreakpointsSet(action=action, node_id=node_id))
+        state = await world.go(flow(tool("a")), steering=steering)
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.told("a") == [NodeStatus.PAUSED, *DONE]
+
+    def test_no_action(self) -> None:
+        with pytest.raises(InvalidRequest, match="pause, step or continue"):
+            Steering().apply(BreakpointsSet(action="jump"))
+
+    async def test_what_has_begun_does_not_pause_again(self) -> None:
+        world, steering = World(), Steering(holding=True)
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.RUNNING)]
+        state = await world.go(flow(tool("a", breakpoint=True)), steering=steering)
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.calls[0][1] == 2
+
+
+class TestCancellation:
+    async def test_cancel(self) -> None:
+        world = World()
+
+        async def forever(_: Mapping[str, Any]) -> None:
+            await asyncio.Event().wait()
+
+        world.does = {"a": forever}
+        run = world.made(flow(tool("a"), tool("b"), edges="a-b"))
+        task = asyncio.ensure_future(run.run())
+        await until(lambda: world.calls)
+        assert run.state.status is ExecutionStatus.IN_PROGRESS
+        run.cancel("no longer wanted")
+        state = await task
+        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "no longer wanted")
+        assert world.told("a") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
+
+    async def test_a_cancelled_task_leaves_the_log_to_be_resumed(self) -> None:
+        world = World()
+
+        async def forever(_: Mapping[str, Any]) -> None:
+            await asyncio.Event().wait()
+
+        world.does = {"a": forever}
+        task = asyncio.ensure_future(world.go(flow(tool("a"))))
+        await until(lambda: world.calls)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert world.told("a") == [NodeStatus.RUNNING]
+        world.does = {}
+        assert (await world.go(flow(tool("a")))).status is ExecutionStatus.COMPLETED
+        assert world.calls[-1][1] == 2
+
+
+class TestResumption:
+    async def test_an_interrupted_try_can_be_joined(self) -> None:
+        world = World()
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.RUNNING, attempt=2, failures=1, execution_id="a#2")]
+        agent = Node(id="a", type=NodeType.AGENT, query="Do it.", retries=1)
+        state = await world.go(flow(agent))
+        assert world.calls == [("a", 3, "a#2", {"query": "Do it."})]
+        assert (state.nodes["a"].execution_id, state.nodes["a"].failures) == ("a#2", 1)
+
+    async def test_after_a_failure_there_is_nothing_to_join(self) -> None:
+        world = World()
+        world.failing = {"a": 1}
+        await world.go(flow(Node(id="a", type=NodeType.AGENT, query="Do it.", retries=1)))
+        assert [(attempt, earlier) for _, attempt, earlier, _ in world.calls] == [(1, ""), (2, "")]
+        assert [each.execution_id for each in world.log] == ["a#1", "a#1", "a#2", "a#2"]
+
+    async def test_the_wait_before_a_further_try_is_kept(self) -> None:
+        world = World()
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.PENDING, attempt=2, failures=2)]
+        await world.go(flow(tool("a", retries=2, retry_seconds=3)))
+        assert world.slept == [6]
+        assert world.calls[0][1] == 3
+
+    async def test_a_failure_stands(self) -> None:
+        world = World()
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.FAILED, error="it broke")]
+        state = await world.go(flow(tool("a"), tool("b")))
+        assert (state.status, state.error) == (ExecutionStatus.FAILED, "a: it broke")
+        assert "a" not in world.ran()
+
+    async def test_an_output_kept_by_reference_must_be_loaded(self) -> None:
+        world = World()
+        blob = BlobRef(name="x", digest="0", size=3)
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.COMPLETED, output_blob=blob)]
+        with pytest.raises(PreconditionFailed, match="output of node a"):
+            await world.go(flow(tool("a")))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Workflow, dict[str, int]]:
+    """A workflow of any kinds of nodes without cycles, and how often which of its tools fail."""
+    failing: dict[str, int] = {}
+
+    def leaf(name: str, place: str) -> Node:
+        retries = draw(st.integers(0, 2))
+        fate = draw(st.sampled_from(["good", "good", "good", "flaky", "bad"]))
+        if fate != "good":
+            failing[place] = retries if fate == "flaky" else 10_000
+        kind = draw(st.sampled_from([NodeType.TOOL, NodeType.AGENT]))
+        how = draw(st.sampled_from(["fail", "continue"]))
+        if kind is NodeType.AGENT:
+            return Node(id=name, type=kind, query="q", retries=retries, on_error=how)
+        return tool(name, retries=retries, on_error=how)
+
+    names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
+    nodes: list[Node] = []
+    edges: list[Edge] = []
+    for at, name in enumerate(names):
+        match draw(st.sampled_from(["leaf", "leaf", "branch", "map", "sub", "approval"])):
+            case "branch":
+                held = draw(st.booleans())
+                nodes.append(
+                    branch(
+                        name,
+                        BranchCase(label="x", when=Condition(ref="${inputs.yes}", op="eq", value=held)),
+                        BranchCase(label="y"),
+                    )
+                )
+            case "map":
+                inner = leaf("item", f"{name}[1]")
+                nodes.append(
+                    mapped(
+                        name,
+                        inner,
+                        max_parallel=draw(st.integers(0, 2)),
+                        on_error=draw(st.sampled_from(["fail", "continue"])),
+                    )
+                )
+            case "sub":
+                within = flow(leaf("a", f"{name}/a"), leaf("b", f"{name}/b"), edges=draw(st.sampled_from(["", "a-b"])))
+                nodes.append(Node(id=name, type=NodeType.WORKFLOW, workflow=within))
+            case "approval":
+                nodes.append(Node(id=name, type=NodeType.APPROVAL, prompt="?"))
+            case _:
+                nodes.append(leaf(name, name))
+        for before in nodes[:at]:
+            if draw(st.booleans()):
+                label = draw(st.sampled_from(["", "x", "y"])) if before.type is NodeType.BRANCH else ""
+                edges.append(Edge(source=before.id, target=name, label=label))
+    inputs = (WorkflowInput(name="yes", type="boolean"), *ITEMS)
+    return Workflow(name="any", nodes=tuple(nodes), edges=tuple(edges), inputs=inputs), failing
+
+
+class TestKilledAnywhere:
+    @settings(max_examples=150, deadline=None)
+    @given(made=worlds(), kills=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=4))
+    async def test_ends_as_if_nothing_had_happened(
+        self, made: tuple[Workflow, dict[str, int]], kills: list[tuple[int, bool]]
+    ) -> None:
+        workflow, failing = made
+        inputs = {"yes": True, "items": ["a", "b", "c"]}
+        calm = World()
+        calm.failing = dict(failing)
+        expected = await calm.go(workflow, inputs)
+
+        world = World()
+        world.failing = dict(failing)
+        completed: set[str] = set()
+        for at, stored in kills:
+            world.kill_at, world.stored_when_killed = at, stored
+            before = len(world.calls)
+            try:
+                await world.go(workflow, inputs)
+            except Killed:
+                event("killed")
+            assert not completed & {node_id for node_id, *_ in world.calls[before:]}
+            completed = {name for name, each in world.known.items() if each.status is NodeStatus.COMPLETED}
+        world.kill_at = None
+        before = len(world.calls)
+        state = await world.go(workflow, inputs)
+        assert not completed & {node_id for node_id, *_ in world.calls[before:]}
+        assert (state.status, state.outputs) == (expected.status, expected.outputs)
+        ends = Counter(each.node_id for each in world.log if each.status is NodeStatus.COMPLETED)
+        assert set(ends.values()) <= {1}
+        # A try is at most begun and ended; each kill may cost one more.
+        assert all(count <= 2 * (3 + len(kills)) + 2 for count in Counter(each.node_id for each in world.log).values())
+        if expected.status is ExecutionStatus.COMPLETED:
+            assert {n: u.status for n, u in state.nodes.items()} == {n: u.status for n, u in expected.nodes.items()}
+
+    def test_the_errors_are_the_fleets(self) -> None:
+        assert issubclass(Unavailable, FleetError)
