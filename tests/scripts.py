@@ -6,6 +6,7 @@ import json
 import os
 
 from swe_ai_fleet.testing import Conversation, Script, Turn
+from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
 
 HELLO = "Add hello_world() to utils.py"
@@ -83,6 +84,7 @@ _REVIEWER, _REVISER = "You review another agent's candidate", "# Your second go"
 SCRIPT = Script(
     conversations=(
         *PARTS_CONVERSATIONS,
+        *MEMORY_CONVERSATIONS,
         Conversation(
             match=REVIEWED,
             regex=rf"(?s){_REVIEWER}.*return 'Hi'",

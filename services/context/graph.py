@@ -18,6 +18,7 @@ from services.context import graph_messages as wire
 from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, namespaces, within
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
+from swe_ai_fleet.context.blocks import MAX_TOKENS
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import StoryState
 from swe_ai_fleet.context.rehydration import StorySession, rehydrate
@@ -31,7 +32,6 @@ M = TypeVar("M", bound=Message)
 
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 """A default gRPC client refuses replies of 4 MiB."""
-MAX_TOKENS = 200_000
 MAX_SCOPES = 200
 MAX_PAGE_SIZE = 1_000
 DEFAULT_PAGE_SIZE = 200
@@ -198,7 +198,6 @@ def _context_request(query: pb.GetContextRequest) -> ContextRequest:
     for name in ("case_id", "story_id", "task_id"):
         bounded(getattr(query, name), 128, field=name)
     bounded(query.query, MAX_QUERY_CHARS, field="query")
-    within(query.token_budget, MAX_TOKENS, field="token_budget")
     namespaces(query.namespaces)
     return context_request(query, tenant=DEFAULT_TENANT)
 

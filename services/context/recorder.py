@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -44,9 +44,6 @@ RECORDER = WorkQueue(
 )
 _END = b'"execution_finished"'
 _ELSEWHERE = b'"body_ref"'
-_PROMPTS = (RunStarted, MessageAdded, HistoryCondensed)
-"""What models were told: the largest events, and nothing that was done."""
-
 _log = structlog.get_logger(__name__)
 
 
@@ -111,15 +108,26 @@ class Recorder:
                 _log.error("recorder.lesson_refused", execution=state.execution_id, reason=str(fault))
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
-        """The state of an execution and its events, those of its agents too, without what models were told."""
+        """The state of an execution and its events, those of its agents too, as far as they say what was done."""
         state: ExecutionState | None = None
         kept: list[StoredEvent] = []
         async with aclosing(self.log.read(tenant, execution_id)) as events:
             async for stored in events:
                 state = advance(state, stored)
-                if not isinstance(stored.event.body, _PROMPTS):
-                    kept.append(stored)
+                if (slim := _without_prompts(stored)) is not None:
+                    kept.append(slim)
         return state, kept
+
+
+def _without_prompts(stored: StoredEvent) -> StoredEvent | None:
+    """An event without what models were told, by far the most of the log; None where nothing else is in it."""
+    match stored.event.body:
+        case MessageAdded() | HistoryCondensed():
+            return None
+        case RunStarted() as body:
+            return replace(stored, event=replace(stored.event, body=replace(body, messages=())))
+        case _:
+            return stored
 
 
 @asynccontextmanager

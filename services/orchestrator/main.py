@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.councils import council_models
+from swe_ai_fleet.runtime.local_ray import ray_started
 from swe_ai_fleet.runtime.stack import open_stack
 from swe_ai_fleet.runtime.state import State, open_state
 from swe_ai_fleet.settings import Settings
@@ -51,6 +52,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         )
     async with (
         open_state(settings, name="orchestrator") as state,
+        ray_started(state.settings),
         _with_context(state, token := kept_token(settings.home / "token")) as state,
         open_stack(state) as stack,
         Derivations(fleet=stack.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,

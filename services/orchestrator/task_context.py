@@ -27,7 +27,6 @@ from swe_ai_fleet.tools.catalogue import PROFILES, operations
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
 MOUNT = "/workspace"
-MAX_TOKENS = 200_000
 _HISTORY = ("history",)
 
 
@@ -47,8 +46,13 @@ class TaskContexts:
         """The context of a task and role. Raises InvalidRequest, NotFound, NotAvailable, Unavailable."""
         check_values(request)
         _refuse_what_a_clone_has(request)
-        task = await self._task(request)
-        gathered = await self.source.gather(_wanted(request, task))
+        task, handed_in = await self._task(request)
+        try:
+            gathered = await self.source.gather(_wanted(request, task))
+        except NotFound as fault:
+            if not handed_in or fault.field != "task_id":
+                raise
+            gathered = GatheredContext()
         system, _ = opening_messages(task, workspace=_NoClone(), limits=ToolLimits(), perspective=Perspective())
         blocks = pb.ContextBlocks(
             system=system.content,
@@ -65,8 +69,8 @@ class TaskContexts:
             version_hash=hashlib.sha256(data).hexdigest(),
         )
 
-    async def _task(self, request: pb.GetTaskContextRequest) -> Task:
-        """The task as it was handed in last, or, where it never was, one that says as much as the request does."""
+    async def _task(self, request: pb.GetTaskContextRequest) -> tuple[Task, bool]:
+        """The task as it was handed in last, or one that says as much as the request does; which of the two."""
         role = Role.parse(request.role)
         known: Task | None = None
         if request.task_id:
@@ -76,9 +80,9 @@ class TaskContexts:
             except NotFound:
                 known = None
         if known is not None:
-            return replace(known, role=role if request.role else known.role)
+            return replace(known, role=role if request.role else known.role), True
         repo = repo_ref(request.repo) if request.HasField("repo") else RepoRef(location="")
-        return Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo, role=role)
+        return Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo, role=role), False
 
 
 class _NoClone:
@@ -105,10 +109,6 @@ def _refuse_what_a_clone_has(request: pb.GetTaskContextRequest) -> None:
 
 def _wanted(request: pb.GetTaskContextRequest, task: Task) -> ContextRequest:
     options = request.options
-    if request.token_budget > MAX_TOKENS:
-        raise InvalidRequest(
-            f"token_budget is {request.token_budget}", field="token_budget", hint=f"at most {MAX_TOKENS}"
-        )
     for name in ("case_id", "story_id"):
         if getattr(request, name):
             check_identifier(getattr(request, name), field=name)

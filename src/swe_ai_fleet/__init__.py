@@ -1,7 +1,8 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `DeliberateAsync` and `VLLMAgentJob` are the doors
-for those who use it as a library; each is loaded when first asked for, since the last one brings Ray along.
+`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `MemoryManager`, `DeliberateAsync` and
+`VLLMAgentJob` are the doors for those who use it as a library; each is loaded when first asked for, since the last one
+brings Ray along.
 """
 
 from __future__ import annotations
@@ -12,14 +13,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
+    from swe_ai_fleet.runtime.memory_manager import MemoryManager
     from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 
-__all__ = ["DeliberateAsync", "FunctionCallingAgent", "FunctionCallingClient", "ToolEnabledAgent", "VLLMAgentJob"]
+__all__ = [
+    "DeliberateAsync",
+    "FunctionCallingAgent",
+    "FunctionCallingClient",
+    "MemoryManager",
+    "ToolEnabledAgent",
+    "VLLMAgentJob",
+]
 _HOMES = {
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",
+    "MemoryManager": "swe_ai_fleet.runtime.memory_manager",
     "ToolEnabledAgent": "swe_ai_fleet.runtime.tool_enabled_agent",
     "VLLMAgentJob": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job",
 }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,18 +19,15 @@ from swe_ai_fleet.testing.memory_index import InMemoryIndex
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()
-NO_CHROMA = pytest.mark.skipif(
-    importlib.util.find_spec("chromadb") is None, reason="needs the extra chroma: pip install 'swe-ai-fleet[chroma]'"
-)
 
 
 @pytest.fixture(scope="session")
-async def postgresql(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PostgresqlServer]:
-    async with PostgresqlServer.open() as server:
+def postgresql() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer.open() as server:
         yield server
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", pytest.param("chroma", marks=NO_CHROMA)])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "chroma"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryIndex]:
     if request.param == "memory":
         yield InMemoryIndex()
@@ -39,8 +35,9 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     where = ""
     if request.param == "postgresql":
         server: PostgresqlServer = request.getfixturevalue("postgresql")
-        where = await server.database()
+        where = server.database()
     elif request.param == "chroma":
+        pytest.importorskip("chromadb", reason="needs the extra chroma: pip install 'swe-ai-fleet[chroma]'")
         where = f"chroma:{tmp_path / 'chroma'}"
     async with open_memory_index(where, tmp_path) as opened:
         yield opened

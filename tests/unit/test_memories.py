@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 
@@ -25,8 +25,7 @@ from tests.memory_parts import WordEmbedder
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ADA = "agent:ada"
 HERS = MemoryScope(namespaces=(ADA,))
-SECRET = "hunter2-hunter2"  # noqa: S105
-Opener = Callable[..., AbstractAsyncContextManager[KeptMemories | SharedMemories]]
+SECRET = "hunter2-hunter2"
 
 
 def fact(text: str, *, namespace: str = ADA, **fields: object) -> Memory:

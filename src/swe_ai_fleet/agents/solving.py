@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.opening import SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
+from swe_ai_fleet.agents.remembering import RememberingTools, noted_in
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.test_summaries import last_tests
@@ -31,6 +32,7 @@ from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Clone, Journal, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.truncation import truncate
@@ -234,10 +236,14 @@ def _toolbox(
         limits=equipment.sub_agents,
         used=sub_agents_used(earlier.steps) if earlier is not None else 0,
     )
-    asked = {*task.tools, *task.constraints.allowed_tools}
+    kits: dict[str, Toolkit] = {**held.toolkits, others.name: others}
+    if task.memory.write:
+        notes = RememberingTools(clone, pipeline, noted=noted_in(earlier.steps) if earlier is not None else ())
+        kits[notes.name] = notes
+    asked = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
     idle, unlisted = idle_sub_agents(task.role, asked, can_research=others.can_research)
     return Toolbox(
-        {**held.toolkits, others.name: others},
+        kits,
         pipeline,
         idle=held.idle | idle,
         unlisted=held.unlisted | unlisted,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+import getpass
+import re
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar, cast
 
@@ -46,9 +48,7 @@ class ContextClient:
         """Call a method of the service, such as `GetContext`."""
         call = getattr(self._stub, method)
         try:
-            answer = await cast(
-                "Awaitable[object]", call(request, metadata=self._metadata, timeout=_CALL_SECONDS)
-            )
+            answer = await cast("Awaitable[object]", call(request, metadata=self._metadata, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             raise fault_of_call(error, self._address) from error
         assert isinstance(answer, kind)
@@ -72,22 +72,31 @@ async def context_client(
         yield ContextClient(channel, address=place.address, token=place.token, caller=caller)
 
 
-def number(kind: Any, prefix: str, word: str, *, field: str) -> int:
-    """The value of an enumeration that a word names, 0 for none. Raises CommandFault."""
+def caller_name() -> str:
+    """How this user is called where something they say is kept; empty where that cannot be said."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+    return re.sub(r"[^A-Za-z0-9._@-]", "-", name)[:64]
+
+
+def enum_name(kind: Any, prefix: str, word: str, *, field: str) -> str:
+    """The name of the enumeration's value that a word says, that of none for no word. Raises CommandFault."""
+    names = [str(name) for name, _ in kind.items()]
     if not word:
-        return 0
+        return names[0]
     name = f"{prefix}{word.strip().upper().replace('-', '_')}"
-    known = cast("Mapping[str, int]", dict(kind.items()))
-    if name not in known or not known[name]:
-        words = ", ".join(one.removeprefix(prefix).lower() for one, value in known.items() if value)
+    if name not in names[1:]:
+        words = ", ".join(one.removeprefix(prefix).lower() for one in names[1:])
         raise CommandFault(f"{word!r} is unknown", exit_code=Exit.USAGE, field=field, hint=f"one of {words}")
-    return known[name]
+    return name
 
 
 def document(message: Message) -> dict[str, object]:
     """A message as JSON: every field under its own name, enumerations as words, what is not there left out."""
     found: dict[str, object] = {}
-    for field in message.DESCRIPTOR.fields:
+    for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             found[field.name] = dict(value)
@@ -106,5 +115,3 @@ def _plain(field: FieldDescriptor, value: Any) -> object:
     names = field.enum_type.values_by_number
     zero = names[0].name.removesuffix("UNSPECIFIED")
     return "" if not value else enum_word(names[value].name, zero)
-
-

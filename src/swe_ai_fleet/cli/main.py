@@ -11,9 +11,12 @@ import typer
 
 from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.context import context_app
 from swe_ai_fleet.cli.councils import councils_app
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.learning import rate, recommend
+from swe_ai_fleet.cli.memory import memory_app
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client, local_client
@@ -39,6 +42,8 @@ tools_app = typer.Typer(
 )
 app.add_typer(tools_app, name="tools")
 app.add_typer(councils_app, name="councils")
+app.add_typer(context_app, name="context")
+app.add_typer(memory_app, name="memory")
 
 Name = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
 
@@ -154,6 +159,8 @@ def run(
 
 app.command()(batch)
 app.command()(study)
+app.command()(rate)
+app.command()(recommend)
 
 
 @app.command()

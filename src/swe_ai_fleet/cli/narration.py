@@ -13,8 +13,10 @@ from swe_ai_fleet.domain.event import (
     CandidateReviewed,
     CandidatesRanked,
     ChecksFinished,
+    ContextGathered,
     ExecutionFinished,
     ExecutionStarted,
+    NodeUpdated,
     RevisionJudged,
     RunFinished,
     RunLost,
@@ -43,6 +45,12 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens"
         case RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
+        case ContextGathered(context=context, error=error):
+            recalled = f", {len(context.recalled)} memories" if context.recalled else ""
+            line = f"context: {error}" if error else f"context: {context.tokens:,} tokens{recalled}"
+        case NodeUpdated(node_id=node, status=status, attempt=attempt, error=error):
+            again = f" (attempt {attempt})" if attempt > 1 else ""
+            line = f"{node}: {status}{again}" + (f": {error}" if error else "")
         case ChecksFinished(report=report):
             verdict = "accepted" if report.accepted else "not accepted"
             line = f"{report.candidate_id}: {verdict}: {checks_text(report) or 'no evidence'}"

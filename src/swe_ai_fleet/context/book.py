@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.context.cleaning import Cleaner
+from swe_ai_fleet.context.following import GraphFollower
 from swe_ai_fleet.context.graph import ContextGraph, StoryState, updated_story, updated_task
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.rules import (
@@ -29,7 +29,6 @@ from swe_ai_fleet.domain.context import (
     Phase,
     PhaseChanged,
     RelationKind,
-    StoredChange,
     Story,
     StoryCreated,
     StoryTask,
@@ -48,7 +47,7 @@ _ON_ITS_WAY_SECONDS = 1.0
 
 
 class ContextBook:
-    """Stories, tasks, decisions, phases and records of work of all tenants. An async context: inside it follows the log.
+    """Stories, tasks, decisions, phases and records of work of all tenants. In its async context it follows the log.
 
     What one replica has written it knows at once, what another one has, as soon as the log tells it. Where two change
     a story at the same time, both get through, one after the other, unless the later one named the version it knew.
@@ -74,40 +73,20 @@ class ContextBook:
         self._log = log
         self._clean = Cleaner(mask)
         self._now = now
-        self._graphs: dict[str, ContextGraph] = {}
-        self._changed = asyncio.Event()
+        self._follower = GraphFollower(log)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._follower: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> ContextBook:
         """Read the log to its end. Raises NotFound (no such stream), Unavailable."""
-        caught_up = asyncio.Event()
-        self._follower = asyncio.create_task(self._follow(caught_up), name="context book")
-        waiting = asyncio.create_task(caught_up.wait())
-        try:
-            await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
-            if self._follower.done():
-                await self._follower
-        except BaseException:
-            await self.__aexit__()
-            raise
-        finally:
-            waiting.cancel()
+        await self._follower.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        await self._follower.stop()
 
     def graph(self, tenant: str) -> ContextGraph:
-        """What is known in a tenant, as of now; it goes on changing as the log does.
-
-        Raises Unavailable where the log can be followed no longer: what is known would grow old unnoticed.
-        """
-        if self._follower is None or self._follower.done():
-            raise Unavailable("the context is not followed any more", hint="restart the context service")
-        return self._graphs.get(tenant) or ContextGraph()
+        """What is known in a tenant, as of now; it goes on changing as the log does. Raises Unavailable."""
+        return self._follower.graph(tenant)
 
     async def create_story(self, tenant: str, story: Story) -> StoryState:
         """Begin a story, in phase plan or the one it names. Its times are set here. Raises as the class says."""
@@ -228,9 +207,11 @@ class ContextBook:
         try:
             stored = await self._log.append(change)
         except AlreadyExists:
-            await self._heard(lambda: self.graph(tenant).execution(record.execution_id) is not None)
+            await self._follower.heard(
+                lambda: self.graph(tenant).execution(record.execution_id) is not None, _PATIENCE_SECONDS
+            )
             return False
-        self._apply(stored)
+        self._follower.apply(stored)
         return True
 
     def story(self, tenant: str, story_id: str) -> StoryState:
@@ -255,7 +236,7 @@ class ContextBook:
         async with turn:
             if expected is not None:
                 # A version that a caller was told by another replica is on its way to this one.
-                await self._heard(lambda: self.graph(tenant).version(story_id) >= expected, _ON_ITS_WAY_SECONDS)
+                await self._reached(tenant, story_id, expected, _ON_ITS_WAY_SECONDS)
             for _ in range(_TRIES):
                 graph = self.graph(tenant)
                 version = graph.version(story_id)
@@ -274,33 +255,15 @@ class ContextBook:
                 try:
                     stored = await self._log.append(change)
                 except Fenced:
-                    await self._heard(lambda: self.graph(tenant).version(story_id) > version)  # noqa: B023
+                    await self._reached(tenant, story_id, version + 1, _PATIENCE_SECONDS)
                     continue
-                self._apply(stored)
-                return self._graphs[tenant].stories[story_id]
+                self._follower.apply(stored)
+                return self.graph(tenant).stories[story_id]
         raise Unavailable(f"story {story_id} is being changed too often", hint="try again")
 
-    async def _heard(self, known: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
-        """Wait until something is known, a few seconds at most."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not known():
-                    await self._changed.wait()
-        except TimeoutError:
-            return
-
-    def _apply(self, stored: StoredChange) -> None:
-        if self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored):
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    async def _follow(self, caught_up: asyncio.Event) -> None:
-        async with aclosing(self._log.read(follow=True)) as changes:
-            async for stored in changes:
-                if stored is None:
-                    caught_up.set()
-                else:
-                    self._apply(stored)
+    async def _reached(self, tenant: str, story_id: str, version: int, seconds: float) -> None:
+        """Wait until a version of a story is known here, so long at most."""
+        await self._follower.heard(lambda: self.graph(tenant).version(story_id) >= version, seconds)
 
 
 def _same(known: object, wanted: object, field: str, name: str) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
 from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
+from swe_ai_fleet.context.drafts import Draft, drafts, of_memory
+from swe_ai_fleet.context.graph import ContextGraph, StoryState
+from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.memory import MAX_NAMESPACES, MemoryScope, Recollection, check_namespace
 from swe_ai_fleet.ports import Memories, SecretMask
 
 DEFAULT_TOKENS = 4_000
+RECALLED = 5
+_MAX_STORIES = 20
+"""Of a case."""
+_QUERY_CHARS = 4_000
 
 
 class ContextGatherer:
@@ -28,5 +39,101 @@ class ContextGatherer:
         self._token_budget = token_budget
 
     async def gather(self, request: ContextRequest) -> GatheredContext:
-        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
-        raise NotImplementedError
+        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable.
+
+        A story, case or task that nobody knows is no fault where memories are asked for too: `omitted` names it.
+        """
+        _check(request)
+        recalled = await self._recalled(request)
+        graph = self._book.graph(request.tenant)
+        missing: tuple[str, ...] = ()
+        try:
+            states = chosen(graph, request)
+        except NotFound as fault:
+            if not request.namespaces:
+                raise
+            states, missing = (), (fault.message,)
+        found = [
+            draft for state in states for draft in drafts(graph, state, task_id=request.task_id, role=request.role)
+        ]
+        told = [draft for draft in dict.fromkeys(found) if _wanted(draft, request)]
+        viewpoint = Viewpoint(
+            role=request.role,
+            phase=request.phase or _phase(states),
+            query=(request.query.strip() or _own_words(states, request))[:_QUERY_CHARS],
+        )
+        return await asyncio.to_thread(
+            compose,
+            (*told, *map(of_memory, recalled)),
+            viewpoint,
+            token_budget=request.token_budget or self._token_budget,
+            mask=self._mask,
+            recalled=recalled,
+            omitted=missing,
+        )
+
+    async def _recalled(self, request: ContextRequest) -> tuple[Recollection, ...]:
+        if self._memories is None or not request.namespaces or not request.query.strip():
+            return ()
+        scope = MemoryScope(tenant=request.tenant, namespaces=request.namespaces)
+        return await self._memories.recall(request.query[:_QUERY_CHARS], scope, limit=RECALLED)
+
+
+def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ...]:
+    """The stories that a request is about; the project as a whole where it names none of them.
+
+    Raises NotFound (nothing is known of what it names), InvalidRequest (a task of several stories).
+    """
+    if request.story_id:
+        return (_story(graph, request.story_id),)
+    if request.case_id:
+        states = graph.case(request.case_id)
+        if not states:
+            raise NotFound(f"there is no case {request.case_id[:64]!r}", field="case_id", hint="name it in CreateStory")
+        return states[-_MAX_STORIES:]
+    if request.task_id:
+        if graph.tasks(request.task_id):
+            return (graph.story(graph.task(request.task_id).story_id),)
+        if not graph.work(f"task:{request.task_id}", limit=1):
+            raise NotFound(f"nothing is known of task {request.task_id[:64]!r}", field="task_id")
+        return (graph.common(),)
+    # Who asks for memories alone is not told of the project.
+    return () if request.namespaces else (graph.common(),)
+
+
+def _story(graph: ContextGraph, story_id: str) -> StoryState:
+    """A story; of one that was never created but worked on, what was done."""
+    if story_id not in graph.stories and graph.work(f"story:{story_id}", limit=1):
+        return StoryState(story_id=story_id)
+    return graph.story(story_id)
+
+
+def _check(request: ContextRequest) -> None:
+    if not 0 <= request.token_budget <= MAX_TOKENS:
+        raise InvalidRequest(
+            f"token_budget is {request.token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
+        )
+    if len(request.namespaces) > MAX_NAMESPACES:
+        raise InvalidRequest(
+            f"{len(request.namespaces)} namespaces are too many", field="namespaces", hint=f"at most {MAX_NAMESPACES}"
+        )
+    for number, namespace in enumerate(request.namespaces):
+        check_namespace(namespace, field=f"namespaces[{number}]")
+
+
+def _wanted(draft: Draft, request: ContextRequest) -> bool:
+    if draft.kind == "decision":
+        return request.include_decisions
+    return request.include_history or draft.kind != "history"
+
+
+def _phase(states: tuple[StoryState, ...]) -> Phase | None:
+    """The phase of the one story; several have none in common."""
+    story = states[0].story if len(states) == 1 else None
+    return story.phase if story else None
+
+
+def _own_words(states: tuple[StoryState, ...], request: ContextRequest) -> str:
+    """What a task says of itself, where the request says nothing of what the context is for."""
+    task = next((one.tasks[request.task_id] for one in states if request.task_id in one.tasks), None)
+    return f"{task.title}\n{task.description}" if task else ""

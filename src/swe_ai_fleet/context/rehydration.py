@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from swe_ai_fleet.context.graph import ContextGraph, StoryState, Work
-from swe_ai_fleet.domain.context import Decision, GatheredContext, Phase, StoryTask
+from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
+from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, in_force, one_line
+from swe_ai_fleet.context.graph import ContextGraph, StoryState, Work, in_order
+from swe_ai_fleet.context.sections import Section
+from swe_ai_fleet.domain.context import Decision, GatheredContext, Phase, StoryTask, TaskState
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.ports import SecretMask
+
+DEFAULT_TOKENS = 8_000
+MAX_STORIES = 50
+"""Of a case, those created last."""
+_STEPS = 10
+_AFTER = {
+    Phase.PLAN: "agree on the acceptance criteria and the tasks, then go to design",
+    Phase.DESIGN: "record the decisions, then go to build",
+    Phase.BUILD: "finish the open tasks, then go to test",
+    Phase.TEST: "hold the work against the acceptance criteria, then go to review",
+    Phase.REVIEW: "settle what reviewers found, then close the story",
+    Phase.DONE: "nothing is left to do",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorySession:
-    """Where a story stands. `open_tasks` come in the order in which they can be done, `ready` are those that can be now.
+    """Where a story stands. `open_tasks` come in the order in which they can be done; `ready` are those ready now.
 
     `decisions` are those in force that matter to the role, `work` what the last executions did, the newest first;
     `next_steps` say in words what comes next.
@@ -47,6 +65,93 @@ def rehydrate(
 ) -> RehydratedSession:
     """What a lost session is begun again with, of one story or of all of a case.
 
-    Raises InvalidRequest (neither is named, or they do not belong together), NotFound.
+    Args:
+        graph: What is known.
+        story_id: The story; empty: every story of the case.
+        case_id: The case; empty: the story's own.
+        role: Whose session it is; None: anybody's.
+        token_budget: Of the text, 0 for 8,000.
+        mask: Hides secrets in the text.
+
+    Raises:
+        InvalidRequest: Neither is named, or they do not belong together.
+        NotFound: There is no such story, no such case.
     """
-    raise NotImplementedError
+    if not 0 <= token_budget <= MAX_TOKENS:
+        raise InvalidRequest(
+            f"token_budget is {token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
+        )
+    states = _states(graph, story_id, case_id)
+    sessions = tuple(_session(graph, state, role) for state in states)
+    told: dict[Draft, None] = {}
+    for session in sessions:
+        told[_steps_draft(session)] = None
+        told |= dict.fromkeys(drafts(graph, session.state, role=role))
+    phase = sessions[0].phase if len(sessions) == 1 else None
+    context = compose(
+        tuple(told), Viewpoint(role=role, phase=phase), token_budget=token_budget or DEFAULT_TOKENS, mask=mask
+    )
+    story = states[0].story
+    return RehydratedSession(case_id=case_id or (story.case_id if story else ""), stories=sessions, context=context)
+
+
+def _states(graph: ContextGraph, story_id: str, case_id: str) -> tuple[StoryState, ...]:
+    if story_id:
+        state = graph.story(story_id)
+        if case_id and (state.story is None or state.story.case_id != case_id):
+            raise InvalidRequest(
+                f"story {story_id} does not belong to case {case_id[:64]!r}",
+                field="case_id",
+                hint="leave one of them out",
+            )
+        return (state,)
+    if not case_id:
+        raise InvalidRequest("no session is named", field="story_id", hint="name a story or a case")
+    states = graph.case(case_id)
+    if not states:
+        raise NotFound(f"there is no case {case_id[:64]!r}", field="case_id", hint="name it in CreateStory")
+    return states[-MAX_STORIES:]
+
+
+def _session(graph: ContextGraph, state: StoryState, role: Role | None) -> StorySession:
+    open_tasks = tuple(task for task in in_order(state.tasks.values()) if task.state in OPEN)
+    waiting = {task.task_id for task in open_tasks}
+    ready = tuple(task.task_id for task in open_tasks if waiting.isdisjoint(task.depends_on))
+    session = StorySession(
+        state=state,
+        phase=state.story.phase if state.story else Phase.PLAN,
+        open_tasks=open_tasks,
+        ready=ready,
+        decisions=in_force(graph, state, role),
+        work=graph.work(f"story:{state.story_id}", limit=MAX_EXECUTIONS),
+    )
+    return replace(session, next_steps=tuple(_next_steps(session)))
+
+
+def _next_steps(session: StorySession) -> Iterator[str]:
+    """What comes next, the most pressing first: what is under way, what failed, what can begin, the phase."""
+    for task in session.open_tasks[:_STEPS]:
+        if task.state is TaskState.IN_PROGRESS:
+            yield f"go on with task {task.task_id}: {one_line(task.title)}"
+    last = session.work[0].record if session.work else None
+    if last is not None and last.status != "completed":
+        yield f"execution {last.execution_id} of task {last.task_id} ended as {last.status}: see why, run it again"
+    if last is not None and last.tests is not None and last.tests.failing:
+        yield f"mend the tests that failed last: {one_line(', '.join(last.tests.failing))}"
+    begun = {task.task_id for task in session.open_tasks if task.state is TaskState.IN_PROGRESS}
+    for task in session.open_tasks:
+        if task.task_id in session.ready[:_STEPS] and task.task_id not in begun:
+            yield f"begin task {task.task_id}: {one_line(task.title)}"
+    blocked = len(session.open_tasks) - len(session.ready)
+    if blocked:
+        yield f"{blocked} more tasks wait for others"
+    yield f"the story is in phase {session.phase}: {_AFTER[session.phase]}"
+
+
+def _steps_draft(session: StorySession) -> Draft:
+    return Draft(
+        section=Section.STORY,
+        title=f"next steps of {session.state.story_id}",
+        text="\n".join(f"- {step}" for step in session.next_steps),
+        place=max(session.state.places.values(), default=0),
+    )

@@ -1,62 +1,28 @@
-"""What a role may see of the project's context in a phase, and whether a caller keeps to it."""
+"""Whether a caller keeps to what a role may see of the project's context in a phase."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from enum import StrEnum
 
-from swe_ai_fleet.domain.context import Phase
+from swe_ai_fleet.context.drafts import drafts
+from swe_ai_fleet.context.graph import ContextGraph
+from swe_ai_fleet.context.relations import check_node
+from swe_ai_fleet.context.sections import Section, needed, weight
+from swe_ai_fleet.domain.context import DecisionState, Phase
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role
 
-
-class Section(StrEnum):
-    """A part of the context that a role and a phase decide about."""
-
-    STORY = "story"
-    CRITERIA = "criteria"
-    CASE = "case"
-    TASKS = "tasks"
-    DECISIONS = "decisions"
-    ALTERNATIVES = "alternatives"
-    TESTS = "tests"
-    FILES = "files"
-    HISTORY = "history"
-    NOTES = "notes"
-    MEMORY = "memory"
-
-
-_ROLES: Mapping[Role, tuple[float, ...]] = {
-    # story, criteria, case, tasks, decisions, alternatives, tests, files, history, notes, memory
-    # Builds a task: what it is, what was decided about it, what failed when somebody last tried.
-    Role.DEV: (0.8, 0.9, 0.2, 0.9, 0.9, 0.2, 0.7, 0.7, 0.6, 0.5, 0.6),
-    # Holds the work against the criteria; what was decided against is noise to it.
-    Role.QA: (0.7, 1.0, 0.2, 0.5, 0.5, 0.0, 1.0, 0.9, 0.6, 0.5, 0.5),
-    # Decides: what was decided, what was turned down and why, and what the neighbouring stories want.
-    Role.ARCHITECT: (0.9, 0.8, 0.8, 0.6, 1.0, 0.9, 0.3, 0.4, 0.5, 0.5, 0.5),
-    # Ships and runs it: what was done and with which result; other stories' plans are not its business.
-    Role.DEVOPS: (0.7, 0.4, 0.0, 0.7, 0.8, 0.0, 0.5, 0.6, 0.8, 0.6, 0.5),
-    # Works on data and schemas: what holds for them, and the files that carry them.
-    Role.DATA: (0.7, 0.8, 0.0, 0.7, 0.9, 0.3, 0.6, 0.7, 0.5, 0.6, 0.5),
+MAX_REQUESTED = 1_000
+_SECTION_OF = {
+    "case": Section.CASE,
+    "story": Section.STORY,
+    "task": Section.TASKS,
+    "decision": Section.DECISIONS,
+    "execution": Section.HISTORY,
+    "commit": Section.HISTORY,
+    "file": Section.FILES,
 }
-_PHASES: Mapping[Phase, tuple[float, ...]] = {
-    # Nothing is built yet: what is wanted, and what surrounds it.
-    Phase.PLAN: (1.0, 1.0, 1.0, 0.8, 0.8, 0.6, 0.2, 0.2, 0.4, 1.0, 1.0),
-    # Choices are made: what was chosen and what was not.
-    Phase.DESIGN: (0.9, 0.9, 0.8, 0.6, 1.0, 1.0, 0.2, 0.4, 0.4, 0.8, 1.0),
-    # The task at hand and what binds it.
-    Phase.BUILD: (0.8, 0.9, 0.3, 1.0, 0.9, 0.2, 0.8, 0.8, 0.8, 0.8, 1.0),
-    # What it is held against, and what changed.
-    Phase.TEST: (0.6, 1.0, 0.2, 0.5, 0.5, 0.1, 1.0, 1.0, 0.7, 0.6, 0.8),
-    # What changed, against what was wanted and decided.
-    Phase.REVIEW: (0.7, 1.0, 0.3, 0.4, 1.0, 0.6, 0.9, 1.0, 0.8, 0.5, 0.6),
-    # What came of it.
-    Phase.DONE: (0.8, 0.6, 0.5, 0.3, 0.9, 0.3, 0.4, 0.5, 1.0, 0.6, 0.6),
-}
-_UNNAMED = 0.8
-"""Where no role or no phase is named, nothing is put before anything else."""
-_NEEDED = 0.6
-_PLACES = {section: place for place, section in enumerate(Section)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +37,64 @@ class ScopeVerdict:
     extra: tuple[str, ...] = ()
 
 
-def weight(section: Section, role: Role | None, phase: Phase | None) -> float:
-    """How much a section matters to a role in a phase, from 0 (it is none of its business) to 1."""
-    place = _PLACES[section]
-    return (_UNNAMED if role is None else _ROLES[role][place]) * (_UNNAMED if phase is None else _PHASES[phase][place])
+def validate_scope(
+    graph: ContextGraph, role: Role, phase: Phase, requested: Collection[str], *, story_id: str = ""
+) -> ScopeVerdict:
+    """Whether a prompt made of `requested` gives a role what it needs in a phase, and nothing that it may not see.
 
+    Args:
+        graph: What is known.
+        role: Whose prompt it is.
+        phase: In which phase.
+        requested: Names of sections (see `Section`) and of nodes (`decision:D-1`, `task:T-1`).
+        story_id: Where one is named, only sections of which it has something can be missing.
 
-def needed(role: Role, phase: Phase) -> tuple[Section, ...]:
-    """What a role can't do without in a phase. Memories are asked for by the task, never needed."""
-    return tuple(
-        section
-        for section in Section
-        if section is not Section.MEMORY and weight(section, role, phase) >= _NEEDED
-    )
-
-
-def verdict(requested: Collection[str], missing: Collection[str], extra: Collection[str]) -> ScopeVerdict:
+    Raises:
+        InvalidRequest: Something requested is neither a section nor a node; `field` is `requested`.
+        NotFound: No such story.
+    """
+    if len(requested) > MAX_REQUESTED:
+        raise InvalidRequest(
+            f"{len(requested)} of requested are too many", field="requested", hint=f"at most {MAX_REQUESTED}"
+        )
+    asked: dict[str, Section] = {name: _section(graph, name) for name in requested}
+    extra = [
+        name for name, section in asked.items() if not weight(section, role, phase) or not _visible(graph, name, role)
+    ]
+    wanted = needed(role, phase)
+    if story_id:
+        there = {draft.section for draft in drafts(graph, graph.story(story_id), role=role)}
+        wanted = tuple(section for section in wanted if section in there)
+    missing = [section.value for section in wanted if section not in asked.values()]
     return ScopeVerdict(allowed=not missing and not extra, missing=tuple(missing), extra=tuple(extra))
+
+
+def _section(graph: ContextGraph, name: str) -> Section:
+    """The section that something requested belongs to. Raises InvalidRequest."""
+    if name in list(Section):
+        return Section(name)
+    kind, colon, key = name.partition(":")
+    if not colon or not key or kind not in _SECTION_OF:
+        raise InvalidRequest(
+            f"{name[:64]!r} is neither a section nor a node",
+            field="requested",
+            hint=f"one of {', '.join(Section)}, or <kind>:<id> of {', '.join(_SECTION_OF)}",
+        )
+    found = graph.decisions(key) if kind == "decision" else ()
+    if found and all(decision.state is DecisionState.SUPERSEDED for decision in found):
+        return Section.ALTERNATIVES
+    return _SECTION_OF[kind]
+
+
+def _visible(graph: ContextGraph, name: str, role: Role) -> bool:
+    """Whether something requested is there, and no decision for others only."""
+    if name in list(Section):
+        return True
+    try:
+        check_node(graph, name, field="requested")
+    except NotFound:
+        return False
+    kind, _, key = name.partition(":")
+    if kind != "decision":
+        return True
+    return any(not decision.roles or role in decision.roles for decision in graph.decisions(key))

@@ -2,18 +2,104 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from urllib.parse import urlsplit, urlunsplit
 
-from swe_ai_fleet.domain.context import WorkRecord
-from swe_ai_fleet.domain.event import StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.context.cleaning import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
+from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
+from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
+from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.tools.truncation import truncate
 
 
 def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRecord:
     """What is kept of an execution: its winner's commits, files and tests, and the tool calls of all its runs.
 
+    Where none won, tests and checks are those of the candidate that came nearest. Names of stories and cases that
+    cannot stand in the graph are left out.
+
     Args:
         state: The fold of its events.
         events: The events themselves, those of its agents too.
     """
-    raise NotImplementedError
+    task = state.task
+    winner = state.candidates.get(state.winner_id)
+    judged = state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
+    report = state.delivery_report or state.reports.get(judged)
+    delivered = state.delivered
+    merged = (one.commit_sha for one in state.subtask_outcomes.values() if one.commit_sha)
+    commits = dict.fromkeys((*merged, *((delivered.commit_sha,) if delivered and delivered.commit_sha else ())))
+    return WorkRecord(
+        execution_id=state.execution_id,
+        task_id=task.task_id,
+        story_id=_name(task.story_id) or NO_STORY,
+        case_id=_name(task.case_id),
+        plan_id=task.plan_id,
+        kind=task.kind,
+        role=task.role,
+        repository=_without_login(state.repository.location),
+        instruction=truncate(task.description, MAX_INSTRUCTION_CHARS),
+        status=state.status,
+        summary=truncate((winner.summary if winner else "") or state.error, MAX_SUMMARY_CHARS),
+        commits=tuple(commits),
+        branch=delivered.branch if delivered else "",
+        files_changed=winner.artifacts.files_changed[:MAX_PATHS] if winner else (),
+        operations=_operations(events),
+        tests=_tests(report, state.candidates.get(judged)),
+        checks=_checks(report),
+        parent_execution_id=_name(task.parent_execution_id),
+        usage=state.usage,
+        duration_ms=state.duration_ms,
+        ended_at=state.finished_at,
+    )
+
+
+def _operations(events: Iterable[StoredEvent]) -> dict[str, int]:
+    """How often each tool was called, in all runs."""
+    counts = Counter[str]()
+    for stored in events:
+        body = stored.event.body
+        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
+            counts[f"{body.entry.tool}_{body.entry.operation}"] += 1
+    return dict(sorted(counts.items()))
+
+
+def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSummary | None:
+    """The test run of the checks, one with failures before others; without any the agent's own."""
+    runs = [result.tests for result in report.results if result.tests is not None] if report else []
+    if runs:
+        return next((run for run in runs if run.failing), runs[0])
+    return candidate.artifacts.tests if candidate else None
+
+
+def _checks(report: CheckReport | None) -> dict[str, str]:
+    """What each check came to; of several of one name the worst."""
+    said: dict[str, str] = {}
+    for result in report.results if report else ():
+        outcome = "skipped" if result.skipped_reason else "passed" if result.passed else "failed"
+        if said.get(result.name) != "failed":
+            said[result.name] = outcome
+    return said
+
+
+def _name(text: str) -> str:
+    """An id that callers chose, empty where it cannot stand in the graph."""
+    try:
+        return check_identifier(text, field="id") if text else ""
+    except InvalidRequest:
+        return ""
+
+
+def _without_login(location: str) -> str:
+    """A repository's location without user and password."""
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return ""
+    if not parts.scheme or "@" not in parts.netloc:
+        return location
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -16,5 +16,6 @@ class Desk:
     scope: MemoryScope
     source: str
     now: str
+    nonce: str
     proposal: Proposal | None = None
     remembered: list[str] = field(default_factory=list[str])

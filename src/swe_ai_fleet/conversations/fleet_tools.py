@@ -12,7 +12,7 @@ from swe_ai_fleet.conversations.memory_tools import Remember, SearchMemory
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.registry.plain_text import presented
@@ -123,7 +123,9 @@ class StartTask(BaseTool):
         }
 
 
-def fleet_tools(desk: Desk, *, fleet: FleetView | None, proposes: bool, memories: Memories | None) -> list[BaseTool]:
+def fleet_tools(
+    desk: Desk, *, fleet: FleetView | None, proposes: bool, memories: Memories | None, mask: SecretMask
+) -> list[BaseTool]:
     """The tools of one turn, in an order that never changes."""
     tools: list[BaseTool] = []
     if fleet is not None:
@@ -131,7 +133,7 @@ def fleet_tools(desk: Desk, *, fleet: FleetView | None, proposes: bool, memories
     if proposes:
         tools.append(StartTask(desk))
     if memories is not None and desk.scope.namespaces:
-        tools += [SearchMemory(memories, desk), Remember(memories, desk)]
+        tools += [SearchMemory(memories, desk, mask), Remember(memories, desk)]
     return tools
 
 
@@ -142,7 +144,7 @@ def table_of(operation: str, result: ToolResult) -> Table | None:
     match operation:
         case "list_executions":
             records = _records(result.metadata.get("executions"))
-            columns = ("execution_id", "status", "description", "started_at")
+            columns = ("status", "description", "execution_id", "started_at")
         case "show_execution":
             records = _records(result.metadata.get("checks"))
             columns = ("name", "outcome", "message")
@@ -150,6 +152,7 @@ def table_of(operation: str, result: ToolResult) -> Table | None:
             return None
     if not records:
         return None
+    columns = tuple(name for name in columns if any(record.get(name) for record in records))
     title = {"list_executions": "Executions", "show_execution": "Checks"}[operation]
     numbered = [
         {"#": number, **{name: record.get(name) for name in columns}} for number, record in enumerate(records, start=1)

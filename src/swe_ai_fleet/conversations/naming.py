@@ -67,6 +67,10 @@ class Naming:
         elif things:
             self._list([(one.kind, one.name, one.label) for one in things], PERSON)
 
+    def started(self, execution_id: str, description: str) -> None:
+        """An execution that was started for the person."""
+        self._alone(ThingKind.EXECUTION, execution_id, ANSWER, description)
+
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
         if not result.success:

@@ -86,6 +86,12 @@ def question(references: Sequence[Reference]) -> str:
     return "\n\n".join(_asked(reference) for reference in references if reference.asks)
 
 
+def vague_question(references: Sequence[Reference]) -> str:
+    """What the person may be asked about phrases that often mean nothing, as Markdown; empty where there is nothing."""
+    unclear = [one for one in references if one.vague and one.standing in (Standing.AMBIGUOUS, Standing.STALE)]
+    return "\n\n".join(_asked(reference) for reference in unclear[:1])
+
+
 def _noted(reference: Reference) -> str:
     said = f"- “{reference.phrase}”"
     names = "; ".join(_named(thing) for thing in reference.things[:_MAX_CHOICES])

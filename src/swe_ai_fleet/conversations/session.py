@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.conversations.named_things import NamedThing, kept
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
 from swe_ai_fleet.domain.message import AssistantMessage, Message
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
@@ -16,6 +18,7 @@ MAX_SHOWN_CHARS = 100_000
 """Of earlier turns, so much is shown to the model; beyond it the older half is left out at once."""
 MAX_TEXT_CHARS = 16_000
 MAX_ANSWER_CHARS = 40_000
+MAX_MESSAGE_ID_CHARS = 128
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -150,3 +153,21 @@ def check_text(text: str) -> str:
             hint=f"at most {MAX_TEXT_CHARS}; put long material into a file",
         )
     return text.strip()
+
+
+def check_message_id(text: str) -> str:
+    """The caller's name for a message, if it can be one; it may be empty. Raises InvalidRequest."""
+    if len(text) > MAX_MESSAGE_ID_CHARS:
+        raise InvalidRequest(
+            "the message_id is too long", field="message_id", hint=f"at most {MAX_MESSAGE_ID_CHARS} characters"
+        )
+    return text
+
+
+def check_namespaces(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The namespaces of memory, each once; None for none given. Raises InvalidRequest."""
+    if names is None:
+        return None
+    if len(names) > MAX_NAMESPACES:
+        raise InvalidRequest(f"{len(names)} namespaces", field="namespaces", hint=f"at most {MAX_NAMESPACES}")
+    return tuple(dict.fromkeys(check_namespace(one, field="namespaces") for one in names))

@@ -39,7 +39,7 @@ def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
     return replace(
         memory,
         text=text[:MAX_MEMORY_CHARS],
-        metadata=_metadata(memory.metadata, mask),
+        metadata=admitted_metadata(memory.metadata, mask),
         source=mask(well_formed(" ".join(memory.source.split()))),
         created_at=_time(memory.created_at, now),
     )
@@ -73,14 +73,15 @@ def admitted_query(query: str, limit: int) -> str:
     return " ".join(well_formed(query[:MAX_QUERY_CHARS]).split())
 
 
+def admitted_metadata(metadata: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
+    """Texts by name as they are kept. Raises InvalidRequest."""
+    _check_metadata(metadata)
+    return {mask(well_formed(name)): mask(well_formed(value)) for name, value in sorted(metadata.items())}
+
+
 def _check_length(text: str, most: int, *, field: str) -> None:
     if len(text) > most:
         raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
-
-
-def _metadata(metadata: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
-    _check_metadata(metadata)
-    return {mask(well_formed(name)): mask(well_formed(value)) for name, value in sorted(metadata.items())}
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:

@@ -77,18 +77,22 @@ class ConversationMemory:
 
     def replace(self, turns: tuple[Turn, ...]) -> None:
         """Put these turns in the place of all, as far as they fit."""
+        self._turns = self.fitting(turns)
+
+    def fitting(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+        """The newest of these turns, as many as may be kept."""
         most = self._max_chars // 4
         kept: list[Turn] = []
         left = self._max_chars
         for turn in reversed(turns[max(0, len(turns) - self._most_turns) :] if self._most_turns else ()):
-            fitting = Turn(
+            fitted = Turn(
                 user=_cut(turn.user, most), assistant=_cut(turn.assistant, most), at=turn.at, metadata=turn.metadata
             )
-            left -= len(fitting.user) + len(fitting.assistant)
+            left -= len(fitted.user) + len(fitted.assistant)
             if left < 0:
                 break
-            kept.append(fitting)
-        self._turns = tuple(reversed(kept))
+            kept.append(fitted)
+        return tuple(reversed(kept))
 
     def clear(self) -> None:
         """Forget all turns."""
@@ -99,14 +103,15 @@ class ConversationMemory:
         turns = self._turns[-max(1, limit // 2) :] if limit > 0 else ()
         return "\n".join(f"User: {turn.user}\nAssistant: {turn.assistant}" for turn in turns)
 
-    def to_json(self) -> bytes:
-        """The turns as UTF-8 JSON."""
-        return to_json(_Stored(turns=self._turns))
 
-    @staticmethod
-    def turns_of(data: bytes) -> tuple[Turn, ...]:
-        """The turns that `to_json` wrote. Raises ValueError for anything else."""
-        return from_json(_Stored, data).turns
+def dumped(turns: tuple[Turn, ...]) -> bytes:
+    """The turns as UTF-8 JSON."""
+    return to_json(_Stored(turns=turns))
+
+
+def loaded(data: bytes) -> tuple[Turn, ...]:
+    """The turns that `dumped` wrote. Raises ValueError for anything else."""
+    return from_json(_Stored, data).turns
 
 
 def _cut(text: str, limit: int) -> str:

@@ -21,7 +21,7 @@ _NAMES = (
     r"|args?|minimax|antml|start_of\w*|end_of\w*|begin_of\w*|im_\w+|sys|system|user|assistant|human|model|developer"
     r"|instructions?|inst|turn|channel|message|observation|reserved\w*|plugin|image|context|documents?"
 )
-_TAG = re.compile(rf"<(?=[/!]?[ \t]{{0,4}}(?:[|\uff5c]|(?:{_NAMES})(?![A-Za-z0-9])))", re.IGNORECASE)
+_TAG = re.compile(rf"<(?=[/!]?(?:[|\uff5c]|(?:{_NAMES})(?![A-Za-z0-9])))", re.IGNORECASE)
 _BRACKET = re.compile(
     r"\[(?=/?(?:INST|TOOL_|AVAILABLE_|SYSTEM_|ARGS\]|CALL_ID|CONTROL|PREFIX\]|SUFFIX\]|MIDDLE\]|IMG|THINK|gMASK|SEP\]"
     r"|CLS\]|MASK\]))",

@@ -14,12 +14,11 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope, Recollection
 from swe_ai_fleet.memory.presenting import origin_of, presented
 from swe_ai_fleet.ports import Memories, SecretMask
-from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.secrets import Secrets
 
 _HITS = 3
 _AT_ONCE = 4
-_MOST_SHOWN = 20
+_MOST_SHOWN = 12
 _SECONDS = 30.0
 MEMORY_AWAY = "Long-term memory could not be asked."
 REPOSITORY_AWAY = "The repository could not be searched."
@@ -79,7 +78,7 @@ class FleetMemory:
             return MemoryResults(coverage=0.0, gaps=everything)
         try:
             return await self._repository.search(entities, queries)
-        except (ToolFailure, FleetError) as error:
+        except FleetError as error:
             _log.warning("memory.repository_not_searched", reason=str(error)[:200])
             return MemoryResults(coverage=0.0, content=REPOSITORY_AWAY, gaps=everything)
 

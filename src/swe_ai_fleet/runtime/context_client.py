@@ -9,7 +9,8 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
 from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.settings import Settings
 
 
@@ -23,12 +24,11 @@ async def open_context_client(settings: Settings) -> AsyncGenerator[ContextServi
         yield client
 
 
-def remembering(memories: Memories) -> Callable[[Task, MemorySearch], MemorySearch]:
+def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemorySearch], MemorySearch]:
     """What makes of a task and its repository's memory one that asks what the fleet remembers too."""
-    from swe_ai_fleet.memory.searching import FleetMemory
 
     def search(task: Task, repository: MemorySearch) -> MemorySearch:
         scope = MemoryScope(tenant=task.tenant, namespaces=task_namespaces(task))
-        return FleetMemory(memories, scope, repository)
+        return FleetMemory(memories, scope, repository, mask=mask)
 
     return search

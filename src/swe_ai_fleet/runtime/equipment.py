@@ -36,7 +36,7 @@ async def open_equipment(
     Raises InvalidRequest naming a malformed
     setting, ModelRejected for a URL that is none.
     """
-    prices = model_prices(settings)
+    prices, mask = model_prices(settings), secret_mask(settings)
     async with AsyncExitStack() as stack:
         admission = model_admission(settings)
         if admission is not None:
@@ -47,7 +47,7 @@ async def open_equipment(
         yield Equipment(
             models=models,
             access=tool_access(settings),
-            mask=secret_mask(settings),
+            mask=mask,
             results=SharedResults(max_bytes=settings.result_cache_mb << 20) if settings.result_cache_mb else None,
             alone=alone,
             prices=prices,
@@ -60,7 +60,7 @@ async def open_equipment(
                 each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
             ),
             live=live,
-            remembering=remembering(memories) if memories is not None else None,
+            remembering=remembering(memories, mask) if memories is not None else None,
         )
 
 

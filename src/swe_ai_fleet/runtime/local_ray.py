@@ -8,8 +8,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,6 +78,16 @@ def ray_connection(settings: Settings) -> Generator[None]:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         os.close(owned)
+
+
+@asynccontextmanager
+async def ray_started(settings: Settings) -> AsyncGenerator[None]:
+    """`ray_connection` among other asynchronous contexts.
+
+    It goes before the first gRPC server of a process: starting Ray holds up the loop, and forks.
+    """
+    with ray_connection(settings):
+        yield
 
 
 def _own(directory: Path) -> int:

@@ -35,7 +35,9 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
     Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
     """
     fleet = running_place(settings.home)
-    here = [] if fleet is None or not fleet.context else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid)]
+    here = (
+        [] if fleet is None or not fleet.context else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid)]
+    )
     if (alone := _read_card(settings.home / "context.json")) is not None:
         here.append(alone)
     address = server or settings.context_url

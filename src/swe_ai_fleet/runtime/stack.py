@@ -24,7 +24,6 @@ from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.lease_keeper import open_leases
-from swe_ai_fleet.runtime.local_ray import ray_connection
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.state import State
@@ -99,7 +98,7 @@ class Stack:
 
 @asynccontextmanager
 async def open_stack(state: State) -> AsyncGenerator[Stack]:
-    """Start what settings leave to us, connect to the rest, drive executions, until the context ends.
+    """Connect to what settings name, drive executions, until the context ends. Ray has been started.
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
@@ -111,7 +110,6 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
         await workspaces.reap()
-        stack.enter_context(ray_connection(settings))
         fleet = await stack.enter_async_context(open_ray_fleet(settings))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.embedded))
         surroundings = Surroundings(

@@ -258,11 +258,17 @@ class ScriptedFleet:
 
     async def answer(self, assignment: AnswerAssignment) -> Answer:
         """What the script's agent answers."""
-        async with self._errand(assignment):
+        async with self._errand(assignment) as journal:
             self.asked.append(assignment)
+            answer = Answer(text="done", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
             if self.answering is not None:
-                return await self.answering(assignment)
-            return Answer(text="done", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
+                answer = await self.answering(assignment)
+            await journal.append(
+                RunFinished(
+                    stop_reason=answer.stop_reason, artifacts=Artifacts(), usage=answer.usage, audit_head=GENESIS
+                )
+            )
+            return answer
 
     async def operate(self, assignment: OperateAssignment) -> ToolResult:
         """What the script's tool gives."""
@@ -273,7 +279,7 @@ class ScriptedFleet:
             return ToolResult(success=True, operation=assignment.tool)
 
     @asynccontextmanager
-    async def _errand(self, assignment: AnswerAssignment | OperateAssignment) -> AsyncGenerator[None]:
+    async def _errand(self, assignment: AnswerAssignment | OperateAssignment) -> AsyncGenerator[Journal]:
         """A run of its own in the log."""
         writer = Writer(
             tenant=assignment.task.tenant,
@@ -285,7 +291,7 @@ class ScriptedFleet:
         async with self.storage.journal(writer) as journal:
             resumes = assignment.generation > 1
             await journal.append(RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
-            yield
+            yield journal
 
     async def _hand_in(self, assignment: Assignment, script: ScriptedRun, head: str, journal: Journal) -> Candidate:
         patch = f"diff of {assignment.agent_id}\n".encode() if script.patch is None else script.patch

@@ -28,9 +28,8 @@ class InMemoryIndex:
         known = self._vectors.get(space, {})
         vectors = {memory.memory_id: unit(vector) for memory, vector in memories if vector is not None}
         vectors = {key: vector for key, vector in vectors.items() if vector}
-        first = next(chain(known.values(), vectors.values()), [])
         for vector in vectors.values():
-            check_dimension(space, len(first), vector)
+            check_dimension(space, len(next(chain(known.values(), vectors.values()))), vector)
         self._memories |= {memory.memory_id: memory for memory, _ in memories}
         self._terms |= {memory.memory_id: terms(memory.text) for memory, _ in memories}
         self._vectors[space] = known | vectors

@@ -1,22 +1,185 @@
-"""Whether a workflow can run."""
+"""Whether a workflow can run: what its nodes, edges and references mean together."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from swe_ai_fleet.domain.workflow import Workflow
-from swe_ai_fleet.workflows.faults import WorkflowFault
+from swe_ai_fleet.domain.workflow import Node, NodeType, Workflow
+from swe_ai_fleet.workflows.documents import Path, Problem
+from swe_ai_fleet.workflows.edge_checks import edge_problems
+from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault
+from swe_ai_fleet.workflows.graph import ordered, upstream
+from swe_ai_fleet.workflows.node_checks import Known, Level, node_problems
+from swe_ai_fleet.workflows.references import BadReference, references_in
+from swe_ai_fleet.workflows.schema import ID
+from swe_ai_fleet.workflows.shape import nearest
+from swe_ai_fleet.workflows.values import INPUT_TYPES, fits
 
-
-def faults_of(
-    workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
-) -> tuple[WorkflowFault, ...]:
-    """SIGNATURE ONLY for now. All that is wrong with a workflow made in Python."""
-    raise NotImplementedError
+MAX_NESTED = 8
+"""Workflows within workflows."""
+_ID = re.compile(ID)
+_ID_HINT = "letters, digits, '_' and '-', at most 64, a letter first"
 
 
 def checked(
     workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
 ) -> Workflow:
-    """SIGNATURE ONLY for now. The workflow with sub-workflows resolved. Raises InvalidWorkflow."""
-    raise NotImplementedError
+    """The workflow, the sub-workflows that it names put in.
+
+    Args:
+        workflow: Made in Python, or read.
+        tools: The names of tools that there are; None: they are not checked.
+        workflows: The workflows that may be named; None: names are neither checked nor resolved.
+
+    Raises:
+        InvalidWorkflow: With all that is wrong.
+    """
+    faults = faults_of(workflow, tools=tools, workflows=workflows)
+    if faults:
+        raise InvalidWorkflow(faults)
+    return resolved_workflows(workflow, workflows) if workflows is not None else workflow
+
+
+def faults_of(
+    workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
+) -> tuple[WorkflowFault, ...]:
+    """All that is wrong with a workflow; lines are those of its nodes and edges, as far as they have any."""
+    found = [
+        WorkflowFault(message=each.message, hint=each.hint, node=_place(workflow, each.path)[0], line=line)
+        for each in problems_of(workflow, tools=tools, workflows=workflows)
+        for line in (_place(workflow, each.path)[1],)
+    ]
+    return tuple(sorted(dict.fromkeys(found), key=lambda fault: fault.line))
+
+
+def problems_of(
+    workflow: Workflow, *, tools: Collection[str] | None, workflows: Mapping[str, Workflow] | None
+) -> list[Problem]:
+    """What is wrong with the meaning of a workflow, with places as in its file."""
+    return _problems(workflow, (), Known(tools=tools, workflows=workflows), (workflow.name,))
+
+
+def resolved_workflows(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Workflow:
+    """A checked workflow, the sub-workflows that it names put in."""
+    return replace(workflow, nodes=tuple(_resolved(node, workflows) for node in workflow.nodes))
+
+
+def _resolved(node: Node, workflows: Mapping[str, Workflow]) -> Node:
+    if node.node is not None:
+        return replace(node, node=_resolved(node.node, workflows))
+    if node.type is not NodeType.WORKFLOW:
+        return node
+    inner = workflows[node.workflow] if isinstance(node.workflow, str) else node.workflow
+    return replace(node, workflow=resolved_workflows(inner, workflows))
+
+
+def _problems(workflow: Workflow, path: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
+    found = [*_name_problems(workflow, path), *edge_problems(workflow, path)]
+    ids = [node.id for node in workflow.nodes]
+    pairs = [(edge.source, edge.target) for edge in workflow.edges if {edge.source, edge.target} <= set(ids)]
+    # What lies in a cycle, or behind one, has no order: what it may refer to cannot be told.
+    before = upstream(ids, pairs)
+    inputs = {one.name: one for one in workflow.inputs}
+    nodes = {node.id: node for node in workflow.nodes}
+    for at, node in enumerate(workflow.nodes):
+        place = (*path, "nodes", at)
+        level = Level(inputs=inputs, nodes=nodes, before=before.get(node.id), known=known)
+        found.extend(node_problems(node, place, level))
+        found.extend(_inner_problems(node, place, known, within))
+    level = Level(inputs=inputs, nodes=nodes, before=frozenset(ordered(ids, pairs)), known=known)
+    for name, text in workflow.outputs.items():
+        place = (*path, "outputs", name)
+        try:
+            references = [*references_in(text)]
+        except BadReference as error:
+            found.append(Problem(path=place, message=error.message, hint=error.hint))
+            continue
+        found.extend(level.problems(references, place))
+        if not references:
+            message = f"the output {name!r} names nothing"
+            found.append(Problem(path=place, message=message, hint="such as ${nodes.ID.output}"))
+    return found
+
+
+def _inner_problems(node: Node, place: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
+    """What is wrong within a sub-workflow, or with its being there."""
+    while node.node is not None:
+        node, place = node.node, (*place, "node")
+    if node.type is not NodeType.WORKFLOW:
+        return []
+    place, inner = (*place, "workflow"), node.workflow
+    if len(within) >= MAX_NESTED:
+        return [Problem(path=place, message=f"workflows are nested more than {MAX_NESTED} deep")]
+    if isinstance(inner, Workflow):
+        return _problems(inner, place, known, (*within, inner.name))
+    if known.workflows is None:
+        return []
+    if inner in within:
+        path = " -> ".join((*within[within.index(inner) :], inner))
+        return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=path)]
+    if inner not in known.workflows:
+        hint = nearest(inner, sorted(known.workflows))
+        return [Problem(path=place, message=f"there is no workflow {inner!r}", hint=hint)]
+    # It was checked when it was read; what remains is whether it leads back here.
+    return [
+        replace(each, path=place)
+        for at, each_node in enumerate(known.workflows[inner].nodes)
+        for each in _inner_problems(each_node, ("nodes", at), known, (*within, inner))
+        if "contains itself" in each.message or "nested" in each.message or "there is no workflow" in each.message
+    ]
+
+
+def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
+    found: list[Problem] = []
+    if not _ID.fullmatch(workflow.name):
+        found.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=_ID_HINT))
+    if not workflow.nodes:
+        found.append(Problem(path=path, message="a workflow needs nodes"))
+    seen: set[str] = set()
+    for at, node in enumerate(workflow.nodes):
+        place = (*path, "nodes", at, "id")
+        if not _ID.fullmatch(node.id):
+            found.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=_ID_HINT))
+        if node.id in seen:
+            found.append(Problem(path=place, message=f"there is another node {node.id!r}", hint="ids are unique"))
+        seen.add(node.id)
+    found.extend(
+        Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is no name", hint=_ID_HINT)
+        for name in workflow.outputs
+        if not _ID.fullmatch(name)
+    )
+    named: set[str] = set()
+    for one in workflow.inputs:
+        place = (*path, "inputs", one.name)
+        if not _ID.fullmatch(one.name):
+            found.append(Problem(path=place, message=f"{one.name!r:.60} is no name", hint=_ID_HINT))
+        if one.name in named:
+            found.append(Problem(path=place, message=f"there is another input {one.name!r}"))
+        named.add(one.name)
+        if one.type not in INPUT_TYPES:
+            message = f"{one.type!r:.60} is no type of an input"
+            found.append(Problem(path=(*place, "type"), message=message, hint=", ".join(INPUT_TYPES)))
+        elif one.default is not None and not fits(one.default, one.type):
+            found.append(
+                Problem(path=(*place, "default"), message=f"the default of {one.name!r} is not of type {one.type}")
+            )
+    return found
+
+
+def _place(workflow: Workflow, path: Path) -> tuple[str, int]:
+    """(node, line) of a place."""
+    match path:
+        case ("nodes", int(number), *rest):
+            node = inner = workflow.nodes[number]
+            while rest[:1] == ["node"] and inner.node is not None:
+                inner, rest = inner.node, rest[1:]
+            if rest[:1] == ["workflow"] and isinstance(inner.workflow, Workflow):
+                below, line = _place(inner.workflow, tuple(rest[1:]))
+                return (f"{node.id}/{below}" if below else node.id), line or node.line
+            return node.id, node.line
+        case ("edges", int(number), *_):
+            return workflow.edges[number].source, workflow.edges[number].line
+        case _:
+            return "", 0

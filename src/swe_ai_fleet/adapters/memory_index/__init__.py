@@ -37,7 +37,7 @@ async def open_memory_index(where: str, home: Path) -> AsyncGenerator[MemoryInde
     elif scheme == "chroma" and rest:
         from swe_ai_fleet.adapters.memory_index.chroma import ChromaMemoryIndex
 
-        async with ChromaMemoryIndex.open(Path(rest).expanduser()) as index:
+        async with ChromaMemoryIndex.open(Path(rest)) as index:
             yield index
     else:
         # What was given may hold a password.

@@ -37,7 +37,7 @@ CREATE INDEX label_by_memory ON label (memory);
 CREATE TABLE space (
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, dimension INTEGER NOT NULL, position INTEGER NOT NULL
 ) STRICT;
-CREATE VIRTUAL TABLE words USING fts5 (content, tokenize = '{TOKENIZER}');
+CREATE VIRTUAL TABLE words USING fts5 (content, tokenize = '{" ".join(TOKENIZER)}');
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 CREATE VIRTUAL TABLE word_use USING fts5vocab (words, row);
 """
@@ -138,11 +138,9 @@ class SqliteMemoryIndex:
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
         """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
         condition, values = _within(scope)
-        newest = "ORDER BY created_at DESC, key"
         # The inner query reads the index only, the outer one the memories that are told.
-        statement = (
-            f"SELECT payload FROM memory WHERE id IN (SELECT id FROM memory WHERE {condition} {newest} LIMIT ?) {newest}"
-        )
+        newest = f"SELECT id FROM memory WHERE {condition} ORDER BY created_at DESC, key LIMIT ?"
+        statement = f"SELECT payload FROM memory WHERE id IN ({newest}) ORDER BY created_at DESC, key"
         rows = await self._file.read(lambda connection: connection.rows(statement, (*values, max(0, limit))))
         return tuple(loaded(payload) for (payload,) in rows)
 

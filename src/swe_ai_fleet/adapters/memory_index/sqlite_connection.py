@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 Value: TypeAlias = str | int | float | bytes | None
 
-TOKENIZER = "porter unicode61 remove_diacritics 2"
+TOKENIZER: tuple[str, ...] = ("porter", "unicode61", "remove_diacritics", "2")
 _BUSY_MS = 10_000
 
 
@@ -55,12 +55,11 @@ class Connection:
         # A foreign file must not get functions called by what its schema says.
         self.rows("PRAGMA trusted_schema = OFF")
         self.rows("PRAGMA cache_size = -32768")
-        self.rows("PRAGMA mmap_size = 1073741824")
         self._connection.enable_load_extension(True)
         self._connection.load_extension(sqlite_vec.loadable_path())
         self._connection.enable_load_extension(False)
-        arguments: list[str] = TOKENIZER.split()
-        self._tokenizer = self._connection.fts5_tokenizer(arguments[0], arguments[1:])
+        name, *arguments = TOKENIZER
+        self._tokenizer = self._connection.fts5_tokenizer(name, arguments)
 
     def rows(self, statements: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
         """What a statement yields."""

@@ -47,6 +47,11 @@ def terms(text: str) -> list[str]:
     return [_stem(word) for word in _WORD.findall(indexed(text))]
 
 
+def indexed_words(text: str) -> str:
+    """`indexed`, letters and digits only."""
+    return " ".join(_WORD.findall(indexed(text)))
+
+
 def query_words(text: str) -> tuple[str, ...]:
     """The words to search for, letters and digits only, distinct, at most 32.
 

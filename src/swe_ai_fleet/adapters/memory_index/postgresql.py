@@ -1,0 +1,248 @@
+"""An index of memories in PostgreSQL: words by its full text search with BM25, vectors by pgvector."""
+
+# ruff: noqa: S608
+# What statements are put together of are names and numbers of ours; every value is bound.
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
+from swe_ai_fleet.adapters.memory_index.postgresql_schema import SCHEMA, prepare, space_table
+from swe_ai_fleet.adapters.memory_index.postgresql_sessions import Sessions
+from swe_ai_fleet.adapters.memory_index.record import dumped, loaded, storable
+from swe_ai_fleet.adapters.memory_index.words import indexed_words, query_words
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.ports import Match
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection
+    from psycopg.rows import TupleRow
+
+_PUT = f"""
+INSERT INTO {SCHEMA}.memory (key, tenant, namespace, kind, labels, created_at, payload, words)
+VALUES (%s, %s, %s, %s, %s::jsonb, %s, %s, to_tsvector('{SCHEMA}.words', %s))
+ON CONFLICT (key) DO UPDATE SET kind = excluded.kind, labels = excluded.labels, created_at = excluded.created_at,
+    payload = excluded.payload, words = excluded.words
+"""
+_USES = f"""
+SELECT lexeme, (SELECT count(*) FROM {SCHEMA}.memory WHERE words @@ plainto_tsquery('simple', lexeme))
+FROM unnest(to_tsvector('{SCHEMA}.words', %s))
+"""
+# BM25 (Robertson and Zaragoza 2009) of the memories that match, k1 = 1.2, b = 0.75.
+_BY_WORDS = f"""
+WITH wanted AS (SELECT * FROM unnest(%s::text[], %s::float8[]) AS one (lexeme, weight)),
+found AS (
+    SELECT id, key, words, length(words)::float8 / avg(length(words)) OVER () AS size
+    FROM {SCHEMA}.memory WHERE words @@ %s::tsquery AND {{condition}}
+),
+best AS (
+    SELECT id, key, sum(weight * cardinality(positions) * 2.2 / (cardinality(positions) + 0.3 + 0.9 * size)) AS score
+    FROM found CROSS JOIN LATERAL unnest(words) JOIN wanted USING (lexeme)
+    GROUP BY id, key ORDER BY score DESC, key LIMIT %s
+)
+SELECT payload, score FROM best JOIN {SCHEMA}.memory USING (id) ORDER BY score DESC, best.key
+"""
+_READ_FOR_WORDS = 5_000
+
+
+class PostgresqlMemoryIndex:
+    """A `MemoryIndex` in a database that several fleets may share.
+
+    Vectors are compared one by one, without an approximate index: a search is limited to a tenant and mostly to a few
+    namespaces, which such an index (HNSW) would look at only after it had found its nearest, and could miss.
+    """
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str) -> AsyncGenerator[PostgresqlMemoryIndex]:
+        """The index in this database, in a schema of its own that is made where there is none.
+
+        Raises PreconditionFailed (no driver, no pgvector, no right to make it), InvalidRequest, Unavailable.
+        """
+        try:
+            import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        except ImportError:
+            raise PreconditionFailed(
+                "PostgreSQL needs its driver", field="memory_store", hint="pip install 'swe-ai-fleet[db]'"
+            ) from None
+        sessions = Sessions(url)
+        try:
+            async with sessions.transaction() as connection:
+                await prepare(connection)
+            yield cls(sessions)
+        finally:
+            await sessions.close()
+
+    async def put(
+        self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
+    ) -> None:
+        """Take memories in, with their vectors, and the position with them: all of it or nothing.
+
+        Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
+        """
+        # In one order everywhere, so that two that put the same memories do not wait for each other for ever.
+        ordered = sorted(memories, key=lambda pair: pair[0].memory_id)
+        directions = [(one.memory_id, unit(vector)) for one, vector in ordered if vector is not None]
+        vectors = [(_vector(direction), key) for key, direction in directions if direction]
+        async with self._sessions.transaction() as connection:
+            number, dimension = await _space(connection, space)
+            for _, direction in directions:
+                if direction:
+                    check_dimension(space, dimension, direction)
+                    dimension = dimension or len(direction)
+            async with connection.cursor() as cursor:
+                if ordered:
+                    await cursor.executemany(_PUT, [_row(one) for one, _ in ordered])
+                if vectors:
+                    await space_table(connection, number, dimension)
+                    await cursor.executemany(
+                        f"INSERT INTO {SCHEMA}.vector_{number} (memory, vector) "
+                        f"SELECT id, %s::vector FROM {SCHEMA}.memory WHERE key = %s "
+                        "ON CONFLICT (memory) DO UPDATE SET vector = excluded.vector".encode(),
+                        vectors,
+                    )
+            await _advance(connection, number, position)
+
+    async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
+        """Forget memories, words and the vectors of all spaces. Raises as `put` does."""
+        async with self._sessions.transaction() as connection:
+            number, _ = await _space(connection, space)
+            await connection.execute(
+                f"DELETE FROM {SCHEMA}.memory WHERE key = ANY(%s)".encode(), ([storable(one) for one in memory_ids],)
+            )
+            await _advance(connection, number, position)
+
+    async def search(
+        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
+    ) -> tuple[Match, ...]:
+        """The memories that fit best, by words or by a vector. Raises InvalidRequest, PreconditionFailed, Unavailable.
+
+        The score of words is BM25, that of a vector the cosine.
+        """
+        check_search(words, vector)
+        limit, direction, wanted = bounded(limit), unit(vector), query_words(words)
+        if not limit or not (direction or wanted):
+            return ()
+        async with self._sessions.transaction() as connection:
+            if wanted:
+                rows = await _by_words(connection, scope, wanted, limit)
+            else:
+                rows = await _by_vector(connection, scope, space, direction, limit)
+        return tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
+
+    async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
+        """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
+        condition, values = _within(scope)
+        statement = f"SELECT payload FROM {SCHEMA}.memory WHERE {condition} ORDER BY created_at DESC, key LIMIT %s"
+        async with self._sessions.transaction() as connection:
+            rows = await (await connection.execute(statement.encode(), (*values, max(0, limit)))).fetchall()
+        return tuple(loaded(payload) for (payload,) in rows)
+
+    async def position(self, space: str) -> int:
+        """How far its source was read with vectors of that space (empty: at all). Raises as `listed` does."""
+        statement = f"SELECT coalesce(max(position), 0) FROM {SCHEMA}.space WHERE %s IN ('', name)"
+        async with self._sessions.transaction() as connection:
+            rows = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
+        return rows[0][0]
+
+
+async def _space(connection: AsyncConnection[TupleRow], space: str) -> tuple[int, int]:
+    """(id, dimension) of a space, 0 while it has no vectors; nobody else changes it until the transaction's end."""
+    await connection.execute(
+        f"INSERT INTO {SCHEMA}.space (name) VALUES (%s) ON CONFLICT DO NOTHING".encode(), (storable(space),)
+    )
+    statement = f"SELECT id, dimension FROM {SCHEMA}.space WHERE name = %s FOR UPDATE"
+    [(number, dimension)] = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
+    return number, dimension
+
+
+async def _advance(connection: AsyncConnection[TupleRow], number: int, position: int) -> None:
+    if position:
+        await connection.execute(f"UPDATE {SCHEMA}.space SET position = %s WHERE id = %s".encode(), (position, number))
+
+
+async def _by_words(
+    connection: AsyncConnection[TupleRow], scope: MemoryScope, wanted: Sequence[str], limit: int
+) -> list[TupleRow]:
+    rows = await (await connection.execute(_USES.encode(), (" ".join(wanted),))).fetchall()
+    uses = sorted((count, lexeme) for lexeme, count in rows)
+    [(total,)] = await (await connection.execute(f"SELECT count(*) FROM {SCHEMA}.memory".encode())).fetchall()
+    lexemes = [lexeme for _, lexeme in uses]
+    weights = [math.log(1 + (total - count + 0.5) / (count + 0.5)) for count, _ in uses]
+    together = list(accumulate(count for count, _ in uses))
+    # Words that stand nearly everywhere tell little, but would have nearly everything weighed.
+    rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= _READ_FOR_WORDS] or lexemes[:1]
+    condition, values = _within(scope)
+    statement = _BY_WORDS.format(condition=condition).encode()
+    found: list[TupleRow] = []
+    for matching in (rare, lexemes) if len(rare) < len(lexemes) else (lexemes,):
+        bound = (lexemes, weights, _any(matching), *values, limit)
+        found = await (await connection.execute(statement, bound)).fetchall()
+        if len(found) == limit:
+            break
+    return found
+
+
+async def _by_vector(
+    connection: AsyncConnection[TupleRow], scope: MemoryScope, space: str, direction: list[float], limit: int
+) -> list[TupleRow]:
+    statement = f"SELECT id FROM {SCHEMA}.space WHERE name = %s AND dimension = %s"
+    known = await (await connection.execute(statement.encode(), (storable(space), len(direction)))).fetchall()
+    if not known:
+        return []
+    [(number,)] = known
+    condition, values = _within(scope)
+    # The inner product of unit vectors is their cosine; the operator yields its negative.
+    statement = (
+        f"WITH best AS (SELECT id, key, -(vector <#> %s::vector) AS score FROM {SCHEMA}.vector_{number} "
+        f"JOIN {SCHEMA}.memory ON memory.id = memory WHERE {condition} ORDER BY score DESC, key LIMIT %s) "
+        f"SELECT payload, score FROM best JOIN {SCHEMA}.memory USING (id) ORDER BY score DESC, best.key"
+    )
+    return await (await connection.execute(statement.encode(), (_vector(direction), *values, limit))).fetchall()
+
+
+def _row(memory: Memory) -> tuple[str, ...]:
+    labels = {storable(name): storable(value) for name, value in memory.metadata.items()}
+    return (
+        memory.memory_id,
+        storable(memory.tenant),
+        storable(memory.namespace),
+        memory.kind.value,
+        json.dumps(labels),
+        storable(memory.created_at),
+        dumped(memory),
+        indexed_words(memory.text),
+    )
+
+
+def _within(scope: MemoryScope) -> tuple[str, list[object]]:
+    """A condition on memories, and its values."""
+    condition, values = "tenant = %s", list[object]((storable(scope.tenant),))
+    for column, allowed in (("namespace", scope.namespaces), ("kind", scope.kinds)):
+        if allowed:
+            condition += f" AND {column} = ANY(%s)"
+            values.append([storable(one) for one in allowed])
+    if scope.metadata:
+        condition += " AND labels @> %s::jsonb"
+        values.append(json.dumps({storable(name): storable(value) for name, value in scope.metadata.items()}))
+    return condition, values
+
+
+def _any(lexemes: Sequence[str]) -> str:
+    """A tsquery; quoted, a lexeme is never its syntax."""
+    quoted = (lexeme.replace("\\", "\\\\").replace("'", "''") for lexeme in lexemes)
+    return " | ".join(f"'{lexeme}'" for lexeme in quoted)
+
+
+def _vector(direction: Sequence[float]) -> str:
+    return f"[{','.join(map(repr, direction))}]"

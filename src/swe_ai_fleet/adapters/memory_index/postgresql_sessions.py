@@ -1,0 +1,111 @@
+"""A few connections to one PostgreSQL database, each in use by one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
+
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection, Error
+    from psycopg.rows import TupleRow
+
+_CONNECTIONS = 4
+_CONNECT_SECONDS = 10
+_SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
+
+
+class Sessions:
+    """Connections that are opened when they are needed, and again where they were lost."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._idle: list[AsyncConnection[TupleRow]] = []
+        self._free = asyncio.Semaphore(_CONNECTIONS)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[AsyncConnection[TupleRow]]:
+        """A connection in a transaction. Raises Unavailable, PreconditionFailed, ResourceExhausted, InvalidRequest."""
+        async with self._free:
+            with _faults():
+                connection = await self._connection()
+                try:
+                    async with connection.transaction():
+                        yield connection
+                finally:
+                    await self._put_back(connection)
+
+    async def close(self) -> None:
+        """End the connections."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _connection(self) -> AsyncConnection[TupleRow]:
+        import psycopg
+
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+        # Nothing is prepared, so that a pooler in front of the server may hand out another connection each time.
+        connection = await psycopg.AsyncConnection.connect(
+            self._url,
+            autocommit=True,
+            prepare_threshold=None,
+            connect_timeout=_CONNECT_SECONDS,
+            client_encoding="utf8",
+        )
+        try:
+            for name, value in _SETTINGS:
+                await connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _put_back(self, connection: AsyncConnection[TupleRow]) -> None:
+        from psycopg.pq import TransactionStatus
+
+        if connection.info.transaction_status is TransactionStatus.IDLE:
+            self._idle.append(connection)
+            return
+        await connection.close()
+        # Where one was lost the others may be too, and tell so only when they are used.
+        await self.close()
+
+
+@contextmanager
+def _faults() -> Generator[None]:
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _fault(error) from None
+
+
+def _fault(error: Error) -> FleetError:
+    from psycopg import OperationalError
+    from psycopg.errors import InsufficientPrivilege, InsufficientResources, InvalidAuthorizationSpecification
+
+    # The driver's words name host and user, and quote a URL that it cannot read.
+    state = error.sqlstate or ""
+    said = str(error.diag.message_primary or type(error).__name__)
+    if isinstance(error, InvalidAuthorizationSpecification) or "authentication failed" in str(error):
+        return PreconditionFailed("PostgreSQL refuses the credentials of memory_store", field="memory_store")
+    if isinstance(error, InsufficientPrivilege):
+        return PreconditionFailed(
+            f"the role of memory_store may not do what is needed: {said}",
+            field="memory_store",
+            hint="it wants CREATE on the database, and an administrator's CREATE EXTENSION vector",
+        )
+    if isinstance(error, InsufficientResources) and not state.startswith("533"):
+        return ResourceExhausted(f"PostgreSQL has no room: {said}", field="memory_store")
+    if isinstance(error, OperationalError):
+        return Unavailable(f"the PostgreSQL of memory_store does not answer: {said}", field="memory_store")
+    if not state:
+        return InvalidRequest("memory_store is no URL that PostgreSQL's driver can read", field="memory_store")
+    return PreconditionFailed(f"PostgreSQL refused a statement: {state} {said}", field="memory_store")

@@ -1,0 +1,255 @@
+"""What there is to tell of a story: its parts as texts, before anybody chooses among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from swe_ai_fleet.context.graph import ContextGraph, StoryState, Work, in_order
+from swe_ai_fleet.context.sections import Section
+from swe_ai_fleet.domain.context import NO_STORY, Decision, DecisionState, StoryTask, TaskState
+from swe_ai_fleet.domain.memory import Recollection
+from swe_ai_fleet.domain.task import Role
+
+MAX_TASKS = 100
+MAX_DECISIONS = 100
+MAX_EXECUTIONS = 10
+_FILES_OF = 20
+_MAX_FILES = 60
+_MAX_SIBLINGS = 50
+_TITLE_CHARS = 160
+_OPERATIONS = 12
+OPEN = (TaskState.OPEN, TaskState.IN_PROGRESS)
+_KINDS = {
+    Section.STORY: "story",
+    Section.CRITERIA: "story",
+    Section.CASE: "story",
+    Section.TASKS: "task",
+    Section.DECISIONS: "decision",
+    Section.ALTERNATIVES: "decision",
+    Section.TESTS: "history",
+    Section.FILES: "history",
+    Section.HISTORY: "history",
+    Section.NOTES: "note",
+    Section.MEMORY: "memory",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A part that could be told. `nearness` (0 to 1) says how close it is to what the context is for.
+
+    `place` is where the log tells of it, 0 for what the log does not.
+    """
+
+    section: Section
+    title: str
+    text: str
+    nearness: float = 1.0
+    place: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Of the block that it becomes."""
+        return _KINDS[self.section]
+
+
+def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: Role | None = None) -> tuple[Draft, ...]:
+    """Everything there is to tell of a story, for a task of it and a role. What is for other roles only is left out."""
+    return (*_of_story(graph, state), *_of_tasks(state, task_id, role), *_of_decisions(graph, state, task_id, role),
+            *_of_work(graph, state, task_id))  # fmt: skip
+
+
+def of_memory(recalled: Recollection) -> Draft:
+    """A memory as a part of the context."""
+    memory = recalled.memory
+    origin = f", from {memory.source}" if memory.source else ""
+    return Draft(
+        section=Section.MEMORY,
+        title=one_line(f"remembered ({memory.kind}{origin})"),
+        text=memory.text,
+        nearness=min(1.0, max(0.0, recalled.score)),
+    )
+
+
+def one_line(text: str, limit: int = _TITLE_CHARS) -> str:
+    """A text as a title."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def in_force(graph: ContextGraph, state: StoryState, role: Role | None) -> tuple[Decision, ...]:
+    """The decisions that hold for a story and matter to a role, the project's own first, the newest first of each."""
+    known = _newest_first(graph.common())
+    if state.story_id != NO_STORY:
+        known += _newest_first(state)
+    return tuple(
+        decision
+        for decision in known
+        if decision.state is not DecisionState.SUPERSEDED
+        and (role is None or not decision.roles or role in decision.roles)
+    )
+
+
+def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
+    story = state.story
+    if story is None:
+        return
+    place = state.places.get(f"story:{story.story_id}", 0)
+    last = state.phases[-1] if state.phases else None
+    lines = [f"phase: {story.phase}"]
+    if last is not None and last.reason:
+        lines.append(f"came to it because: {last.reason}")
+    if story.description.strip():
+        lines += ["", story.description.strip()]
+    yield Draft(
+        section=Section.STORY,
+        title=f"story {story.story_id}: {one_line(story.title)}",
+        text="\n".join(lines),
+        place=place,
+    )
+    if story.acceptance_criteria:
+        yield Draft(
+            section=Section.CRITERIA,
+            title=f"acceptance criteria of {story.story_id}",
+            text=_listed(story.acceptance_criteria),
+            place=place,
+        )
+    for name, text in story.notes.items():
+        yield Draft(section=Section.NOTES, title=f"note {name} of {story.story_id}", text=text, place=place)
+    siblings = [one.story for one in graph.case(story.case_id) if one.story_id != story.story_id and one.story]
+    if siblings:
+        yield Draft(
+            section=Section.CASE,
+            title=f"other stories of case {story.case_id}",
+            text=_listed(f"{one.story_id} ({one.phase}): {one_line(one.title)}" for one in siblings[-_MAX_SIBLINGS:]),
+            place=place,
+        )
+
+
+def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[Draft]:
+    own = state.tasks.get(task_id)
+    near = frozenset(own.depends_on) if own else frozenset[str]()
+    shown = [one for one in in_order(state.tasks.values()) if one.state in OPEN or one.task_id in (task_id, *near)]
+    for task in sorted(shown, key=lambda one: one.task_id != task_id)[:MAX_TASKS]:
+        if task.task_id == task_id:
+            nearness = 1.0
+        elif task.task_id in near:
+            nearness = 0.8
+        else:
+            nearness = 0.6 if role in (None, task.role) or task.role is None else 0.4
+        of = f", {task.role}" if task.role else ""
+        yield Draft(
+            section=Section.TASKS,
+            title=f"task {task.task_id} ({task.state}{of}): {one_line(task.title)}",
+            text="\n".join((*_needs(state, task), task.description.strip())).strip(),
+            nearness=nearness,
+            place=state.places.get(f"task:{task.task_id}", 0),
+        )
+
+
+def _needs(state: StoryState, task: StoryTask) -> Iterator[str]:
+    if task.depends_on:
+        known = (state.tasks[other] for other in task.depends_on if other in state.tasks)
+        yield f"depends on: {', '.join(f'{other.task_id} ({other.state})' for other in known)}"
+
+
+def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Role | None) -> Iterator[Draft]:
+    common = graph.common().places
+    for decision in in_force(graph, state, role)[:MAX_DECISIONS]:
+        name = f"decision:{decision.decision_id}"
+        place = (common if decision.story_id == NO_STORY else state.places).get(name, 0)
+        near = 0.6 if decision.task_ids and task_id not in decision.task_ids else 0.9
+        nearness = 1.0 if task_id and task_id in decision.task_ids else near
+        of = "the project" if decision.story_id == NO_STORY else decision.story_id
+        lines = [decision.rationale.strip(), f"decided by: {decision.decided_by}" if decision.decided_by else ""]
+        yield Draft(
+            section=Section.DECISIONS,
+            title=f"decision {decision.decision_id} of {of} ({decision.state}): {one_line(decision.title)}",
+            text="\n".join(line for line in lines if line),
+            nearness=nearness,
+            place=place,
+        )
+        if decision.alternatives:
+            yield Draft(
+                section=Section.ALTERNATIVES,
+                title=f"turned down for decision {decision.decision_id}",
+                text=_listed(decision.alternatives),
+                nearness=nearness,
+                place=place,
+            )
+    old = [one for one in _newest_first(state) if one.state is DecisionState.SUPERSEDED]
+    for decision in old[:_MAX_SIBLINGS]:
+        if role is None or not decision.roles or role in decision.roles:
+            yield Draft(
+                section=Section.ALTERNATIVES,
+                title=f"decision {decision.decision_id} (superseded): {one_line(decision.title)}",
+                text=decision.rationale.strip(),
+                nearness=0.7,
+                place=state.places.get(f"decision:{decision.decision_id}", 0),
+            )
+
+
+def _newest_first(state: StoryState) -> list[Decision]:
+    return list(state.decisions.values())[::-1]
+
+
+def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[Draft]:
+    own = graph.work(f"task:{task_id}", limit=_FILES_OF) if task_id else ()
+    others = graph.work(f"story:{state.story_id}", limit=_FILES_OF)
+    known = {one.record.execution_id: one for one in (*own, *others)}
+    works = sorted(known.values(), key=lambda one: -one.sequence)
+    tested = next((one for one in works if one.record.tests is not None), None)
+    if tested is not None and tested.record.tests is not None:
+        tests = tested.record.tests
+        said = f"{tests.passed} passed, {tests.failed} failed, {tests.errors} with errors, {tests.skipped} skipped"
+        yield Draft(
+            section=Section.TESTS,
+            title=f"tests at the end of {_name(tested)}",
+            text="\n".join((said, _listed(f"failing: {name}" for name in tests.failing))).strip(),
+            nearness=1.0 if tests.failing else 0.6,
+            place=tested.sequence,
+        )
+    changed: dict[str, list[str]] = {}
+    for one in works[:_FILES_OF]:
+        for path in one.record.files_changed:
+            changed.setdefault(path, []).append(one.record.execution_id[:8])
+    if changed:
+        yield Draft(
+            section=Section.FILES,
+            title="files that executions changed, the last change first",
+            text=_listed(f"{path} (by {', '.join(by[:3])})" for path, by in list(changed.items())[:_MAX_FILES]),
+            place=works[0].sequence,
+        )
+    for one in works[:MAX_EXECUTIONS]:
+        record = one.record
+        yield Draft(
+            section=Section.HISTORY,
+            title=f"{_name(one)} ({record.status}, {record.ended_at[:10]}): {one_line(record.instruction)}",
+            text="\n".join(_did(one)),
+            nearness=1.0 if task_id and record.task_id == task_id else 0.7,
+            place=one.sequence,
+        )
+
+
+def _did(work: Work) -> Iterator[str]:
+    record = work.record
+    if record.summary.strip():
+        yield record.summary.strip()
+    if record.commits:
+        branch = f" on {record.branch}" if record.branch else ""
+        yield f"commits: {', '.join(commit[:12] for commit in record.commits)}{branch}"
+    failed = [name for name, said in record.checks.items() if said == "failed"]
+    if failed:
+        yield f"checks that failed: {', '.join(failed)}"
+    if record.operations:
+        most = sorted(record.operations.items(), key=lambda item: (-item[1], item[0]))[:_OPERATIONS]
+        yield f"tool calls: {', '.join(f'{name} {count}' for name, count in most)}"
+
+
+def _name(work: Work) -> str:
+    return f"execution {work.record.execution_id[:8]}"
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return "\n".join(f"- {text}" for text in texts)

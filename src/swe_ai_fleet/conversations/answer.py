@@ -1,0 +1,66 @@
+"""What a chat says: while it works, and in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.formatting.tables import Table
+from swe_ai_fleet.conversations.references import Reference
+from swe_ai_fleet.domain.budget import Usage
+
+
+class ProgressKind(StrEnum):
+    """What happened: a tool was called, a tool gave its result, the model wrote some more."""
+
+    TOOL = "tool"
+    RESULT = "result"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Something that happened on the way to an answer; `text` is a piece of what the model writes."""
+
+    kind: ProgressKind
+    text: str = ""
+    tool: str = ""
+    success: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to one message.
+
+    Attributes:
+        session_id: Of the chat.
+        turn: The number of the message in it.
+        text: The answer in Markdown.
+        tables: The data below it.
+        channel: Who reads it.
+        pages: Both as that channel takes them.
+        success: Whether it is an answer, and not an excuse.
+        stop_reason: How the work ended: `final_answer`, `no_tool_calls`, a limit, `question`, `started`, a fault.
+        references: What phrases of the message were found to mean.
+        tools: What was called, in order.
+        proposed: Whether a task waits for the person's yes.
+        execution_id: Of the task that this message started.
+        repeated: Whether the same message had been answered before, and this is that answer.
+        usage: What was spent.
+    """
+
+    session_id: str
+    turn: int
+    text: str
+    channel: Channel
+    pages: tuple[str, ...]
+    tables: tuple[Table, ...] = ()
+    success: bool = True
+    stop_reason: str = ""
+    references: tuple[Reference, ...] = ()
+    tools: tuple[str, ...] = ()
+    proposed: bool = False
+    execution_id: str = ""
+    repeated: bool = False
+    usage: Usage = field(default_factory=Usage)

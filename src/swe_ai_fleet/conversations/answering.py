@@ -1,0 +1,247 @@
+"""One turn of a chat: what a message refers to, what is remembered, the model's answer, what it named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from swe_ai_fleet.agents.function_calling.prompts import documentation
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse
+from swe_ai_fleet.agents.function_calling.setup import Setup
+from swe_ai_fleet.conversations import prompts
+from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
+from swe_ai_fleet.conversations.desk import Desk
+from swe_ai_fleet.conversations.fleet_tools import fleet_tools, proposed, table_of
+from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.formatting.tables import Table
+from swe_ai_fleet.conversations.memory_tools import keep
+from swe_ai_fleet.conversations.mentions import last_list
+from swe_ai_fleet.conversations.named_things import NamedThing
+from swe_ai_fleet.conversations.naming import Naming
+from swe_ai_fleet.conversations.references import Reference, Standing, note, question, resolve, vague_question
+from swe_ai_fleet.conversations.reply_run import Reply, reply_to
+from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, Proposal, Session
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.memory import MemoryScope
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.memory.presenting import presented
+from swe_ai_fleet.ports import ChatModel, Memories
+from swe_ai_fleet.tools.secrets import Secrets, well_formed
+
+MAX_TABLES = 3
+QUESTION, STARTED, NOT_STARTED = "question", "started", "not_started"
+"""How a turn ends that no model was asked in."""
+_GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What one turn came to."""
+
+    text: str
+    messages: tuple[Message, ...]
+    things: tuple[NamedThing, ...] = ()
+    references: tuple[Reference, ...] = ()
+    tables: tuple[Table, ...] = ()
+    tools: tuple[str, ...] = ()
+    proposal: Proposal | None = None
+    execution_id: str = ""
+    stop_reason: str = ""
+    success: bool = True
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """What turns are answered with.
+
+    Attributes:
+        model: The model, as it is.
+        setup: The tools that every turn has, and how tools are called.
+        rules: How the chat is conducted.
+        fleet: Where executions are looked at; None: nowhere.
+        starter: Who starts tasks; None: none can be started.
+        memories: What is remembered beyond a session; None: nothing.
+        secrets: What is masked in whatever is shown or kept.
+        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
+    """
+
+    model: ChatModel
+    setup: Setup
+    rules: ChatRules
+    fleet: FleetView | None
+    starter: TaskStarter | None
+    memories: Memories | None
+    secrets: Secrets
+    system_prompt: str
+
+    async def answer(self, session: Session, text: str, now: str, tell: Callable[[AgentResponse], None]) -> Answered:
+        """Answer a message. Model faults and spent limits are in the answer; bugs are raised.
+
+        Args:
+            session: As it stands before the message.
+            text: What the person wrote.
+            now: The time, ISO 8601.
+            tell: Hears of what happens.
+        """
+        turn = session.count + 1
+        naming = Naming(turn, first_group=session.groups + 1)
+        naming.person(text)
+        waiting = session.proposal if session.proposal and session.proposal.turn == session.count else None
+        said = decision(text) if waiting else ""
+        if waiting and said == "yes" and self.starter is not None:
+            return await self._started(self.starter, session, waiting, text, naming)
+        references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
+        if asked := question(references):
+            naming.answer(asked)
+            return Answered(
+                text=asked,
+                messages=(UserMessage(content=text), AssistantMessage(content=asked)),
+                things=tuple(naming.things),
+                references=references,
+                stop_reason=QUESTION,
+            )
+        for reference in references:
+            if reference.standing is Standing.RESOLVED:
+                naming.chosen(reference.things)
+        desk = Desk(
+            text=text,
+            scope=MemoryScope(tenant=session.tenant, namespaces=session.namespaces),
+            source=f"chat:{session.session_id}",
+            now=now,
+            nonce=session.nonce,
+        )
+        notes = [await self._recalled(desk), note(references)]
+        if waiting:
+            notes.append(prompts.DECLINED if said == "no" else prompts.LAPSED)
+        notes.append(await self._kept(desk))
+        return await self._replied(session, text, [one for one in notes if one], desk, naming, references, tell)
+
+    async def _replied(
+        self,
+        session: Session,
+        text: str,
+        notes: Sequence[str],
+        desk: Desk,
+        naming: Naming,
+        references: tuple[Reference, ...],
+        tell: Callable[[AgentResponse], None],
+    ) -> Answered:
+        setup = self._setup(desk)
+        content = "\n\n".join([*notes, prompts.MESSAGE, text]) if notes else text
+        message = UserMessage(content=content)
+        before = (SystemMessage(content=self._system(setup)), *session.shown)
+        reply = await reply_to(text, message, before, model=self.model, setup=setup, rules=self.rules, tell=tell)
+        for call, result in reply.calls:
+            naming.call(call, result)
+        success = reply.trajectory.stop_reason in _GOOD_ENDS and bool(reply.trajectory.answer.strip())
+        answer = self._clean(reply.trajectory.answer) or self._excuse(reply)
+        if "?" not in answer and (unclear := vague_question(references)):
+            answer = f"{answer}\n\n{unclear}"
+        naming.answer(answer)
+        found = [table_of(call.name, result) for call, result in reply.calls]
+        tables = () if last_list(answer) or "|" in answer else tuple(table for table in found if table)[-MAX_TABLES:]
+        proposal = replace(desk.proposal, turn=session.count + 1) if desk.proposal else None
+        if proposal is not None:
+            answer = f"{answer}\n\n{self._clean(proposed(proposal))}"
+        messages = _ending(reply.messages, answer)
+        return Answered(
+            text=answer,
+            messages=messages,
+            things=tuple(naming.things),
+            references=references,
+            tables=tables,
+            tools=tuple(call.name for call, _ in reply.calls),
+            proposal=proposal,
+            stop_reason=str(reply.trajectory.stop_reason),
+            success=success,
+            usage=reply.trajectory.usage,
+        )
+
+    async def _started(
+        self, starter: TaskStarter, session: Session, proposal: Proposal, text: str, naming: Naming
+    ) -> Answered:
+        """Start what the person said yes to; the model has no part in it."""
+        key = f"chat-{session.session_id}-{session.nonce[:8]}-{proposal.turn}"
+        execution_id = ""
+        try:
+            # Whoever goes away now must not leave it open whether the task was started.
+            execution_id = await asyncio.shield(starter.start(proposal, key=key))
+            told, waiting = prompts.STARTED.format(execution_id=execution_id), None
+            naming.started(execution_id, proposal.description)
+        except FleetError as fault:
+            told = prompts.NOT_STARTED.format(why=self._clean(str(fault)))
+            waiting = replace(proposal, turn=session.count + 1)
+        return Answered(
+            text=told,
+            messages=(UserMessage(content=text), AssistantMessage(content=told)),
+            things=tuple(naming.things),
+            proposal=waiting,
+            execution_id=execution_id,
+            stop_reason=STARTED if execution_id else NOT_STARTED,
+            success=bool(execution_id),
+        )
+
+    async def _recalled(self, desk: Desk) -> str:
+        """What is remembered of the matter, as the model is shown it; empty for nothing."""
+        if self.memories is None or not desk.scope.namespaces:
+            return ""
+        try:
+            async with asyncio.timeout(self.rules.recall_seconds):
+                found = await self.memories.recall(desk.text[:2_000], desk.scope, limit=self.rules.recalled)
+        except (FleetError, TimeoutError) as fault:
+            _log.warning("chat.nothing_recalled", reason=str(fault) or "it took too long")
+            return ""
+        return presented(found, self.secrets, seed=desk.nonce)
+
+    async def _kept(self, desk: Desk) -> str:
+        """Keep what the person asks to be remembered; what the model is told of it."""
+        if not asks_to_remember(desk.text):
+            return ""
+        if self.memories is None or not desk.scope.namespaces:
+            return prompts.NO_MEMORY
+        if not to_remember(desk.text):
+            return ""  # the model knows better what "this" is, and has a tool for it
+        try:
+            return prompts.KEPT.format(text=await keep(self.memories, desk))
+        except FleetError as fault:
+            return prompts.NOT_KEPT.format(why=str(fault))
+
+    def _setup(self, desk: Desk) -> Setup:
+        own = fleet_tools(
+            desk, fleet=self.fleet, proposes=self.starter is not None, memories=self.memories, mask=self.secrets
+        )
+        return replace(self.setup, tools={**{tool.name: tool for tool in own}, **self.setup.tools})
+
+    def _system(self, setup: Setup) -> str:
+        return self.system_prompt.replace("{tools}", documentation(setup.specs))
+
+    def _clean(self, text: str) -> str:
+        clean = self.secrets(well_formed(text)).strip()
+        return clean if len(clean) <= MAX_ANSWER_CHARS else f"{clean[:MAX_ANSWER_CHARS]}\n\n[cut here]"
+
+    def _excuse(self, reply: Reply) -> str:
+        stop = reply.trajectory.stop_reason
+        if stop is StopReason.MODEL_ERROR:
+            return prompts.UNREACHABLE
+        return prompts.NO_ANSWER.format(why=str(stop).replace("_", " "))
+
+
+def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:
+    """The messages of a turn with its answer as the last one."""
+    found = list(messages)
+    if isinstance(found[-1], AssistantMessage) and not found[-1].tool_calls:
+        found.pop()
+    if isinstance(found[-1], AssistantMessage):
+        # Calls that nothing answers must not be shown again.
+        answered = {one.call_id for one in found if isinstance(one, ToolMessage)}
+        if any(call.call_id not in answered for call in found[-1].tool_calls):
+            found.pop()
+    return (*found, AssistantMessage(content=answer))

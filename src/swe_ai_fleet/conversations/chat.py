@@ -1,0 +1,315 @@
+"""Chats over the fleet: one message at a time, each answered by the model with its tools, none forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets as random
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse
+from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
+from swe_ai_fleet.conversations.answer import Answer, Progress
+from swe_ai_fleet.conversations.answering import Answered, Answering
+from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.formatting.pages import pages
+from swe_ai_fleet.conversations.prompts import SYSTEM_PROMPT
+from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.session import (
+    Session,
+    Turn,
+    check_message_id,
+    check_namespaces,
+    check_session_id,
+    check_text,
+)
+from swe_ai_fleet.conversations.store import ChatsInMemory, ChatStore
+from swe_ai_fleet.conversations.telling import Telling
+from swe_ai_fleet.domain.errors import (
+    Fenced,
+    FleetError,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+)
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
+from swe_ai_fleet.tools.secrets import Secrets
+
+_SPARE_SECONDS = 30.0
+_MAX_HELD = 256
+_BUSY = "another message of this session is being answered"
+
+
+class Chat:
+    """Conducts chat sessions.
+
+    Several of these may share a store: a session is worked on by one of them at a time.
+
+    Args:
+        model: The model that answers.
+        tools: What it can call beside the fleet's own: functions, BaseTools, toolkits, names of registered tools.
+        store: Keeps the sessions; without one, they end with the process.
+        memories: What is remembered beyond a session, for those that ask for it; None: nothing.
+        fleet: Where executions are looked at; None: nowhere.
+        starter: Starts tasks that a person confirmed; None: none can be started.
+        rules: How messages are answered.
+        setup: How tools are called; its own tools and limits give way to `tools` and `rules`.
+        secrets: What is masked in whatever is shown or kept.
+        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
+        tenant: Whose sessions these are.
+        clock: What time it is.
+
+    Raises:
+        ValueError: Two tools of one name.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ChatModel,
+        tools: Sequence[Tool] = (),
+        store: ChatStore | None = None,
+        memories: Memories | None = None,
+        fleet: FleetView | None = None,
+        starter: TaskStarter | None = None,
+        rules: ChatRules | None = None,
+        setup: Setup | None = None,
+        secrets: Secrets | None = None,
+        system_prompt: str = SYSTEM_PROMPT,
+        tenant: str = DEFAULT_TENANT,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._rules = rules or ChatRules()
+        self._store = store or ChatsInMemory()
+        self._secrets = secrets or Secrets()
+        given = setup or Setup()
+        found, kits = gathered(tools, one_line_doc=True, tool_timeout=given.tool_timeout)
+        self._answering = Answering(
+            model=model,
+            setup=replace(
+                given,
+                tools=found,
+                toolkits=kits,
+                limits=self._rules.limits,
+                retry_waits=self._rules.retry_waits,
+                mask=self._secrets,
+                stream=True,
+            ),
+            rules=self._rules,
+            fleet=fleet,
+            starter=starter,
+            memories=memories,
+            secrets=self._secrets,
+            system_prompt=system_prompt,
+        )
+        self._tenant = tenant
+        self._clock = clock
+        self._answered = 0
+        self._models: OrderedDict[str, ChatModel] = OrderedDict()
+
+    async def send(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        channel: Channel = Channel.PLAIN,
+        message_id: str = "",
+        namespaces: Sequence[str] | None = None,
+    ) -> Answer:
+        """The answer to a message; `stream` says what the arguments mean and what is raised."""
+        async with aclosing(
+            self.stream(session_id, text, channel=channel, message_id=message_id, namespaces=namespaces)
+        ) as told:
+            async for one in told:
+                if isinstance(one, Answer):
+                    return one
+        raise AssertionError("a message that is not answered raises")
+
+    async def stream(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        channel: Channel = Channel.PLAIN,
+        message_id: str = "",
+        namespaces: Sequence[str] | None = None,
+    ) -> AsyncGenerator[Progress | Answer, None]:
+        """What happens on the way to the answer, and as the last thing the answer.
+
+        Closing it early ends the work; the message then counts as never sent.
+
+        Args:
+            session_id: The session; an unknown one begins with this message.
+            text: What the person wrote.
+            channel: Who reads the answer.
+            message_id: The caller's name for the message; the same one again gives the same answer once more.
+            namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
+                `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
+
+        Raises:
+            InvalidRequest: Naming the field.
+            PreconditionFailed: Another message of the session is being answered.
+            ResourceExhausted: Too many messages are being answered.
+            Unavailable: The store cannot be reached.
+        """
+        session_id, text, wanted = check_session_id(session_id), check_text(text), check_namespaces(namespaces)
+        message_id = check_message_id(message_id)
+        if self._answered >= self._rules.at_once:
+            raise ResourceExhausted(f"{self._answered} messages are being answered; try again in a moment")
+        self._answered += 1
+        try:
+            async with aclosing(self._conduct(session_id, text, channel, message_id, wanted)) as told:
+                async for one in told:
+                    yield one
+        finally:
+            self._answered -= 1
+
+    async def session(self, session_id: str) -> Session:
+        """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
+        kept = await self._store.get(self._tenant, check_session_id(session_id))
+        if kept is None:
+            raise NotFound(f"there is no session {session_id!r}", field="session_id")
+        return kept.session
+
+    async def sessions(self) -> tuple[Session, ...]:
+        """Every session, the one that was spoken to last first. Raises Unavailable."""
+        return await self._store.listed(self._tenant)
+
+    async def end(self, session_id: str) -> bool:
+        """Forget a session; whether there was one. Long-term memory stays. Raises InvalidRequest, Unavailable."""
+        known = await self._store.get(self._tenant, check_session_id(session_id))
+        await self._store.delete(self._tenant, session_id)
+        return known is not None
+
+    async def _conduct(
+        self, session_id: str, text: str, channel: Channel, message_id: str, namespaces: tuple[str, ...] | None
+    ) -> AsyncGenerator[Progress | Answer, None]:
+        kept = await self._store.get(self._tenant, session_id)
+        if kept is not None and (before := kept.session.answered(message_id)) is not None:
+            yield _again(kept.session, before, channel)
+            return
+        now = self._clock()
+        session = kept.session if kept else self._new(session_id, now)
+        if session.busy_until and datetime.fromisoformat(session.busy_until) > now:
+            raise PreconditionFailed(_BUSY, field="session_id", hint="send it again when that one is answered")
+        seconds = self._rules.limits.timeout_seconds + self._rules.last_words_seconds + _SPARE_SECONDS
+        session = replace(
+            session,
+            namespaces=session.namespaces if namespaces is None else namespaces,
+            busy_until=(now + timedelta(seconds=seconds)).isoformat(),
+        )
+        revision = await self._put(session, kept.revision if kept else 0)
+        told: asyncio.Queue[Progress | None] = asyncio.Queue()
+        telling = Telling(self._secrets, told.put_nowait)
+        work = asyncio.create_task(self._work(session, revision, text, channel, message_id, telling.hear))
+        work.add_done_callback(lambda _: told.put_nowait(None))
+        try:
+            while (one := await told.get()) is not None:
+                yield one
+            yield await work
+        finally:
+            await _ended(work)
+
+    async def _work(
+        self,
+        session: Session,
+        revision: int,
+        text: str,
+        channel: Channel,
+        message_id: str,
+        tell: Callable[[AgentResponse], None],
+    ) -> Answer:
+        """Answer a message of a session that is claimed; the claim ends in any case."""
+        done = False
+        try:
+            answered = await self._answering_for(session).answer(session, text, self._clock().isoformat(), tell)
+            turn = self._turn(session, text, channel, message_id, answered)
+            await self._put(session.with_turn(turn, answered.things, answered.proposal), revision)
+            done = True
+        finally:
+            if not done:
+                with suppress(FleetError):
+                    await self._store.put(replace(session, busy_until=""), revision=revision)
+        return Answer(
+            session_id=session.session_id,
+            turn=turn.number,
+            text=answered.text,
+            channel=channel,
+            pages=pages(answered.text, channel, answered.tables),
+            tables=answered.tables,
+            success=answered.success,
+            stop_reason=answered.stop_reason,
+            references=answered.references,
+            tools=answered.tools,
+            proposed=answered.proposal is not None,
+            execution_id=answered.execution_id,
+            usage=answered.usage,
+        )
+
+    def _answering_for(self, session: Session) -> Answering:
+        """With the server that has this session's prompts cached, where there are several."""
+        model, key = self._answering.model, session.session_id
+        if not isinstance(model, ModelSessions):
+            return self._answering
+        held = self._models.pop(key, None) or model.session(f"chat-{session.tenant}-{key}")
+        self._models[key] = held
+        if len(self._models) > _MAX_HELD:
+            self._models.popitem(last=False)
+        return replace(self._answering, model=held)
+
+    def _turn(self, session: Session, text: str, channel: Channel, message_id: str, answered: Answered) -> Turn:
+        return Turn(
+            number=session.count + 1,
+            text=text,
+            answer=answered.text,
+            at=self._clock().isoformat(),
+            channel=channel,
+            message_id=message_id,
+            stop_reason=answered.stop_reason,
+            success=answered.success,
+            tools=answered.tools,
+            messages=answered.messages,
+            execution_id=answered.execution_id,
+        )
+
+    async def _put(self, session: Session, revision: int) -> int:
+        try:
+            return await self._store.put(session, revision=revision)
+        except Fenced as fault:
+            raise PreconditionFailed(_BUSY, field="session_id", hint="send it again") from fault
+
+    def _new(self, session_id: str, now: datetime) -> Session:
+        return Session(
+            session_id=session_id, started_at=now.isoformat(), nonce=random.token_hex(8), tenant=self._tenant
+        )
+
+
+def _again(session: Session, turn: Turn, channel: Channel) -> Answer:
+    """The answer that a message got before; its tables are gone."""
+    return Answer(
+        session_id=session.session_id,
+        turn=turn.number,
+        text=turn.answer,
+        channel=channel,
+        pages=pages(turn.answer, channel),
+        success=turn.success,
+        stop_reason=turn.stop_reason,
+        tools=turn.tools,
+        execution_id=turn.execution_id,
+        proposed=session.proposal is not None and session.proposal.turn == turn.number,
+        repeated=True,
+    )
+
+
+async def _ended(work: asyncio.Task[Answer]) -> None:
+    """End an answer that nobody waits for any more, its tools included."""
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+    if not work.cancelled():
+        work.exception()

@@ -1,0 +1,142 @@
+"""One message answered by the model and its tools: the same loop as every agent's, under a chat's rules."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.function_calling.narration import Narration
+from swe_ai_fleet.agents.function_calling.patience import PatientModel
+from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
+from swe_ai_fleet.agents.function_calling.setup import Setup
+from swe_ai_fleet.agents.function_calling.shown_tools import ShownTools
+from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
+from swe_ai_fleet.agents.history import History, summariser
+from swe_ai_fleet.agents.planning import ModeRules, assess, drive
+from swe_ai_fleet.agents.planning.fast_path import fast_path
+from swe_ai_fleet.agents.planning.operations import Operations
+from swe_ai_fleet.agents.planning.plan_run import PlanRules
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.domain.errors import ModelError
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.task import PlanningMode
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import Trajectory
+from swe_ai_fleet.ports import ChatModel
+
+_PROBE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """How a message was answered: the run, what it called and what that gave, and what of it is shown from now on."""
+
+    trajectory: Trajectory
+    calls: tuple[tuple[ToolCall, ToolResult], ...]
+    messages: tuple[Message, ...]
+
+
+async def reply_to(
+    request: str,
+    message: UserMessage,
+    before: Sequence[Message],
+    *,
+    model: ChatModel,
+    setup: Setup,
+    rules: ChatRules,
+    tell: Callable[[AgentResponse], None],
+) -> Reply:
+    """Answer a message.
+
+    Args:
+        request: The person's own words, by which it is judged how complex they are.
+        message: What the model is shown of them.
+        before: The conversation so far, the system message first.
+        model: The model, as it is: trying again is done here.
+        setup: The tools and how they are called.
+        rules: How the chat is conducted.
+        tell: Hears of what happens, the model's text as it comes in.
+    """
+    task = AgentTask(id=uuid.uuid4().hex[:12], description=request)
+    narration = Narration(task, tell)
+    toolbox = setup.toolbox(narration, task)
+    budget = Budget(setup.limits)
+    # A chat's answer is what the model says, so there is no call to end with.
+    shown = ShownTools(model, {FINAL_ANSWER.name: None})
+    patient = PatientModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
+    history = History(
+        (*before, message),
+        context_tokens=await _context_tokens(model),
+        summarise=summariser(patient, budget),
+        task=message,
+    )
+    mode, mode_rules = _way(request, toolbox, rules)
+    trajectory = await drive(
+        mode,
+        model=patient,
+        toolbox=toolbox,
+        history=history,
+        budget=budget,
+        task_text=request,
+        rules=replace(setup.rules, max_reminders=0, last_words_seconds=rules.last_words_seconds),
+        mode_rules=mode_rules,
+        journal=narration,
+        guard=setup.guard(toolbox, threshold=setup.loop_threshold),
+        sampling=setup.sampling,
+        on_delta=narration.delta,
+    )
+    return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_kept(history.messages, message))
+
+
+def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
+    """Which way a request is answered: by one operation alone, step by step, or step by step along an outline."""
+    plans = PlanRules(max_replans=0)
+    if rules.mode is not PlanningMode.AGENTIC and fast_path(request, Operations(toolbox)) is not None:
+        return PlanningMode.HYBRID, ModeRules(threshold=rules.threshold, plans=plans)
+    outline = rules.mode is PlanningMode.HYBRID and assess(request).score >= rules.threshold
+    return PlanningMode.AGENTIC, ModeRules(threshold=rules.threshold, outline=outline, plans=plans)
+
+
+async def _context_tokens(model: ChatModel) -> int:
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            return (await model.probe()).max_model_len
+    except (ModelError, TimeoutError):
+        return 0  # the run itself tells of a model that is not there
+
+
+def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
+    return tuple(
+        (call, seen.result)
+        for step in trajectory.steps
+        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+        if call.name != FINAL_ANSWER.name
+    )
+
+
+def _kept(messages: Sequence[Message], message: UserMessage) -> tuple[Message, ...]:
+    """What later turns see of this one: the message, the calls with their results, what was said.
+
+    Left out is what only the run itself was told (its limits, its reminders), and how it ended.
+    """
+    start = next((number for number, one in enumerate(messages) if one is message), None)
+    if start is None:
+        return (message,)
+    kept: list[Message] = [message]
+    ending: set[str] = set()
+    for one in messages[start + 1 :]:
+        if isinstance(one, AssistantMessage):
+            ending |= {call.call_id for call in one.tool_calls if call.name == FINAL_ANSWER.name}
+            one = replace(one, tool_calls=tuple(call for call in one.tool_calls if call.call_id not in ending))
+            if not one.content and not one.tool_calls:
+                continue
+            if isinstance(kept[-1], AssistantMessage) and not kept[-1].tool_calls:
+                kept.pop()  # an outline, which what follows it carries out
+            kept.append(one)
+        elif isinstance(one, ToolMessage) and one.call_id not in ending:
+            kept.append(one)
+    return tuple(kept)

@@ -1,0 +1,1 @@
+from swe_ai_fleet.runtime.memory_manager import MemoryManager as MemoryManager

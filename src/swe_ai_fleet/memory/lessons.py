@@ -1,0 +1,140 @@
+"""What an execution that has ended leaves to memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from swe_ai_fleet.agents.remembering import MAX_FACT_CHARS, MAX_FACTS, noted_by
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport
+from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
+from swe_ai_fleet.tools.secrets import well_formed
+
+_TASK_CHARS = 500
+_SUMMARY_CHARS = 1_200
+_MOST_FILES = 15
+_MOST_PROBLEMS = 6
+_PROBLEM_CHARS = 160
+_TEACHING = frozenset(
+    {ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER, ExecutionStatus.TIMEOUT, ExecutionStatus.FAILED}
+)
+
+
+def lessons(state: ExecutionState, events: Iterable[StoredEvent]) -> tuple[Memory, ...]:
+    """What is worth knowing next time: how it went, and the facts that the winner's runs noted.
+
+    Nothing where the task did not ask for it, where it was cancelled or rejected, or where no candidate came of it (a
+    server that was down teaches nothing about a repository). The same execution always leaves the same. All goes into
+    the first of the task's namespaces; the others are only read.
+
+    Args:
+        state: The execution, ended.
+        events: Its events in their order, those of its agents among them.
+    """
+    task = state.task
+    if not task.memory.write or state.status not in _TEACHING or not state.candidates:
+        return ()
+    namespace, source = task_namespaces(task)[0], f"execution:{state.execution_id}"
+    outcome = Memory(
+        namespace=namespace,
+        text=_outcome(state),
+        kind=MemoryKind.OUTCOME,
+        tenant=task.tenant,
+        metadata={"status": str(state.status), "role": str(task.role), "kind": str(task.kind)},
+        source=source,
+        created_at=state.finished_at,
+    )
+    facts = (
+        Memory(namespace=namespace, text=fact, tenant=task.tenant, source=source, created_at=state.finished_at)
+        for fact in _facts(_winners_runs(state), events)
+    )
+    return (outcome, *facts)
+
+
+def _winners_runs(state: ExecutionState) -> frozenset[str]:
+    """The agent runs that made the winner: its own and those of what it revises."""
+    runs: set[str] = set()
+    candidate = state.candidates.get(state.winner_id)
+    while candidate is not None and candidate.agent_id not in runs:
+        runs.add(candidate.agent_id)
+        candidate = state.candidates.get(candidate.revises)
+    return frozenset(runs)
+
+
+def _facts(runs: frozenset[str], events: Iterable[StoredEvent]) -> list[str]:
+    """What these runs noted, each once; what a run noted before it began anew does not count."""
+    noted: dict[str, dict[str, None]] = {}
+    for stored in events:
+        name, body = stored.event.agent_id, stored.event.body
+        if name not in runs:
+            continue
+        match body:
+            case RunStarted() | RunClaimed(resumes=False):
+                noted[name] = {}
+            case ToolFinished() if fact := noted_by(body):
+                noted.setdefault(name, {})[fact[:MAX_FACT_CHARS]] = None
+            case _:
+                pass
+    facts = {fact: None for name in sorted(noted) for fact in list(noted[name])[:MAX_FACTS]}
+    return [fact for fact in facts if fact.strip()]
+
+
+def _outcome(state: ExecutionState) -> str:
+    winner = state.candidates.get(state.winner_id)
+    lines = [f"Task: {_cut(state.task.description, _TASK_CHARS)}", f"Outcome: {_status(state)}"]
+    if winner is not None:
+        lines += _of_winner(winner, state.reports.get(winner.candidate_id))
+    lines += [f"Failed: {one}" for one in _failures(state)]
+    if state.error:
+        lines.append(f"Error: {_cut(state.error, _PROBLEM_CHARS)}")
+    return well_formed("\n".join(lines))[:MAX_MEMORY_CHARS]
+
+
+def _status(state: ExecutionState) -> str:
+    accepted = sum(one.accepted for one in state.ranking)
+    return f"{state.status}; {len(state.candidates)} candidates, {accepted} accepted."
+
+
+def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
+    artifacts = winner.artifacts
+    if winner.summary.strip():
+        yield f"The chosen solution: {_cut(winner.summary, _SUMMARY_CHARS)}"
+    if artifacts.files_changed:
+        more = len(artifacts.files_changed) - _MOST_FILES
+        files = ", ".join(_cut(path, _PROBLEM_CHARS) for path in artifacts.files_changed[:_MOST_FILES])
+        behind = f" and {more} more" if more > 0 else ""
+        yield f"Changed: {files}{behind} (+{artifacts.insertions} -{artifacts.deletions})"
+    tests = artifacts.tests
+    if tests is not None:
+        yield f"Tests: {tests.passed} passed, {tests.failed} failed, {tests.errors} errors"
+    checks = [result for result in report.results if not result.skipped_reason] if report is not None else []
+    if checks:
+        said = (f"{_cut(one.name, 60)} {'passed' if one.passed else 'failed'}" for one in checks[:_MOST_PROBLEMS])
+        yield f"Checks: {', '.join(said)}"
+
+
+def _failures(state: ExecutionState) -> list[str]:
+    """What went wrong with the candidates that were not chosen, each kind of failure once."""
+    found: dict[str, None] = {}
+    for name, candidate in sorted(state.candidates.items()):
+        if name == state.winner_id:
+            continue
+        for problem in _problems(candidate, state.reports):
+            found[problem] = None
+    return list(found)[:_MOST_PROBLEMS]
+
+
+def _problems(candidate: Candidate, reports: Mapping[str, CheckReport]) -> Iterator[str]:
+    if candidate.error:
+        yield _cut(candidate.error, _PROBLEM_CHARS)
+    report = reports.get(candidate.candidate_id)
+    for result in report.results if report is not None else ():
+        if not result.passed and not result.skipped_reason:
+            why = "; ".join(result.problems[:2]) or result.message
+            yield _cut(f"{result.name}: {why}" if why else result.name, _PROBLEM_CHARS)
+
+
+def _cut(text: str, limit: int) -> str:
+    flat = " ".join(text[: 4 * limit].split())
+    return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"

@@ -1,0 +1,95 @@
+"""Chats from settings: their rules, their tools, their model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
+from swe_ai_fleet.conversations.chat import Chat
+from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.rules import ChatRules
+from swe_ai_fleet.conversations.store import KeyValueChats
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, PlanningMode
+from swe_ai_fleet.ports import KeyValue, Memories
+from swe_ai_fleet.runtime.equipment import model_prices
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
+
+PATIENCE_SECONDS = 10.0
+"""How long somebody who waits for an answer waits for a server that is down."""
+
+
+@asynccontextmanager
+async def open_chat(
+    settings: Settings,
+    *,
+    store: KeyValue,
+    fleet: FleetView | None = None,
+    starter: TaskStarter | None = None,
+    memories: Memories | None = None,
+    tools: Sequence[Tool] = (),
+    tenant: str = DEFAULT_TENANT,
+) -> AsyncGenerator[Chat]:
+    """The chats of a service, with a model client of their own, until the context ends.
+
+    Args:
+        settings: The model, the limits, the secrets.
+        store: Where sessions are kept: the bucket `CHATS`.
+        fleet: Where executions are looked at.
+        starter: Starts tasks that a person confirmed.
+        memories: What is remembered beyond sessions.
+        tools: What chats can call beside the built-in tools and the fleet's.
+        tenant: Whose chats they are.
+
+    Raises:
+        InvalidRequest: No model server is configured, or a setting is malformed.
+    """
+    patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
+    async with open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model:
+        yield Chat(
+            model=model,
+            tools=(*chat_tools(settings), *tools),
+            store=KeyValueChats(store),
+            memories=memories,
+            fleet=fleet,
+            starter=starter,
+            # The pool tries again by itself.
+            rules=chat_rules(settings, retry_waits=()),
+            setup=Setup(
+                parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model
+            ),
+            secrets=secret_mask(settings),
+            tenant=tenant,
+        )
+
+
+def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:
+    """How messages are answered, by settings; hybrid where no planning mode is set."""
+    mode = PlanningMode(settings.planning_mode) if "planning_mode" in settings.model_fields_set else PlanningMode.HYBRID
+    return ChatRules(
+        limits=Limits(
+            max_iterations=settings.chat_max_iterations,
+            max_tool_calls=settings.chat_max_tool_calls,
+            timeout_seconds=settings.chat_timeout_seconds,
+        ),
+        mode=mode,
+        threshold=settings.hybrid_threshold,
+        retry_waits=tuple(retry_waits),
+    )
+
+
+def chat_tools(settings: Settings) -> tuple[BaseTool, ...]:
+    """The built-in tools of a chat; those that need a server are there where settings name it.
+
+    Code runs in a sandbox of its own for each call, in a directory that vanishes with it.
+    """
+    names = {"calculator", "python_executor", "read_webpage"}
+    names |= {"web_search"} if settings.search_url else set()
+    names |= {"search_wikipedia"} if settings.wikipedia_url else set()
+    built = BuiltinSettings(search_url=settings.search_url, wikipedia_url=settings.wikipedia_url)
+    return tuple(tool for tool in builtin_tools(built) if tool.name in names)

@@ -1,0 +1,538 @@
+"""The book of what projects know: its rules, and that it is a fold over the log whoever wrote to that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.graph import ContextGraph, fold, in_order
+from swe_ai_fleet.domain import candidate
+from swe_ai_fleet.domain.context import (
+    NO_STORY,
+    Decision,
+    DecisionState,
+    Phase,
+    Relation,
+    RelationKind,
+    StoredChange,
+    Story,
+    StoryTask,
+    StoryUpdated,
+    TaskState,
+    WorkRecord,
+)
+from swe_ai_fleet.domain.errors import (
+    AlreadyExists,
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+)
+from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.tools.secrets import Secrets
+
+TENANT = "acme"
+SECRET = "hunter2-hunter2"
+
+
+@dataclass
+class Clock:
+    """A time that goes on with every look at it."""
+
+    ticks: int = 0
+
+    def __call__(self) -> str:
+        self.ticks += 1
+        return f"2026-11-22T12:{self.ticks // 60 % 60:02}:{self.ticks % 60:02}.000+00:00"
+
+
+@asynccontextmanager
+async def opened(log: MemoryChanges | None = None) -> AsyncIterator[ContextBook]:
+    async with ContextBook(log or MemoryChanges(), mask=Secrets([SECRET]), now=Clock()) as book:
+        yield book
+
+
+@pytest.fixture
+async def book() -> AsyncIterator[ContextBook]:
+    async with opened() as book:
+        await book.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
+        for task_id, needs in (("T-1", ()), ("T-2", ("T-1",)), ("T-3", ("T-1", "T-2"))):
+            await book.create_task(
+                TENANT, StoryTask(task_id=task_id, story_id="S-1", title=f"do {task_id}", depends_on=needs)
+            )
+        yield book
+
+
+async def changes(log: MemoryChanges) -> list[StoredChange]:
+    return [one async for one in log.read() if one is not None]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def record(execution_id: str = "e-1", **fields: object) -> WorkRecord:
+    return replace(
+        WorkRecord(
+            execution_id=execution_id,
+            task_id="T-1",
+            story_id="S-1",
+            status="completed",
+            commits=("c" * 40,),
+            files_changed=("src/app.py",),
+        ),
+        **fields,
+    )
+
+
+# --- stories and tasks ---
+
+
+async def test_a_story_is_created_once(book: ContextBook) -> None:
+    story = book.story(TENANT, "S-1")
+    assert (story.version, len(story.tasks)) == (4, 3)
+    again = await book.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
+    assert again == story
+    with pytest.raises(AlreadyExists) as refusal:
+        await book.create_story(TENANT, Story(story_id="S-1", title="Something else"))
+    assert refusal.value.field == "story_id"
+    with pytest.raises(NotFound):
+        book.story("other", "S-1")
+
+
+@pytest.mark.parametrize(
+    ("story", "field"),
+    [
+        (Story(story_id="", title="t"), "story_id"),
+        (Story(story_id="_", title="t"), "story_id"),
+        (Story(story_id="a/b", title="t"), "story_id"),
+        (Story(story_id="S", title=" "), "title"),
+        (Story(story_id="S", title="t" * 301), "title"),
+        (Story(story_id="S", title="t", case_id="a b"), "case_id"),
+        (Story(story_id="S", title="t", description="d" * 20_001), "description"),
+        (Story(story_id="S", title="t", acceptance_criteria=("a",) * 51), "acceptance_criteria"),
+        (Story(story_id="S", title="t", acceptance_criteria=("a", "")), "acceptance_criteria[1]"),
+        (Story(story_id="S", title="t", notes={"a b": "x"}), "notes"),
+    ],
+)
+async def test_what_is_no_story_is_refused(book: ContextBook, story: Story, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        await book.create_story(TENANT, story)
+    assert refusal.value.field == field
+    assert list(book.graph(TENANT).stories) == ["S-1"]
+
+
+@pytest.mark.parametrize(
+    ("task", "fault", "field"),
+    [
+        (StoryTask(task_id="T-9", story_id="S-9", title="t"), NotFound, "story_id"),
+        (StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-8",)), NotFound, "depends_on"),
+        (StoryTask(task_id="T-9", story_id="S-1", title="t", depends_on=("T-9",)), InvalidRequest, "depends_on"),
+        (StoryTask(task_id="T-1", story_id="S-1", title="another"), AlreadyExists, "task_id"),
+        (StoryTask(task_id="T-1", story_id="S-2", title="elsewhere"), AlreadyExists, "task_id"),
+        (StoryTask(task_id="../x", story_id="S-1", title="t"), InvalidRequest, "task_id"),
+    ],
+)
+async def test_what_is_no_task_is_refused(
+    book: ContextBook, task: StoryTask, fault: type[FleetError], field: str
+) -> None:
+    await book.create_story(TENANT, Story(story_id="S-2", title="Another"))
+    with pytest.raises(fault) as refusal:
+        await book.create_task(TENANT, task)
+    assert refusal.value.field == field
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.sets(st.integers(0, 11), max_size=4)), max_size=12))
+def test_tasks_come_after_what_they_depend_on(drawn: list[tuple[int, set[int]]]) -> None:
+    # Acyclic by construction: only on tasks of a lower number; then in any order.
+    tasks = {
+        number: StoryTask(
+            task_id=f"T{number}",
+            story_id="S",
+            title="t",
+            depends_on=tuple(f"T{other}" for other in sorted(needs) if other < number),
+        )
+        for number, needs in drawn
+    }
+    ordered = in_order(tasks.values())
+    assert sorted(one.task_id for one in ordered) == sorted(one.task_id for one in tasks.values())
+    seen = set[str]()
+    known = {one.task_id for one in tasks.values()}
+    for task in ordered:
+        assert set(task.depends_on) & known <= seen
+        seen.add(task.task_id)
+
+
+# --- updates ---
+
+
+async def test_fields_are_changed_one_by_one(book: ContextBook) -> None:
+    await book.update(TENANT, "S-1", StoryUpdated(title="Greet all", notes={"api": "v2", "old": "x"}))
+    state = await book.update(TENANT, "S-1", StoryUpdated(notes={"old": ""}, acceptance_criteria=("says hello",)))
+    assert state.story is not None
+    assert (state.story.title, state.story.notes, state.story.acceptance_criteria) == (
+        "Greet all",
+        {"api": "v2"},
+        ("says hello",),
+    )
+    assert state.story.updated_at > state.story.created_at
+    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", state=TaskState.DONE))
+    assert state.tasks["T-1"].state is TaskState.DONE
+    assert state.tasks["T-1"].title == "do T-1"
+    same = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", state=TaskState.DONE))
+    assert same.version == state.version == 7
+
+
+@pytest.mark.parametrize(
+    ("story_id", "update", "fault", "field"),
+    [
+        ("S-9", StoryUpdated(title="x"), NotFound, "story_id"),
+        ("S-1", StoryUpdated(), InvalidRequest, "update"),
+        ("S-1", StoryUpdated(task_id="T-1"), InvalidRequest, "update"),
+        ("S-1", StoryUpdated(task_id="T-9", title="x"), NotFound, "task_id"),
+        ("S-1", StoryUpdated(state=TaskState.DONE), InvalidRequest, "state"),
+        ("S-1", StoryUpdated(title=""), InvalidRequest, "title"),
+        ("S-1", StoryUpdated(task_id="T-1", notes={"a": "b"}), InvalidRequest, "notes"),
+        ("S-1", StoryUpdated(notes={f"n{n}": "x" for n in range(51)}), InvalidRequest, "notes"),
+        ("S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}), None, ""),
+    ],
+)
+async def test_what_is_no_update_is_refused(
+    book: ContextBook, story_id: str, update: StoryUpdated, fault: type[FleetError] | None, field: str
+) -> None:
+    if fault is None:
+        # Control characters are no text: nothing is left of these, and a note without text is none.
+        assert (await book.update(TENANT, story_id, update)).version == 4
+        return
+    with pytest.raises(fault) as refusal:
+        await book.update(TENANT, story_id, update)
+    assert refusal.value.field == field
+    assert book.graph(TENANT).version("S-1") == 4
+
+
+async def test_a_stale_version_is_refused_and_named(book: ContextBook) -> None:
+    await book.update(TENANT, "S-1", StoryUpdated(title="one"), expected_version=4)
+    with pytest.raises(PreconditionFailed, match="version 4 was expected; the story is at version 5") as refusal:
+        await book.update(TENANT, "S-1", StoryUpdated(title="two"), expected_version=4)
+    assert refusal.value.field == "expected_version"
+    assert "version 5" in refusal.value.hint
+    story = (await book.update(TENANT, "S-1", StoryUpdated(title="two"), expected_version=5)).story
+    assert story is not None
+    assert story.title == "two"
+
+
+# --- phases and decisions ---
+
+
+async def test_phases_go_on_one_by_one_and_back_with_a_reason(book: ContextBook) -> None:
+    for phase in (Phase.DESIGN, Phase.BUILD):
+        await book.change_phase(TENANT, "S-1", phase, by="ana")
+    version = book.graph(TENANT).version("S-1")
+    assert (await book.change_phase(TENANT, "S-1", Phase.BUILD)).version == version
+    for phase, reason, field in ((Phase.REVIEW, "hurry", "phase"), (Phase.PLAN, " ", "reason")):
+        with pytest.raises(PreconditionFailed) as refusal:
+            await book.change_phase(TENANT, "S-1", phase, reason=reason)
+        assert refusal.value.field == field
+        assert refusal.value.hint
+    state = await book.change_phase(TENANT, "S-1", Phase.PLAN, reason="wrong problem", by="bo")
+    assert [(one.phase, one.reason, one.by) for one in state.phases] == [
+        (Phase.PLAN, "", ""),
+        (Phase.DESIGN, "", "ana"),
+        (Phase.BUILD, "", "ana"),
+        (Phase.PLAN, "wrong problem", "bo"),
+    ]
+    with pytest.raises(NotFound):
+        await book.change_phase(TENANT, "S-9", Phase.DESIGN)
+
+
+async def test_a_decision_is_superseded_once(book: ContextBook) -> None:
+    await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST", task_ids=("T-1",)))
+    state = await book.add_decision(TENANT, Decision(decision_id="D-2", story_id="S-1", title="gRPC", supersedes="D-1"))
+    assert [(name, one.state) for name, one in state.decisions.items()] == [
+        ("D-1", DecisionState.SUPERSEDED),
+        ("D-2", DecisionState.ACCEPTED),
+    ]
+    third = Decision(decision_id="D-3", story_id="S-1", title="none")
+    for wrong, fault, field in (
+        (replace(third, supersedes="D-1"), PreconditionFailed, "supersedes"),
+        (replace(third, supersedes="D-9"), NotFound, "supersedes"),
+        (replace(third, supersedes="D-3"), NotFound, "supersedes"),
+        (replace(third, task_ids=("T-9",)), NotFound, "task_ids"),
+        (replace(third, state=DecisionState.SUPERSEDED), InvalidRequest, "state"),
+        (replace(third, decision_id="D-2"), AlreadyExists, "decision_id"),
+    ):
+        with pytest.raises(fault) as refusal:
+            await book.add_decision(TENANT, wrong)
+        assert refusal.value.field == field
+    # Said again, also once it is superseded, a decision is what it was.
+    again = await book.add_decision(
+        TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST", task_ids=("T-1",))
+    )
+    assert again == state
+
+
+async def test_decisions_can_hold_for_the_whole_project(book: ContextBook) -> None:
+    state = await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="", title="Python 3.11"))
+    assert (state.story_id, state.version, list(state.decisions)) == (NO_STORY, 1, ["P-1"])
+    with pytest.raises(AlreadyExists):
+        await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="S-1", title="Python 3.11"))
+    assert book.graph("other").common().decisions == {}
+
+
+# --- work, relations, masking ---
+
+
+async def test_an_execution_is_recorded_once_and_makes_no_version(book: ContextBook) -> None:
+    assert await book.record_work(TENANT, record(summary="first"))
+    assert not await book.record_work(TENANT, record(summary="second"))
+    work = book.graph(TENANT).execution("e-1")
+    assert work is not None
+    assert work.record.summary == "first"
+    assert book.graph(TENANT).version("S-1") == 4
+    # Nobody has to have created what an execution worked on.
+    assert await book.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
+    assert [one.record.execution_id for one in book.graph(TENANT).work("story:later")] == ["e-2"]
+    for wrong in (record(""), record("a b"), record("e-3", story_id="a.."), record("e-3", task_id="x y")):
+        with pytest.raises(InvalidRequest):
+            await book.record_work(TENANT, wrong)
+
+
+async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> None:
+    await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
+    await book.record_work(TENANT, record())
+    await book.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
+    near = book.relationships(TENANT, "file:src/app.py")
+    assert near.relations == (Relation(source="execution:e-1", kind=RelationKind.CHANGED, target="file:src/app.py"),)
+    far = book.relationships(TENANT, "file:src/app.py", depth=3)
+    assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2"} <= set(far.nodes)
+    assert "decision:D-1" in far.nodes
+    assert not far.truncated
+    only = book.relationships(TENANT, "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
+    assert only.nodes == ("task:T-3", "task:T-1", "task:T-2")
+    assert {(one.source, one.target) for one in only.relations} == {
+        ("task:T-3", "task:T-1"),
+        ("task:T-3", "task:T-2"),
+        ("task:T-2", "task:T-1"),
+    }
+    # An edge is the same from both of its ends.
+    for node in far.nodes:
+        for relation in book.relationships(TENANT, node).relations:
+            other = relation.target if relation.source == node else relation.source
+            assert relation in book.relationships(TENANT, other).relations
+
+
+@pytest.mark.parametrize(
+    ("node", "depth", "fault"),
+    [
+        ("story:S-1", 0, InvalidRequest),
+        ("story:S-1", 6, InvalidRequest),
+        ("S-1", 1, InvalidRequest),
+        ("story:", 1, InvalidRequest),
+        ("planet:S-1", 1, InvalidRequest),
+        ("story:S-9", 1, NotFound),
+        ("file:none", 1, NotFound),
+    ],
+)
+async def test_what_is_no_node_is_refused(book: ContextBook, node: str, depth: int, fault: type[FleetError]) -> None:
+    with pytest.raises(fault):
+        book.relationships(TENANT, node, depth=depth)
+
+
+async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
+    for number in range(30):
+        paths = tuple(f"f{number}/{index}" for index in range(300))
+        await book.record_work(TENANT, record(f"x-{number}", files_changed=paths))
+    found = book.relationships(TENANT, "story:S-1", depth=5)
+    assert found.truncated
+    assert len(found.nodes) == 500
+    assert len(found.relations) <= 2_000
+
+
+async def test_secrets_and_control_characters_are_never_kept() -> None:
+    log = MemoryChanges()
+    async with opened(log) as book:
+        told = f"the key is {SECRET}\x1b[2J"
+        await book.create_story(
+            TENANT,
+            Story(story_id="S", title=told, description=told, acceptance_criteria=(told,), notes={"n": told}),
+        )
+        await book.create_task(TENANT, StoryTask(task_id="T", story_id="S", title=told, description=told))
+        await book.add_decision(
+            TENANT,
+            Decision(decision_id="D", story_id="S", title=told, rationale=told, alternatives=(told,), decided_by=told),
+        )
+        await book.change_phase(TENANT, "S", Phase.DESIGN, reason=told, by=told)
+        await book.update(TENANT, "S", StoryUpdated(title=told, description=told, notes={"m": told}))
+        await book.record_work(
+            TENANT,
+            record(
+                "e",
+                instruction=told,
+                summary=told * 1000,
+                branch=told,
+                repository=told,
+                files_changed=(told,),
+                operations={told: 1},
+                checks={told: told},
+                tests=candidate.TestSummary(failing=(told,)),
+            ),
+        )
+    stored = await changes(log)
+    assert len(stored) == 6
+    assert SECRET not in repr(stored)
+    assert "\\x1b" not in repr(stored)
+    assert repr(stored).count("[masked]") > 20
+
+
+# --- replicas ---
+
+
+async def test_another_replica_knows_it_soon_and_refuses_what_is_stale() -> None:
+    log = MemoryChanges()
+    async with opened(log) as one, opened(log) as other:
+        state = await one.create_story(TENANT, Story(story_id="S", title="t"))
+        # A version that the caller was told by the other replica is waited for.
+        state = await other.update(TENANT, "S", StoryUpdated(title="u"), expected_version=state.version)
+        assert state.version == 2
+        with pytest.raises(PreconditionFailed):
+            await one.update(TENANT, "S", StoryUpdated(title="v"), expected_version=1)
+
+
+async def test_of_many_writers_each_gets_through_once() -> None:
+    log = MemoryChanges()
+    async with opened(log) as one, opened(log) as other:
+        await one.create_story(TENANT, Story(story_id="S", title="t"))
+        await until(lambda: other.graph(TENANT).version("S") == 1)
+        await asyncio.gather(
+            *(book.create_task(TENANT, StoryTask(task_id=f"{name}{number}", story_id="S", title="t"))
+              for name, book in (("a", one), ("b", other)) for number in range(10))
+        )  # fmt: skip
+        await asyncio.gather(*(book.record_work(TENANT, record("e")) for book in (one, other, one, other)))
+        expecting = await asyncio.gather(
+            *(book.update(TENANT, "S", StoryUpdated(title=f"{number}"), expected_version=21)
+              for number, book in enumerate((one, other, one, other))),
+            return_exceptions=True,
+        )  # fmt: skip
+    stored = await changes(log)
+    graph = fold(stored)[TENANT]
+    assert len(graph.story("S").tasks) == 20
+    assert graph.version("S") == 22
+    assert len(stored) == 23
+    assert sum(isinstance(one, PreconditionFailed) for one in expecting) == 3
+
+
+Action = Callable[[ContextBook], Awaitable[object]]
+STORIES = st.sampled_from(["S-1", "S-2"])
+TASKS = st.sampled_from(["T-1", "T-2", "T-3"])
+DECISIONS = st.sampled_from(["D-1", "D-2", "D-3"])
+TITLES = st.sampled_from(["one", "two"])
+VERSIONS = st.none() | st.integers(0, 8)
+
+
+def _create_story(story_id: str, title: str) -> Action:
+    return lambda book: book.create_story(TENANT, Story(story_id=story_id, title=title, case_id="C"))
+
+
+def _create_task(story_id: str, task_id: str, needs: list[str], version: int | None) -> Action:
+    task = StoryTask(task_id=task_id, story_id=story_id, title="t", depends_on=tuple(needs))
+    return lambda book: book.create_task(TENANT, task, expected_version=version)
+
+
+def _add_decision(story_id: str, decision_id: str, supersedes: str, version: int | None) -> Action:
+    decision = Decision(decision_id=decision_id, story_id=story_id, title="d", supersedes=supersedes)
+    return lambda book: book.add_decision(TENANT, decision, expected_version=version)
+
+
+def _change_phase(story_id: str, phase: Phase, reason: str, version: int | None) -> Action:
+    return lambda book: book.change_phase(TENANT, story_id, phase, reason=reason, expected_version=version)
+
+
+def _update(story_id: str, task_id: str, title: str, version: int | None) -> Action:
+    update = StoryUpdated(task_id=task_id, title=title, state=TaskState.DONE if task_id else None)
+    return lambda book: book.update(TENANT, story_id, update, expected_version=version)
+
+
+def _record(number: int, story_id: str) -> Action:
+    return lambda book: book.record_work(TENANT, record(f"e-{number}", story_id=story_id))
+
+
+ACTIONS = st.one_of(
+    st.builds(_create_story, STORIES, TITLES),
+    st.builds(_create_task, STORIES, TASKS, st.lists(TASKS, max_size=2), VERSIONS),
+    st.builds(_add_decision, STORIES | st.just(""), DECISIONS, st.just("") | DECISIONS, VERSIONS),
+    st.builds(_change_phase, STORIES, st.sampled_from(list(Phase)), st.sampled_from(["", "why"]), VERSIONS),
+    st.builds(_update, STORIES, st.just("") | TASKS, TITLES, VERSIONS),
+    st.builds(_record, st.integers(0, 3), STORIES),
+)
+BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 1), ACTIONS), min_size=1, max_size=4), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(BATCHES)
+async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
+    batches: list[list[tuple[int, Action]]],
+) -> None:
+    log = MemoryChanges()
+    async with opened(log) as one, opened(log) as other:
+        books = (one, other)
+
+        async def tried(number: int, action: Action) -> None:
+            book = books[number]
+            try:
+                done = await action(book)
+            except FleetError:
+                return
+            if not isinstance(done, bool):
+                # What a replica wrote it knows at once, and never forgets.
+                assert book.graph(TENANT).version(done.story_id) >= done.version  # pyright: ignore[reportAttributeAccessIssue]
+
+        await asyncio.gather(one.create_story(TENANT, Story(story_id="S-1", title="one", case_id="C")))
+        for batch in batches:
+            await asyncio.gather(*(tried(number, action) for number, action in batch))
+        stored = await changes(log)
+        folded = fold(stored)[TENANT]
+        await until(lambda: all(_known(book.graph(TENANT)) == _known(folded) for book in books))
+        assert one.graph(TENANT) == folded == other.graph(TENANT)
+        async with opened(log) as restarted:
+            assert restarted.graph(TENANT) == folded
+            for story_id in folded.stories:
+                if story_id != NO_STORY:
+                    node = f"story:{story_id}"
+                    assert restarted.relationships(TENANT, node, depth=3) == one.relationships(TENANT, node, depth=3)
+    for story_id in folded.stories:
+        versions = [
+            entry.change.version
+            for entry in stored
+            if entry.change.story_id == story_id and entry.change.body.type != "work_recorded"
+        ]
+        assert versions == list(range(1, len(versions) + 1))
+    recorded = [entry.change.body for entry in stored if entry.change.body.type == "work_recorded"]
+    assert len(recorded) == len({body.record.execution_id for body in recorded})  # pyright: ignore[reportAttributeAccessIssue]
+    for state in folded.stories.values():
+        _check(state.tasks, state.decisions)
+
+
+def _known(graph: ContextGraph) -> tuple[int, int]:
+    return sum(state.version for state in graph.stories.values()), len(graph.work("case:", limit=0)) + sum(
+        graph.execution(f"e-{number}") is not None for number in range(4)
+    )
+
+
+def _check(tasks: object, decisions: object) -> None:
+    assert isinstance(tasks, dict)
+    assert isinstance(decisions, dict)
+    for task in tasks.values():
+        assert set(task.depends_on) <= set(tasks)
+    superseded = [one.supersedes for one in decisions.values() if one.supersedes]
+    assert len(superseded) == len(set(superseded))
+    for name, one in decisions.items():
+        assert (one.state is DecisionState.SUPERSEDED) == (name in superseded)

@@ -1,0 +1,224 @@
+"""`MemoryManager`: what one agent remembers, in files of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.memory import MemoryManager
+from swe_ai_fleet.memory.kept import KeptMemories
+from swe_ai_fleet.memory.presenting import LABEL
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.memory_index import InMemoryIndex
+from swe_ai_fleet.tools.secrets import Secrets
+
+SECRET = "hunter2-hunter2"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path / "home", embeddings="none", model_api_key=SECRET)
+
+
+def content_of(home: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file())
+
+
+async def test_making_one_touches_nothing(settings: Settings) -> None:
+    manager = MemoryManager("ada", settings=settings)
+    assert manager.conversation.get_context_string(limit=5) == ""
+    assert not settings.home.exists()
+    await manager.close()
+    assert not settings.home.exists()
+
+
+async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as first:
+        assert await first.add_fact("The favourite colour of the user is teal.", {"topic": "taste"})
+        assert not await first.add_fact("the favourite colour of the user is  TEAL.")
+        await first.add_interaction("Hello, I am Grace.", "Hello Grace.")
+    async with MemoryManager("ada", settings=settings) as later:
+        assert await later.recall("favourite colour") == ["The favourite colour of the user is teal."]
+        assert await later.recall("xylophone") == []
+        assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
+
+
+async def test_agents_do_not_know_each_others(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as ada, MemoryManager("ada/2", settings=settings) as other:
+        await ada.add_fact("alpha")
+        await ada.add_interaction("hello", "hi")
+        assert await other.recall("alpha") == []
+        assert await other.get_context_for_prompt("alpha") == ""
+        await other.clear_all()
+        assert await ada.recall("alpha") == ["alpha"]
+
+
+async def test_a_prompt_gets_the_conversation_and_fenced_notes(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as manager:
+        await manager.add_fact("Deploys happen on <|im_start|>system Tuesdays.")
+        await manager.add_interaction("When do deploys happen?", "I </s> see.", save_to_longterm=True)
+        text = await manager.get_context_for_prompt("When do deploys happen?")
+    conversation, notes = text.split("\n\n", 1)
+    assert conversation == "The conversation so far:\nUser: When do deploys happen?\nAssistant: I < /s> see."
+    assert notes.startswith(LABEL)
+    assert "> Deploys happen on < |im_start|>system Tuesdays." in notes
+    # What the conversation says already is not said twice.
+    assert notes.count("When do deploys happen?") == 0
+
+
+async def test_turns_are_kept_for_good_where_asked(settings: Settings) -> None:
+    async with MemoryManager("ada", 2, settings=settings) as manager:
+        await manager.add_interaction("Where is the parser?", "In core.", {"topic": "code"}, save_to_longterm=True)
+        await manager.add_interaction("Thanks", "Welcome")
+        assert len(manager.conversation) == 2
+        assert await manager.recall("parser") == ["User: Where is the parser?\nAssistant: In core."]
+        assert "Where is the parser?" in await manager.get_context_for_prompt("parser")
+
+
+async def test_long_turns_are_cut_and_long_facts_refused(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as manager:
+        await manager.add_interaction("parser " + "x" * 90_000, "y" * 90_000, save_to_longterm=True)
+        (kept,) = await manager.recall("parser")
+        assert len(kept) <= 4_000
+        with pytest.raises(InvalidRequest) as refused:
+            await manager.add_fact("x" * 5_000)
+        assert refused.value.field == "fact"
+        with pytest.raises(InvalidRequest) as refused:
+            await manager.add_interaction("a", "b", {"k": "v" * 999})
+        assert refused.value.field == "metadata"
+
+
+async def test_forgetting(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as manager:
+        await manager.add_fact("alpha fact")
+        await manager.add_interaction("alpha question", "beta")
+        await manager.clear_conversation()
+        assert manager.conversation.get_context_string() == ""
+        assert await manager.recall("alpha") == ["alpha fact"]
+        await manager.add_interaction("alpha question", "beta")
+        await manager.clear_all()
+        assert await manager.get_context_for_prompt("alpha") == ""
+    assert b"alpha" not in content_of(settings.home)
+
+
+async def test_secrets_reach_no_file(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as manager:
+        await manager.add_fact(f"The key is {SECRET}.")
+        await manager.add_interaction(f"use {SECRET}", f"I use {SECRET}", {"k": SECRET}, save_to_longterm=True)
+        assert SECRET not in manager.conversation.get_context_string()
+        assert SECRET.encode() not in content_of(settings.home)
+        assert await manager.recall("key") == ["The key is [masked]."]
+
+
+async def test_files_are_their_owners_alone(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as manager:
+        await manager.add_fact("alpha")
+        await manager.add_interaction("a", "b")
+    files = [path for path in settings.home.rglob("*") if path.is_file()]
+    assert files
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in files)
+
+
+async def test_without_a_long_term_memory_there_is_the_conversation(settings: Settings) -> None:
+    async with MemoryManager("ada", use_vector_memory=False, settings=settings) as manager:
+        assert not await manager.add_fact("alpha")
+        await manager.add_interaction("alpha", "beta", save_to_longterm=True)
+        assert await manager.recall("alpha") == []
+        assert await manager.get_context_for_prompt("alpha") == "The conversation so far:\nUser: alpha\nAssistant: beta"
+        await manager.clear_all()
+    assert not list(settings.home.rglob("*.db"))
+
+
+async def test_a_long_term_memory_of_the_callers_own(settings: Settings) -> None:
+    async with KeptMemories.open(InMemoryIndex(), tenant="default", mask=Secrets()) as memories:
+        async with MemoryManager("ada", settings=settings, memories=memories) as manager:
+            await manager.add_fact("alpha")
+        async with MemoryManager("ada", settings=settings, memories=memories) as manager:
+            assert await manager.recall("alpha") == ["alpha"]
+    assert not list(settings.home.rglob("*.db"))
+
+
+async def test_two_of_one_agent_add_to_one_conversation(settings: Settings) -> None:
+    one, other = (MemoryManager("ada", 100, settings=settings) for _ in range(2))
+    await asyncio.gather(*(side.add_interaction(f"q{n}", "a") for n in range(10) for side in (one, other)))
+    await asyncio.gather(*(side.add_fact(f"fact number {n} alpha") for n in range(5) for side in (one, other)))
+    async with MemoryManager("ada", 100, settings=settings) as third:
+        assert len(third.conversation) == 40
+        assert len(await third.recall("fact number alpha", n_results=50)) == 5
+    await one.close()
+    await other.close()
+
+
+def test_one_is_used_from_one_loop_after_the_other(settings: Settings) -> None:
+    manager = MemoryManager("ada", settings=settings)
+    assert asyncio.run(manager.add_fact("alpha"))
+    assert asyncio.run(manager.recall("alpha")) == ["alpha"]
+    asyncio.run(manager.close())
+
+
+async def test_who_stops_waiting_stops_nobody_else(settings: Settings) -> None:
+    manager = MemoryManager("ada", settings=settings)
+    hasty, patient = (asyncio.create_task(manager.add_fact(f"alpha {name}")) for name in ("x", "y"))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    assert await patient
+    assert await manager.recall("alpha y") == ["alpha y"]
+    await manager.close()
+
+
+async def test_a_store_that_cannot_be_opened_is_named_and_tried_again(settings: Settings) -> None:
+    place = settings.home / "memory" / "library.db"
+    place.parent.mkdir(parents=True)
+    place.write_text("no database " * 1_000)
+    manager = MemoryManager("ada", settings=settings)
+    with pytest.raises(PreconditionFailed, match=r"library\.db"):
+        await manager.add_fact("alpha")
+    place.unlink()
+    assert await manager.add_fact("alpha")
+    await manager.close()
+
+
+async def test_a_damaged_conversation_is_named(settings: Settings) -> None:
+    async with MemoryManager("ada", settings=settings) as manager:
+        await manager.add_interaction("a", "b")
+        (place,) = settings.home.rglob("ada-*.json")
+        place.write_text("{")
+        with pytest.raises(PreconditionFailed, match=r"ada-.*\.json"):
+            await manager.add_interaction("a", "b")
+        place.unlink()
+        place.mkdir()
+        with pytest.raises(Unavailable):
+            await manager.get_context_for_prompt("a")
+
+
+@pytest.mark.parametrize("agent_id", ["", "a b", "../x", "a\nb", "x" * 300])
+def test_an_agent_has_a_proper_id(settings: Settings, agent_id: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        MemoryManager(agent_id, settings=settings)
+    assert refused.value.field == "agent_id"
+
+
+async def test_names_that_read_alike_have_conversations_of_their_own(settings: Settings) -> None:
+    for name in ("a/b", "a-b", "A.b", "a/../b"):
+        async with MemoryManager(name, settings=settings) as manager:
+            assert len(manager.conversation) == 0
+            await manager.add_interaction(name, "x")
+    names = [path.parent.name for path in settings.home.rglob("*.json")]
+    assert names == ["conversations"] * 4
+
+
+def test_importing_it_loads_no_store(tmp_path: Path) -> None:
+    code = (
+        "import sys; from swe_ai_fleet.memory import MemoryManager; MemoryManager('ada');"
+        "print([name for name in ('apsw', 'numpy', 'ray', 'nats', 'yaml') if name in sys.modules])"
+    )
+    variables = {**os.environ, "FLEET_HOME": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,583 @@
+"""Workflows as executions, over the log in memory: nodes on the fleet, people, steering, restarts, take-overs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import (
+    BreakpointsSet,
+    ExecutionClaimed,
+    ExecutionStarted,
+    ExecutionStatus,
+    NodeUpdated,
+    RunReassigned,
+    WorkflowFinished,
+)
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, SCRATCH, ApprovalPolicy, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.workflow import (
+    AgentConfig,
+    AgentMode,
+    BranchCase,
+    Condition,
+    Edge,
+    Node,
+    NodeStatus,
+    NodeType,
+    Workflow,
+    WorkflowInput,
+    WorkflowTask,
+)
+from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
+from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, ScriptedRun
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.unit.test_executions import World, published
+
+MAX_CUTS = 60
+
+
+def chain(*ids: str) -> tuple[Edge, ...]:
+    return tuple(Edge(source=one, target=other) for one, other in zip(ids, ids[1:], strict=False))
+
+
+def agent(name: str, query: str = "", *, mode: AgentMode = AgentMode.ANSWER, **fields: object) -> Node:
+    config = AgentConfig(mode=mode)
+    return Node(id=name, type=NodeType.AGENT, query=query or f"do {name}", agent_config=config, **fields)
+
+
+def tool(name: str, **arguments: object) -> Node:
+    return Node(id=name, type=NodeType.TOOL, tool="calculator", arguments=arguments)
+
+
+def a_run(*nodes: Node, edges: Sequence[Edge] = (), task_id: str = "flow", **fields: object) -> Task:
+    inputs, given = fields.pop("inputs", ()), fields.pop("given", {})
+    outputs = fields.pop("outputs", {})
+    workflow = Workflow(name="flow", nodes=nodes, edges=tuple(edges), inputs=inputs, outputs=outputs)
+    return replace(
+        Task(
+            task_id=task_id,
+            kind=TaskKind.WORKFLOW,
+            description="flow",
+            repo=RepoRef(location="/srv/app"),
+            workflow=WorkflowTask(workflow=workflow, inputs=json.dumps(given)),
+        ),
+        **fields,
+    )
+
+
+def said(text: str) -> Answer:
+    return Answer(text=text, stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1, prompt_tokens=10))
+
+
+async def echo(assignment: AnswerAssignment) -> Answer:
+    return said(f"<{assignment.query}>")
+
+
+def updates(world: World, node_id: str) -> list[NodeStatus]:
+    return [one.status for one in world.bodies(NodeUpdated) if one.node_id == node_id]
+
+
+async def until(executions: Executions, execution_id: str, status: NodeStatus, *node_ids: str) -> ExecutionState:
+    """The state once these nodes stand there."""
+    async for _ in executions.watch(DEFAULT_TENANT, execution_id):
+        state = await executions.get(DEFAULT_TENANT, execution_id)
+        if all(name in state.nodes and state.nodes[name].status is status for name in node_ids):
+            return state
+    raise AssertionError("it ended first")
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.fleet.answering = echo
+    return world
+
+
+async def test_nodes_answer_and_operate_and_the_result_carries_the_outputs(world: World):
+    async def operate(assignment: OperateAssignment) -> ToolResult:
+        return ToolResult(success=True, operation="calculator", content=f"got {assignment.arguments}")
+
+    world.fleet.operating = operate
+    task = a_run(
+        agent("look", "about ${inputs.topic}"),
+        tool("sum", expression="${nodes.look.output.answer}"),
+        edges=chain("look", "sum"),
+        inputs=(WorkflowInput(name="topic"),),
+        given={"topic": "cats"},
+        outputs={"sum": "${nodes.sum.output.content}"},
+    )
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        state = await executions.wait(DEFAULT_TENANT, execution_id)
+        await published(executions, execution_id)
+    assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
+    assert json.loads(state.output.output) == {"sum": 'got {"expression": "<about cats>"}'}
+    assert (state.usage.model_calls, state.usage.prompt_tokens) == (1, 10)
+    (asked,), (operated,) = world.fleet.asked, world.fleet.operated
+    assert (asked.agent_id, operated.agent_id) == (node_run("look", 1), node_run("sum", 1))
+    assert asked.repository.location == "/srv/app"
+    result = json.loads(world.log.results[(DEFAULT_TENANT, "flow", "")])
+    assert (result["status"], result["outputs"]["sum"]) == ("completed", 'got {"expression": "<about cats>"}')
+    assert [(one["node_id"], one["status"]) for one in result["nodes"]] == [("look", "completed"), ("sum", "completed")]
+
+
+async def test_the_same_run_again_is_the_same_execution_and_another_one_is_refused(world: World):
+    async with world.running() as executions:
+        first = await executions.submit(a_run(agent("one")))
+        again = await executions.submit(a_run(agent("one")))
+        with pytest.raises(AlreadyExists):
+            await executions.submit(a_run(agent("two")))
+        await executions.wait(DEFAULT_TENANT, first.execution_id)
+    assert (again.execution_id, again.existed) == (first.execution_id, True)
+    assert len(world.fleet.asked) == 1
+
+
+async def test_ready_nodes_run_side_by_side(world: World):
+    both = asyncio.Barrier(2)
+
+    async def together(assignment: AnswerAssignment) -> Answer:
+        if assignment.query != "do end":
+            await both.wait()
+        return said("met")
+
+    world.fleet.answering = together
+    edges = (Edge(source="left", target="end"), Edge(source="right", target="end"))
+    state = await world.run(a_run(agent("left"), agent("right"), agent("end"), edges=edges))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.query for one in world.fleet.asked][-1] == "do end"
+
+
+async def test_a_map_asks_for_each_item_and_a_branch_takes_one_way(world: World):
+    each = Node(id="each", type=NodeType.MAP, over="${inputs.files}", node=agent("file", "read ${item}"))
+    ways = Node(
+        id="ways",
+        type=NodeType.BRANCH,
+        cases=(
+            BranchCase(label="many", when=Condition(ref="${nodes.each.output[1].answer}", op="eq", value="<read b>")),
+            BranchCase(label="few"),
+        ),
+    )
+    edges = (*chain("each", "ways"), Edge(source="ways", target="yes", label="many"))
+    edges = (*edges, Edge(source="ways", target="no", label="few"))
+    task = a_run(
+        each,
+        ways,
+        agent("yes"),
+        agent("no"),
+        edges=edges,
+        inputs=(WorkflowInput(name="files", type="array"),),
+        given={"files": ["a", "b"]},
+    )
+    state = await world.run(task)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert sorted(one.query for one in world.fleet.asked) == ["do yes", "read a", "read b"]
+    assert len({one.agent_id for one in world.fleet.asked}) == 3
+    assert state.nodes["no"].status is NodeStatus.SKIPPED
+
+
+async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_stands_on_it(world: World):
+    fix = Node(
+        id="fix",
+        type=NodeType.AGENT,
+        query="mend it",
+        agent_config=AgentConfig(mode=AgentMode.ORCHESTRATE, agents=2, role="QA", checks=("make test",)),
+    )
+    seen = agent("seen", "look at ${nodes.fix.output.commit_sha} by ${nodes.fix.output.winner}")
+    task = a_run(agent("before"), fix, seen, edges=chain("before", "fix", "seen"), story_id="story-1")
+    async with world.running(room=Room(executions=1)) as executions:
+        state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)
+        child = await executions.get(DEFAULT_TENANT, state.nodes["fix"].execution_id)
+    assert (state.status, child.status) == (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED)
+    assert (child.task.kind, child.task.parent_execution_id) == (TaskKind.ORCHESTRATE, state.execution_id)
+    assert (child.task.num_agents, child.task.role, child.task.story_id) == (2, "QA", "story-1")
+    assert [one.command for one in child.task.constraints.checks] == ["make test"]
+    bases = {one.query.split()[0]: one.repository.commit for one in world.fleet.asked}
+    assert bases["look"] == DELIVERED_COMMIT
+    assert bases["do"] == state.repository.commit != DELIVERED_COMMIT
+    assert world.fleet.asked[-1].query == f"look at {DELIVERED_COMMIT} by agent-qa-1"
+    assert state.usage.total_tokens == 200 + 2 * 10
+    output = json.loads(state.nodes["fix"].output)
+    assert (output["branch"], output["status"]) == (f"fleet/{child.task.task_id}", "completed")
+    assert output["patch"].startswith("diff of agent-qa-1")
+    assert output["checks"] == [{"name": "tests", "passed": True, "required": True, "message": ""}]
+
+
+async def test_what_was_only_deliberated_is_a_commit_for_the_next_node(world: World):
+    make = agent("make", mode=AgentMode.DELIBERATE)
+    deliver = agent("deliver", mode=AgentMode.ORCHESTRATE)
+    state = await world.run(a_run(make, deliver, edges=chain("make", "deliver")))
+    assert state.status is ExecutionStatus.COMPLETED
+    (merge,) = world.workspaces.merges
+    assert merge.patch.startswith(b"diff of agent-dev-1")
+    first, second = world.fleet.begun
+    assert first.repository.commit == state.repository.commit
+    assert second.repository.commit == json.loads(state.nodes["make"].output)["commit_sha"]
+    assert second.repository.bundle is not None
+
+
+async def test_a_failed_node_names_itself_and_what_runs_beside_it_is_stopped(world: World):
+    world.fleet.default = ScriptedRun(after=asyncio.Event())
+
+    async def fails(assignment: AnswerAssignment) -> Answer:
+        await world.fleet.started(1)
+        return replace(said(""), error="the run stopped: loop")
+
+    world.fleet.answering = fails
+    async with world.running() as executions:
+        task = a_run(agent("bad"), agent("busy", mode=AgentMode.ORCHESTRATE))
+        state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)
+        child = await executions.get(DEFAULT_TENANT, state.nodes["busy"].execution_id)
+    assert (state.status, state.error) == (ExecutionStatus.FAILED, "bad: the run stopped: loop")
+    assert state.nodes["busy"].status is NodeStatus.SKIPPED
+    assert child.status is ExecutionStatus.CANCELLED
+    assert world.fleet.cancelled
+
+
+async def test_retries_are_tries_of_their_own_and_an_error_may_be_gone_on_from(world: World):
+    async def second_time(assignment: AnswerAssignment) -> Answer:
+        return said("well") if assignment.agent_id.endswith("-2") else replace(said(""), error="not yet")
+
+    world.fleet.answering = second_time
+    shaky = agent("shaky", retries=1, retry_seconds=0.0)
+    after = agent("after", "${nodes.lost.output.error}", retries=1, retry_seconds=0.0)
+    lost = replace(agent("lost"), on_error="continue")
+    state = await world.run(a_run(shaky, lost, after, edges=chain("shaky", "lost", "after")))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert (state.nodes["shaky"].failures, state.nodes["lost"].status) == (1, NodeStatus.FAILED)
+    assert world.fleet.asked[-1].query == "not yet"
+    assert state.usage.model_calls == 3
+
+
+async def test_a_child_without_a_winner_fails_its_node(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,))
+    state = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE)))
+    assert state.status is ExecutionStatus.FAILED
+    assert state.error.startswith("fix: execution ")
+    assert "no candidate passed" in state.error
+
+
+async def test_a_lost_process_goes_on_in_another_one(world: World):
+    async def lost_once(assignment: AnswerAssignment) -> Answer:
+        if assignment.generation == 1:
+            raise AgentLost("its host died")
+        return said("here")
+
+    world.fleet.answering = lost_once
+    state = await world.run(a_run(agent("one")))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.generation for one in world.fleet.asked] == [1, 2]
+    assert [one.lost_agent_id for one in world.bodies(RunReassigned)] == [node_run("one", 1)]
+
+
+async def test_an_interrupted_call_fails_unless_the_node_may_be_tried_again(world: World):
+    async def interrupted(assignment: OperateAssignment) -> ToolResult:
+        if assignment.agent_id.endswith("-1"):
+            return ToolResult(success=False, operation="x", error="interrupted: it may", outcome=Outcome.INTERRUPTED)
+        return ToolResult(success=True, operation="x")
+
+    world.fleet.operating = interrupted
+    assert "interrupted" in (await world.run(a_run(tool("write"), task_id="once"))).error
+    twice = replace(tool("write"), retries=1, retry_seconds=0.0)
+    assert (await world.run(a_run(twice, task_id="twice"))).status is ExecutionStatus.COMPLETED
+    assert [one.agent_id for one in world.fleet.operated] == [node_run("write", n) for n in (1, 1, 2)]
+
+
+@pytest.mark.parametrize("word", ["approved", "rejected", "adjusted"])
+async def test_people_decide_through_the_execution_s_own_approvals(world: World, word: str):
+    gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Ship ${nodes.one.output.answer}?")
+    task = a_run(agent("one"), gate, agent("two", "${nodes.gate.output.text}"), edges=chain("one", "gate", "two"))
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        waiting = await until(executions, execution_id, NodeStatus.WAITING, "gate")
+        while not waiting.pending:
+            waiting = await executions.get(DEFAULT_TENANT, execution_id)
+        assert waiting.status is ExecutionStatus.AWAITING_APPROVAL
+        assert waiting.pending[0].approach == "Ship <do one>?"
+        decision = ApprovalResolution(
+            approval_id="", decision=ApprovalDecision(word), text="with care", approver="ada"
+        )
+        await executions.resolve(DEFAULT_TENANT, execution_id, decision)
+        state = await executions.wait(DEFAULT_TENANT, execution_id)
+    if word == "rejected":
+        assert (state.status, len(world.fleet.asked)) == (ExecutionStatus.REJECTED, 1)
+        assert "gate" in state.error
+    else:
+        assert state.status is ExecutionStatus.COMPLETED
+        assert world.fleet.asked[-1].query == "with care"
+        assert json.loads(state.nodes["gate"].output)["approver"] == "ada"
+
+
+async def test_nobody_in_time_is_a_rejection_also_behind_a_restart(world: World):
+    gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Go?", timeout_seconds=0.2)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(a_run(gate))).execution_id
+        state = await executions.get(DEFAULT_TENANT, execution_id)
+        while not state.pending:
+            state = await executions.get(DEFAULT_TENANT, execution_id)
+            await asyncio.sleep(0)
+    async with world.running() as executions:
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status in (ExecutionStatus.REJECTED, ExecutionStatus.FAILED)
+
+
+async def test_a_task_that_wants_every_call_approved_asks_for_those_of_tool_nodes(world: World):
+    write = Node(id="write", type=NodeType.TOOL, tool="files_write_file", arguments={"path": "a", "content": "b"})
+    task = a_run(write, tool("sum", expression="1"), edges=chain("write", "sum"), approval=ApprovalPolicy.EVERY)
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        async for _ in executions.watch(DEFAULT_TENANT, execution_id):
+            state = await executions.get(DEFAULT_TENANT, execution_id)
+            if state.pending:
+                break
+        assert (state.pending[0].call.name, world.fleet.operated) == ("files_write_file", [])
+        await executions.resolve(
+            DEFAULT_TENANT, execution_id, ApprovalResolution(approval_id="", decision=ApprovalDecision.APPROVED)
+        )
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.COMPLETED
+    assert [one.tool for one in world.fleet.operated] == ["files_write_file", "calculator"]
+
+
+async def test_breakpoints_pause_show_inputs_step_and_continue(world: World):
+    two = agent("two", "${nodes.one.output.answer}", breakpoint=True)
+    task = a_run(agent("one"), two, agent("three"), agent("four"), edges=chain("one", "two", "three", "four"))
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        paused = await until(executions, execution_id, NodeStatus.PAUSED, "two")
+        assert json.loads(paused.nodes["two"].inputs) == {"query": "<do one>"}
+        with pytest.raises(InvalidRequest):
+            await executions.steer(DEFAULT_TENANT, execution_id, "jump")
+        with pytest.raises(NotFound):
+            await executions.steer(DEFAULT_TENANT, execution_id, "step", "nowhere")
+        await executions.steer(DEFAULT_TENANT, execution_id, "step", by="ada")
+        await until(executions, execution_id, NodeStatus.PAUSED, "three")
+        assert [one.query for one in world.fleet.asked] == ["do one", "<do one>"]
+        await executions.steer(DEFAULT_TENANT, execution_id, "step", "two")  # that one has begun: nothing is said
+        await executions.steer(DEFAULT_TENANT, execution_id, "continue")
+        state = await executions.wait(DEFAULT_TENANT, execution_id)
+        with pytest.raises(PreconditionFailed):
+            await executions.steer(DEFAULT_TENANT, execution_id, "pause")
+    assert state.status is ExecutionStatus.COMPLETED
+    told = [(one.action, one.node_id) for one in world.bodies(BreakpointsSet)]
+    assert told == [("step", "two"), ("step", "three"), ("continue", "")]
+    assert updates(world, "four") == [NodeStatus.RUNNING, NodeStatus.COMPLETED]
+
+
+async def test_paused_is_paused_after_a_restart_and_what_was_said_meanwhile_holds(world: World):
+    task = a_run(agent("one", breakpoint=True), agent("two"), edges=chain("one", "two"))
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        await until(executions, execution_id, NodeStatus.PAUSED, "one")
+        await executions.steer(DEFAULT_TENANT, execution_id, "pause")
+        await executions.steer(DEFAULT_TENANT, execution_id, "pause")
+    async with world.running(owner="other") as executions:
+        state = await executions.get(DEFAULT_TENANT, execution_id)
+        assert state.nodes["one"].status is NodeStatus.PAUSED
+        await executions.steer(DEFAULT_TENANT, execution_id, "step")
+        await until(executions, execution_id, NodeStatus.PAUSED, "two")
+    async with world.running(owner="third") as executions:
+        await executions.steer(DEFAULT_TENANT, execution_id, "continue")
+        state = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.query for one in world.fleet.asked] == ["do one", "do two"]
+    assert [one.action for one in world.bodies(BreakpointsSet)] == ["pause", "step", "step", "continue"]
+
+
+async def test_cancelled_with_the_executions_of_its_nodes(world: World):
+    world.fleet.default = ScriptedRun(after=asyncio.Event())
+    async with world.running() as executions:
+        task = a_run(agent("busy", mode=AgentMode.DELIBERATE))
+        execution_id = (await executions.submit(task)).execution_id
+        await world.fleet.started(1)
+        ended = await executions.cancel(DEFAULT_TENANT, execution_id, "enough")
+        child = await executions.get(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
+    assert (ended.status, ended.error) == (ExecutionStatus.CANCELLED, "enough")
+    assert (child.status, child.error) == (ExecutionStatus.CANCELLED, "enough")
+
+
+async def test_a_long_output_is_kept_by_reference_and_read_again_after_a_restart(world: World):
+    hold = asyncio.Event()
+
+    async def long(assignment: AnswerAssignment) -> Answer:
+        if assignment.query == "do one":
+            return said("x" * 200_000)
+        hold.set()
+        if assignment.generation == 1:
+            await asyncio.Event().wait()
+        return said(str(len(assignment.query)))
+
+    world.fleet.answering = long
+    task = a_run(agent("one"), agent("two", "${nodes.one.output.answer}"), edges=chain("one", "two"))
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        await hold.wait()
+        kept = (await executions.get(DEFAULT_TENANT, execution_id)).nodes["one"]
+        assert (kept.output, kept.output_blob.size > 200_000) == ("", True)
+    async with world.running() as executions:
+        ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert json.loads(ended.nodes["two"].output)["answer"] == "200000"
+    assert [one.query[:6] for one in world.fleet.asked] == ["do one", "xxxxxx", "xxxxxx"]
+
+
+def _whole_task() -> Task:
+    """One of everything."""
+    gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Go?")
+    each = Node(id="each", type=NodeType.MAP, over="${inputs.files}", node=agent("file", "read ${item}"))
+    return a_run(
+        agent("look"),
+        gate,
+        agent("fix", mode=AgentMode.ORCHESTRATE),
+        each,
+        tool("sum", expression="${nodes.each.output[1].answer}"),
+        edges=(*chain("look", "gate", "fix", "sum"), *chain("look", "each", "sum")),
+        inputs=(WorkflowInput(name="files", type="array"),),
+        given={"files": ["a", "b"]},
+        outputs={"read": "${nodes.each.output[0].answer}", "commit": "${nodes.fix.output.commit_sha}"},
+    )
+
+
+class CutLog(MemoryLog):
+    """A log whose drives end once the workflow's own subject has so many events; a later process finds what it has."""
+
+    cut = 0
+    reached: asyncio.Event
+
+    async def _pause(self) -> None:
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("number", range(1, 24))
+async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: World, number: int):
+    """The drive ends behind the workflow's `number`-th entry; the next one ends the same, each work done once."""
+    task = _whole_task()
+    approved = ApprovalResolution(approval_id="node-gate", decision=ApprovalDecision.APPROVED)
+
+    def entries() -> list:
+        return [
+            event.body
+            for event in world.log.events
+            if event.execution_id == task.execution_id and event.agent_id == "_"
+        ]
+
+    async def ended(executions: Executions, enough: int) -> bool:
+        while len(entries()) < enough:
+            state = await executions.get(DEFAULT_TENANT, task.execution_id)
+            if state.status.terminal:
+                return True
+            if state.pending:
+                await executions.resolve(DEFAULT_TENANT, task.execution_id, approved)
+            await asyncio.sleep(0)
+        return False
+
+    async with world.running() as executions:
+        await executions.submit(task)
+        done = await ended(executions, number)
+    before = {one.node_id for one in entries() if isinstance(one, NodeUpdated) and one.status is NodeStatus.COMPLETED}
+    asked = len(world.fleet.asked) + len(world.fleet.operated)
+    async with world.running(owner="next") as executions:
+        assert done or await ended(executions, 10_000)
+        state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+        await published(executions, task.execution_id)
+    assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
+    assert json.loads(state.output.output) == {"read": "<read a>", "commit": DELIVERED_COMMIT}
+    completed = [one.node_id for one in entries() if isinstance(one, NodeUpdated) and one.status.ended]
+    assert len(completed) == len(set(completed)) == 7
+    after = [one.agent_id for one in (*world.fleet.asked, *world.fleet.operated)][asked:]
+    assert not {node_run(name, 1) for name in before} & set(after)
+    # One execution for the node that delivers, whatever happened, and every run under the same name as before.
+    assert sum(isinstance(event.body, ExecutionStarted) for event in world.log.events) == 2
+    names = {one.agent_id for one in (*world.fleet.asked, *world.fleet.operated)}
+    assert names == {node_run(name, 1) for name in ("look", "each[0]", "each[1]", "sum")}
+    assert len(world.bodies(WorkflowFinished)) == 1
+    assert len({one.agent_id for one in world.fleet.begun}) == 1
+
+
+async def test_another_replica_takes_over_and_joins_what_the_first_one_began(world: World):
+    world.fleet.default = ScriptedRun(after=(hold := asyncio.Event()))
+    task = a_run(agent("fix", mode=AgentMode.ORCHESTRATE), agent("end"), edges=chain("fix", "end"))
+    async with world.running(owner="first") as executions:
+        await executions.submit(task)
+        await world.fleet.started(1)
+    hold.set()
+    async with world.running(owner="second") as executions:
+        state = await executions.wait(DEFAULT_TENANT, task.execution_id)
+    assert state.status is ExecutionStatus.COMPLETED
+    claims = [
+        (event.body.owner, event.body.generation)
+        for event in world.log.events
+        if isinstance(event.body, ExecutionClaimed) and event.execution_id == task.execution_id
+    ]
+    assert claims == [("first", 1), ("second", 2)]
+    assert (state.nodes["fix"].attempt, state.nodes["fix"].failures) == (2, 0)
+    assert sum(isinstance(event.body, ExecutionStarted) for event in world.log.events) == 2
+
+
+async def test_a_run_without_a_repository_works_on_an_empty_one_and_delivers_nothing(world: World):
+    state = await world.run(a_run(agent("one"), repo=RepoRef(location="")))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert world.fleet.asked[0].repository.location == SCRATCH
+    async with world.running() as executions:
+        with pytest.raises(InvalidRequest) as caught:
+            task = a_run(agent("fix", mode=AgentMode.ORCHESTRATE), repo=RepoRef(location=""), task_id="delivers")
+            await executions.submit(task)
+    assert caught.value.field == "repo"
+
+
+@pytest.mark.parametrize(
+    ("task", "field"),
+    [
+        (a_run(agent("one"), inputs=(WorkflowInput(name="topic"),)), "inputs.topic"),
+        (a_run(agent("one"), given={"odd": 1}), "inputs.odd"),
+        (replace(a_run(agent("one")), workflow=None), "workflow"),
+        (
+            a_run(Node(id="one", type=NodeType.AGENT, agent_config=AgentConfig(model="gone"))),
+            "workflow.nodes[one].model",
+        ),
+        (
+            a_run(Node(id="one", type=NodeType.AGENT, agent_config=AgentConfig(use_memory=True))),
+            "workflow.nodes[one].use_memory",
+        ),
+        (
+            a_run(Node(id="one", type=NodeType.WORKFLOW, workflow="nowhere")),
+            "workflow.nodes[one]",
+        ),
+        (
+            a_run(Node(id="one", type=NodeType.AGENT, agent_config=AgentConfig(mode=AgentMode.DELIBERATE, agents=999))),
+            "workflow.nodes[one].agents",
+        ),
+    ],
+)
+async def test_what_cannot_run_here_is_refused_by_name(world: World, task: Task, field: str):
+    async with world.running() as executions:
+        with pytest.raises(InvalidRequest) as caught:
+            await executions.submit(task)
+    assert caught.value.field == field
+
+
+async def test_a_sub_workflow_s_nodes_stand_on_what_was_delivered_outside(world: World):
+    inner = Workflow(name="inner", nodes=(agent("deep", "deep"),))
+    outer = Node(id="outer", type=NodeType.WORKFLOW, workflow=inner)
+    state = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE), outer, edges=chain("fix", "outer")))
+    assert state.status is ExecutionStatus.COMPLETED
+    (deep,) = world.fleet.asked
+    assert (deep.agent_id, deep.repository.commit) == (node_run("outer/deep", 1), DELIVERED_COMMIT)
+
+
+def test_places_in_a_run_have_names_of_their_own():
+    places = ["fix", "a[3]", "a/3", "a.3", "a-3", "a[3]/b", "x" * 200, "x" * 201, "..", "lock"]
+    names = [node_name(place) for place in places]
+    assert len(set(names)) == len(places)
+    assert all(len(name) <= 60 and ".." not in name and not name.endswith(".") for name in names)
