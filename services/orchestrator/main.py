@@ -125,8 +125,8 @@ def _card(running: RunningFleet) -> dict[str, object]:
         "token": running.token,
         "nats_url": running.nats_url,
         "nats_token": running.nats_token,
-        "context": running.context,
-        "context_token": running.context_token,
+        # One that settings name has a token of its own, which whoever asks it has from there too.
+        "context": running.context if running.context_token == running.token else "",
         "pid": os.getpid(),
     }
 

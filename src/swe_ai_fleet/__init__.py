@@ -1,8 +1,8 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `MemoryManager`, `DeliberateAsync` and
-`VLLMAgentJob` are the doors for those who use it as a library; each is loaded when first asked for, since the last one
-brings Ray along.
+`ToolEnabledAgent`, `FunctionCallingAgent`, `FunctionCallingClient`, `ChatSession`, `MemoryManager`,
+`DeliberateAsync` and `VLLMAgentJob` are the doors for those who use it as a library; each is loaded when first asked
+for, since the last one brings Ray along.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.chat_session import ChatSession
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
     from swe_ai_fleet.runtime.memory_manager import MemoryManager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 
 __all__ = [
+    "ChatSession",
     "DeliberateAsync",
     "FunctionCallingAgent",
     "FunctionCallingClient",
@@ -26,6 +28,7 @@ __all__ = [
     "VLLMAgentJob",
 ]
 _HOMES = {
+    "ChatSession": "swe_ai_fleet.runtime.chat_session",
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",

@@ -221,22 +221,23 @@ def replace_ended(work: pb.WorkRecord) -> pb.WorkRecord:
 
 async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     story_id = await service.story()
-    task = pb.Task(task_id="T-1", story_id=story_id, title="One")
+    first, second, decision_id = (f"{story_id}-{name}" for name in ("T1", "T2", "D1"))
+    task = pb.Task(task_id=first, story_id=story_id, title="One")
     await service.call("CreateTask", pb.CreateTaskRequest(task=task))
     stale = {
         "UpdateContext": pb.UpdateContextRequest(story_id=story_id, title="Other", expected_version=1),
         "CreateTask": pb.CreateTaskRequest(
-            task=pb.Task(task_id="T-2", story_id=story_id, title="Two"), expected_version=1
+            task=pb.Task(task_id=second, story_id=story_id, title="Two"), expected_version=1
         ),
         "AddProjectDecision": pb.AddProjectDecisionRequest(
-            decision=pb.Decision(decision_id="D-1", story_id=story_id, title="D"), expected_version=1
+            decision=pb.Decision(decision_id=decision_id, story_id=story_id, title="D"), expected_version=1
         ),
         "TransitionPhase": pb.TransitionPhaseRequest(story_id=story_id, phase=pb.PHASE_DESIGN, expected_version=1),
     }
     for method, request in stale.items():
         assert await service.refused(method, request) == ("FAILED_PRECONDITION", "expected_version"), method
     state = service.running.book.story("default", story_id)
-    assert (state.version, list(state.tasks), dict(state.decisions)) == (2, ["T-1"], {})
+    assert (state.version, list(state.tasks), dict(state.decisions)) == (2, [first], {})
     assert state.story is not None
     assert (state.story.title, state.story.phase) == ("T", Phase.PLAN)
     for method, request in stale.items():
@@ -265,7 +266,10 @@ async def test_relations_come_in_pages(service: Service):
     story_id = await service.story()
     for number in range(5):
         task = pb.Task(
-            task_id=f"T-{number}", story_id=story_id, title="T", depends_on=[f"T-{number - 1}"] if number else []
+            task_id=f"{story_id}-{number}",
+            story_id=story_id,
+            title="T",
+            depends_on=[f"{story_id}-{number - 1}"] if number else [],
         )
         await service.call("CreateTask", pb.CreateTaskRequest(task=task))
     request = pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2)
@@ -533,7 +537,8 @@ async def test_outcomes_are_recorded_rated_and_learnt_from(service: Service):
             status="completed" if good else "no_winner",
         )
         told = (await service.call("RecordOutcome", pb.RecordOutcomeRequest(outcome=outcome))).outcome
-        assert (told.goal_type, told.rated_by) == ("fix", "") or told.goal_type
+        assert told.goal_type
+        assert not told.rated_by
         assert told.ended_at_ms > 1_700_000_000_000
     rated = await service.call(
         "RecordOutcome", pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=names[0], rating=5)), caller="ada"

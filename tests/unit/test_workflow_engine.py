@@ -173,7 +173,8 @@ class TestOrder:
             BranchCase(label="right"),
         )
         diamond = flow(
-            which, tool("l"), tool("r"), tool("far"), tool("join", {"l": "${nodes.l.output}", "r": "${nodes.r.output.of}"}),
+            which, tool("l"), tool("r"), tool("far"),
+            tool("join", {"l": "${nodes.l.output}", "r": "${nodes.r.output.of}"}),
             edges="which-l:left which-r:right l-join r-join r-far",
             inputs=(WorkflowInput(name="left", type="boolean"),),
         )  # fmt: skip

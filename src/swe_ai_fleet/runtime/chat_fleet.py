@@ -20,7 +20,11 @@ _SUMMARY_CHARS = 2_000
 _MOST_FILES = 60
 _MOST_CANDIDATES = 16
 _PREFIX = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}")
-_STATUSES = {"running": ExecutionStatus.IN_PROGRESS, "done": ExecutionStatus.COMPLETED, "waiting": ExecutionStatus.AWAITING_APPROVAL}
+_STATUSES = {
+    "running": ExecutionStatus.IN_PROGRESS,
+    "done": ExecutionStatus.COMPLETED,
+    "waiting": ExecutionStatus.AWAITING_APPROVAL,
+}
 
 
 class ExecutionsView:
@@ -60,9 +64,7 @@ class ExecutionsView:
             task_id=key,
             kind=TaskKind.ORCHESTRATE,
             description=proposal.description,
-            repo=RepoRef(
-                location=proposal.repository, ref=proposal.ref, uncommitted=UncommittedChanges.REFUSE
-            ),
+            repo=RepoRef(location=proposal.repository, ref=proposal.ref, uncommitted=UncommittedChanges.REFUSE),
             tenant=self._tenant,
             num_agents=proposal.agents,
             rounds=COUNCIL_ROUNDS,
@@ -126,7 +128,9 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
             )
             for one in candidates[:_MOST_CANDIDATES]
         ),
-        waiting_for=tuple(" ".join(request.approach.split())[:_DESCRIPTION_CHARS] or request.approval_id for request in state.pending),
+        waiting_for=tuple(
+            " ".join(request.approach.split())[:_DESCRIPTION_CHARS] or request.approval_id for request in state.pending
+        ),
     )
 
 

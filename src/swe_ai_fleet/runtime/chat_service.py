@@ -60,9 +60,7 @@ async def open_chat(
             starter=starter,
             # The pool tries again by itself.
             rules=chat_rules(settings, retry_waits=()),
-            setup=Setup(
-                parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model
-            ),
+            setup=Setup(parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model),
             secrets=secret_mask(settings),
             tenant=tenant,
         )

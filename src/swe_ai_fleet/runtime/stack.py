@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
@@ -49,14 +50,15 @@ class Stack:
     fleet: RayFleet
     workspaces: GitWorkspaceProvider
     model: ModelPool
+    context: ContextServiceClient | None = None
 
     async def ready(self) -> bool:
         """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
         return (await self.log.ping()).ok
 
     async def components(self) -> tuple[Component, ...]:
-        """NATS, Ray, the model server and the queue as they are now."""
-        return (*await asyncio.gather(self._nats(), self._ray(), self._model()), self._queue())
+        """NATS, Ray, the model server, the context service and the queue as they are now."""
+        return (*await asyncio.gather(self._nats(), self._ray(), self._model(), self._context()), self._queue())
 
     def _queue(self) -> Component:
         load = self.executions.load()
@@ -94,6 +96,18 @@ class Stack:
             version=found.server,
             latency_ms=(time.monotonic() - asked_at) * 1000,
         )
+
+
+    async def _context(self) -> Component:
+        asked_at = time.monotonic()
+        if self.context is None:
+            return Component(name="context", state=ComponentState.DOWN, message="no context service is configured")
+        try:
+            await self.context.ping()
+        except FleetError as error:
+            return Component(name="context", state=ComponentState.DOWN, message=str(error))
+        took = (time.monotonic() - asked_at) * 1000
+        return Component(name="context", state=ComponentState.UP, message=self.context.address, latency_ms=took)
 
 
 @asynccontextmanager
@@ -150,6 +164,7 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
             fleet=fleet,
             workspaces=workspaces,
             model=model,
+            context=context,
         )
 
 

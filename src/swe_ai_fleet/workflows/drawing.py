@@ -1,18 +1,148 @@
-"""A workflow as a picture."""
+"""A workflow as a picture: Mermaid text, or SVG. The same workflow gives the same bytes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from html import escape
 
 from swe_ai_fleet.domain.event import NodeUpdated
-from swe_ai_fleet.domain.workflow import Workflow
+from swe_ai_fleet.domain.workflow import Node, NodeStatus, NodeType, Workflow
+from swe_ai_fleet.workflows.layout import Box, laid_out
+
+_MAX_LABEL = 40
+_PLAIN = re.compile(r"[^A-Za-z0-9_]")
+# No control characters: XML has none of most.
+_STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")
+_SHAPES: Mapping[NodeType, tuple[str, str]] = {
+    NodeType.AGENT: ("(", ")"),
+    NodeType.TOOL: ("[", "]"),
+    NodeType.APPROVAL: ("[/", "/]"),
+    NodeType.BRANCH: ("{", "}"),
+    NodeType.MAP: ("[[", "]]"),
+    NodeType.WORKFLOW: ("[[", "]]"),
+}
+_COLOURS: Mapping[NodeStatus, tuple[str, str]] = {
+    NodeStatus.PENDING: ("#fff8e1", "#b28704"),
+    NodeStatus.RUNNING: ("#e3f2fd", "#1565c0"),
+    NodeStatus.WAITING: ("#fff3e0", "#e65100"),
+    NodeStatus.PAUSED: ("#f3e5f5", "#6a1b9a"),
+    NodeStatus.COMPLETED: ("#e8f5e9", "#2e7d32"),
+    NodeStatus.FAILED: ("#ffebee", "#c62828"),
+    NodeStatus.SKIPPED: ("#f5f5f5", "#9e9e9e"),
+}
+_PLAIN_COLOURS = ("#ffffff", "#546e7a")
 
 
 def mermaid(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) -> str:
-    """SIGNATURE ONLY for now. As Mermaid text; coloured by where the nodes of a run stand."""
-    raise NotImplementedError
+    """A workflow as a Mermaid flowchart; sub-workflows and maps are one node each.
+
+    Args:
+        workflow: A checked one.
+        nodes: Where the nodes of a run stand; they are coloured by it.
+    """
+    names = {node.id: f"n{number}_{_PLAIN.sub('_', node.id)[:40]}" for number, node in enumerate(workflow.nodes)}
+    lines = ["flowchart TD"]
+    for node in workflow.nodes:
+        opening, closing = _SHAPES[node.type]
+        label = "<br/>".join(_mermaid_text(line) for line in _labels(node))
+        lines.append(f'    {names[node.id]}{opening}"{label}"{closing}')
+    for edge in workflow.edges:
+        arrow = f'-- "{_mermaid_text(edge.label)}" -->' if edge.label else "-->"
+        lines.append(f"    {names[edge.source]} {arrow} {names[edge.target]}")
+    shown = {node.id: nodes[node.id].status for node in workflow.nodes if nodes and node.id in nodes}
+    for status in sorted(set(shown.values())):
+        fill, stroke = _COLOURS[status]
+        having = ",".join(names[name] for name, each in shown.items() if each == status)
+        lines.extend((f"    classDef {status.value} fill:{fill},stroke:{stroke}", f"    class {having} {status.value}"))
+    return "\n".join(lines) + "\n"
 
 
 def svg(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) -> str:
-    """SIGNATURE ONLY for now. As an SVG document."""
-    raise NotImplementedError
+    """A workflow as an SVG document, without scripts and without anything from elsewhere.
+
+    Args:
+        workflow: A checked one.
+        nodes: Where the nodes of a run stand; they are coloured by it, and their title says it.
+    """
+    labels = {node.id: _labels(node) for node in workflow.nodes}
+    layout = laid_out(workflow, {name: max(len(line) for line in lines) for name, lines in labels.items()})
+    width, height = _number(layout.width), _number(layout.height)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f"<title>{_xml(workflow.name)}</title>",
+        '<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0 L8 4 L0 8 z" fill="#546e7a"/></marker></defs>',
+    ]
+    boxes, shown = layout.boxes, nodes or {}
+    parts.extend(_line(boxes[edge.source], boxes[edge.target], edge.label) for edge in workflow.edges)
+    parts.extend(_drawn(node, boxes[node.id], labels[node.id], shown.get(node.id)) for node in workflow.nodes)
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def _labels(node: Node) -> list[str]:
+    match node.type:
+        case NodeType.TOOL:
+            said = node.tool
+        case NodeType.MAP if node.node is not None:
+            said = f"map of {node.node.type.value}"
+        case NodeType.WORKFLOW:
+            said = node.workflow if isinstance(node.workflow, str) else node.workflow.name
+        case _:
+            said = node.type.value
+    return [_short(node.id), _short(said)]
+
+
+def _short(text: str) -> str:
+    plain = _STRANGE.sub(" ", text)
+    return plain if len(plain) <= _MAX_LABEL else plain[: _MAX_LABEL - 1] + "…"
+
+
+def _mermaid_text(text: str) -> str:
+    # Numeric entities are all that Mermaid reads within quotes; `#` begins them.
+    return "".join(each if each.isalnum() or each in " _-." else f"#{ord(each)};" for each in _short(text))
+
+
+def _xml(text: str) -> str:
+    return escape(_STRANGE.sub(" ", text), quote=True)
+
+
+def _line(source: Box, target: Box, label: str) -> str:
+    x, y, to_x, to_y = source.centre, source.y + source.height, target.centre, target.y
+    bend = (to_y - y) / 2
+    # One that passes a layer keeps to a side of its own, so that it is seen beside the boxes.
+    side = source.width / 2 + 20 if to_y - y > 2 * target.height else 0
+    curve = " ".join(_number(each) for each in (x + side, y + bend, to_x + side, to_y - bend))
+    path = f'<path d="M{_number(x)} {_number(y)} C{curve} {_number(to_x)} {_number(to_y)}" '
+    drawn = f'{path}fill="none" stroke="#546e7a" marker-end="url(#end)"/>'
+    if not label:
+        return drawn
+    at_x, at_y = _number((x + to_x) / 2 + 0.75 * side + 4), _number((y + to_y) / 2)
+    return f'{drawn}\n<text x="{at_x}" y="{at_y}" fill="#37474f">{_xml(_short(label))}</text>'
+
+
+def _drawn(node: Node, box: Box, lines: list[str], update: NodeUpdated | None) -> str:
+    fill, stroke = _COLOURS[update.status] if update else _PLAIN_COLOURS
+    radius = {NodeType.AGENT: 12, NodeType.BRANCH: 22}.get(node.type, 3)
+    title = f"{node.id}: {update.status.value}" if update else node.description or node.id
+    inner = box.height / 2 - 6
+    rows = [
+        f'<text x="{_number(box.centre)}" y="{_number(box.y + inner + 16 * at)}" text-anchor="middle"'
+        f"{' font-weight=' + chr(34) + 'bold' + chr(34) if at == 0 else ''}>{_xml(line)}</text>"
+        for at, line in enumerate(lines)
+    ]
+    dashed = ' stroke-dasharray="5 3"' if node.breakpoint else ""
+    return "\n".join(
+        (
+            f"<g><title>{_xml(title[:200])}</title>",
+            f'<rect x="{_number(box.x)}" y="{_number(box.y)}" width="{_number(box.width)}" '
+            f'height="{_number(box.height)}" rx="{radius}" fill="{fill}" stroke="{stroke}"{dashed}/>',
+            *rows,
+            "</g>",
+        )
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, cast
 
 import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
@@ -137,13 +138,23 @@ class ContextServiceClient:
         reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse)
         return messages.recommendation(reply)
 
+    async def ping(self) -> None:
+        """Whether the service can do its work now. Raises Unavailable."""
+        stub: Any = health_pb2_grpc.HealthStub(self._connected())
+        reply = await self._answer(stub.Check, health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse)
+        if reply.status != health_pb2.HealthCheckResponse.SERVING:
+            raise Unavailable(f"the context service at {self.address} is not serving")
+
     @property
     def _stub(self) -> Any:
+        return cast("Any", ContextServiceStub)(self._connected())
+
+    def _connected(self) -> grpc.aio.Channel:
         loop = asyncio.get_running_loop()
         if self._channel is None or self._loop is not loop:
             # A channel belongs to the loop that it was made in.
             self._channel, self._loop = grpc.aio.insecure_channel(self.address, options=_OPTIONS), loop
-        return cast("Any", ContextServiceStub)(self._channel)
+        return self._channel
 
     async def _answer(self, call: Any, request: Any, kind: type[R], metadata: tuple[tuple[str, str], ...] = ()) -> R:
         try:

@@ -55,10 +55,10 @@ def fault_of(error: grpc.aio.AioRpcError, address: str) -> FleetError:
     reason, field = _told(error)
     kind = _REASONS.get(reason) or _CODES.get(code, Unavailable)
     words = (error.details() or code.name.lower().replace("_", " "))[:_CHARS]
-    if reason:
-        return kind(words, field=field)
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return kind(f"the context service at {address} takes another token", field="context_token")
+    if reason:
+        return kind(words, field=field)
     if kind is Unavailable:
         return kind(f"the context service at {address} does not answer: {words}", hint="is it running there?")
     return kind(f"the context service at {address}: {words}")

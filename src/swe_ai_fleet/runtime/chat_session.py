@@ -1,0 +1,159 @@
+"""`ChatSession`: a chat as a library call, without a fleet."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
+from swe_ai_fleet.conversations.answer import Answer, Progress
+from swe_ai_fleet.conversations.chat import Chat
+from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.session import Session, check_namespaces, check_session_id
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.runtime.chat_files import ChatFiles
+from swe_ai_fleet.runtime.chat_service import chat_rules, chat_tools
+from swe_ai_fleet.runtime.library_memory import open_library_memory
+from swe_ai_fleet.runtime.named_model import NamedModel
+from swe_ai_fleet.settings import Settings
+
+_DIRECTORY = "chats"
+_RETRY_WAITS = (1.0, 3.0)
+
+
+class ChatSession:
+    """One chat. It is kept in a file under `home`: a later one with the same id, in any process, goes on with it.
+
+    As an async context manager it keeps its connections from one message to the next.
+
+    Args:
+        model_name: The model; `vllm/`, `fireworks/`, `ollama/`, `gemini/` or `openai/` before it picks the provider.
+        session_id: Its name, of letters, digits, `_` and `-`; empty: a new one.
+        tools: Functions, BaseTools, toolkits, names of registered tools; None: the built-in ones (calculator, Python
+            in a sandbox, the web as far as settings name it).
+        settings: Everything else; from the environment when not given.
+        memories: A long-term memory of the caller's own, such as a fleet's; None: the file under `home`.
+        namespaces: Where it remembers and is reminded beyond itself (`fleet`, `agent:<id>`, `repository:<name>`), the
+            first one being where it keeps what it is asked to remember; none: nowhere.
+        model_params: base_url, api_key, timeout (seconds), temperature, seed, max_tokens, as on FunctionCallingAgent.
+        channel: How answers are rendered: `plain`, `markdown` or `telegram`.
+        fleet: Where executions are looked at; None: nowhere.
+        starter: Starts tasks that the person confirmed; None: none can be started.
+
+    Raises:
+        InvalidRequest: A malformed session id or namespace.
+        ValueError: An unknown model parameter, an unknown channel, two tools of one name.
+    """
+
+    def __init__(
+        self,
+        model_name: str = "",
+        session_id: str = "",
+        tools: Sequence[Tool] | None = None,
+        settings: Settings | None = None,
+        memories: Memories | None = None,
+        *,
+        namespaces: Sequence[str] = (),
+        model_params: Mapping[str, object] | None = None,
+        channel: str = Channel.MARKDOWN,
+        fleet: FleetView | None = None,
+        starter: TaskStarter | None = None,
+    ) -> None:
+        self.session_id = check_session_id(session_id or uuid.uuid4().hex)
+        self._settings = settings or Settings()
+        self._access = NamedModel(model_name, model_params, None, self._settings)
+        self._tools = tuple(tools) if tools is not None else chat_tools(self._settings)
+        self._memories = memories
+        self._namespaces = check_namespaces(namespaces) or ()
+        self._channel = Channel(channel)
+        self._fleet = fleet
+        self._starter = starter
+        self._store = ChatFiles(self._settings.home / _DIRECTORY)
+        self._held = AsyncExitStack()
+        self._chat: Chat | None = None
+
+    async def __aenter__(self) -> Self:
+        self._chat = await self._held.enter_async_context(self._opened())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._chat = None
+        await self._held.aclose()
+
+    async def send(self, text: str, *, channel: str | None = None) -> Answer:
+        """The answer to a message. Raises as `stream` does."""
+        async with aclosing(self.stream(text, channel=channel)) as told:
+            async for one in told:
+                if isinstance(one, Answer):
+                    return one
+        raise AssertionError("a message that is not answered raises")
+
+    async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[Progress | Answer, None]:
+        """What happens on the way to the answer (calls, results, text), and as the last thing the answer.
+
+        Args:
+            text: What the person wrote.
+            channel: How this answer is rendered; None: as the session's are.
+
+        Raises:
+            InvalidRequest: Naming the field.
+            PreconditionFailed: Another message of the session is being answered.
+            Unavailable: The files cannot be read or written.
+        """
+        async with self._open() as chat:
+            namespaces = self._namespaces or None
+            answers = chat.stream(
+                self.session_id, text, channel=Channel(channel or self._channel), namespaces=namespaces
+            )
+            async with aclosing(answers):
+                async for one in answers:
+                    yield one
+
+    async def session(self) -> Session | None:
+        """The chat as it stands; None before its first message. Raises Unavailable."""
+        kept = await self._store.get(DEFAULT_TENANT, self.session_id)
+        return kept.session if kept is not None else None
+
+    async def end(self) -> None:
+        """Forget the chat; what it keeps in long-term memory stays. Raises Unavailable."""
+        await self._store.delete(DEFAULT_TENANT, self.session_id)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[Chat]:
+        if self._chat is not None:
+            yield self._chat
+            return
+        async with self._opened() as chat:
+            yield chat
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[Chat]:
+        async with AsyncExitStack() as stack:
+            memories = self._memories
+            if memories is None and self._namespaces:
+                memories = await stack.enter_async_context(open_library_memory(self._settings, self._access.mask))
+            model = await stack.enter_async_context(self._access.open())
+            waits = () if self._access.pooled else _RETRY_WAITS
+            yield Chat(
+                model=model,
+                tools=self._tools,
+                store=self._store,
+                memories=memories,
+                fleet=self._fleet,
+                starter=self._starter,
+                rules=chat_rules(self._settings, retry_waits=waits),
+                setup=Setup(
+                    parallel=self._access.parallel_calls,
+                    prices=self._access.prices,
+                    model_name=self._access.name,
+                    sampling=self._access.sampling,
+                ),
+                secrets=self._access.mask,
+            )

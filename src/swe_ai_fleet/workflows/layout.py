@@ -1,0 +1,88 @@
+"""Where the nodes of a workflow stand in a picture: layer by layer, by their longest way from the top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swe_ai_fleet.domain.workflow import Workflow
+from swe_ai_fleet.workflows.graph import ordered
+
+BOX_HEIGHT = 46
+_CHAR_WIDTH = 7.5
+_PADDING = 24
+_LEAST_WIDTH = 110
+_GAP_X = 28
+_GAP_Y = 54
+_MARGIN = 20
+_SWEEPS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A node's place; `x` and `y` are of its upper left corner."""
+
+    x: float
+    y: float
+    width: float
+    height: float = BOX_HEIGHT
+
+    @property
+    def centre(self) -> float:
+        return self.x + self.width / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """All nodes' places and the size of the whole."""
+
+    boxes: Mapping[str, Box]
+    width: float
+    height: float
+
+
+def laid_out(workflow: Workflow, labels: Mapping[str, int]) -> Layout:
+    """Layers by longest path; within one, nodes in the order of the mean place of those before them.
+
+    Sugiyama's method without dummy nodes: edges over several layers may cross boxes.
+
+    Args:
+        workflow: A checked one: its edges make no circle.
+        labels: How many characters stand in each node's box.
+    """
+    ids = [node.id for node in workflow.nodes]
+    pairs = [(edge.source, edge.target) for edge in workflow.edges]
+    before: dict[str, list[str]] = {name: [] for name in ids}
+    for source, target in pairs:
+        before[target].append(source)
+    depth: dict[str, int] = {}
+    for name in ordered(ids, pairs):
+        depth[name] = max((depth[source] + 1 for source in before[name]), default=0)
+    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in ids:
+        layers[depth[name]].append(name)
+    _untangle(layers, before)
+    return _placed(layers, {name: max(_LEAST_WIDTH, labels[name] * _CHAR_WIDTH + _PADDING) for name in ids})
+
+
+def _untangle(layers: list[list[str]], before: Mapping[str, list[str]]) -> None:
+    for _ in range(_SWEEPS):
+        place = {name: at / max(1, len(layer) - 1) for layer in layers for at, name in enumerate(layer)}
+        for layer in layers[1:]:
+            mean = {name: sum(place[source] for source in before[name]) / len(before[name]) for name in layer}
+            # Sorting is stable: where two are equal, the order of the file stays.
+            layer.sort(key=lambda name, mean=mean: mean[name])
+            place.update({name: at / max(1, len(layer) - 1) for at, name in enumerate(layer)})
+
+
+def _placed(layers: list[list[str]], widths: Mapping[str, float]) -> Layout:
+    rows = [sum(widths[name] for name in layer) + _GAP_X * (len(layer) - 1) for layer in layers]
+    whole = max(rows, default=0)
+    boxes: dict[str, Box] = {}
+    for number, layer in enumerate(layers):
+        x = _MARGIN + (whole - rows[number]) / 2
+        for name in layer:
+            boxes[name] = Box(x=x, y=_MARGIN + number * (BOX_HEIGHT + _GAP_Y), width=widths[name])
+            x += widths[name] + _GAP_X
+    height = 2 * _MARGIN + len(layers) * (BOX_HEIGHT + _GAP_Y) - _GAP_Y
+    return Layout(boxes=boxes, width=whole + 2 * _MARGIN, height=height)
