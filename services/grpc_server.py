@@ -50,6 +50,7 @@ async def serve_grpc(
     token: str | None,
     ready: Callable[[], Awaitable[bool]],
     *,
+    setting: str = "listen",
     readiness_seconds: float = READINESS_SECONDS,
     grace_seconds: float = GRACE_SECONDS,
 ) -> AsyncGenerator[str, None]:
@@ -60,6 +61,7 @@ async def serve_grpc(
         listen: `host:port`; port 0 takes any free one.
         token: What callers must show; None lets everybody in.
         ready: Whether the server can do its work now; asked before the first call and then again and again.
+        setting: Where `listen` comes from, for a fault to name.
         readiness_seconds: Between two questions.
         grace_seconds: For calls to end by themselves when the server stops.
 
@@ -80,7 +82,7 @@ async def serve_grpc(
         port = server.add_insecure_port(listen)
     except RuntimeError as error:
         raise PreconditionFailed(
-            f"cannot listen on {listen}", field="listen", hint="another process may have the port"
+            f"cannot listen on {listen}", field=setting, hint="another process may have the port"
         ) from error
     await _report(state, names, await _answers(ready))
     await server.start()

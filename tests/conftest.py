@@ -12,6 +12,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from tests.scripts import SCRIPT
+from tests.search_server import SearchServer
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,13 @@ async def model_server() -> AsyncIterator[ScriptedModelServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+async def search_server() -> AsyncIterator[SearchServer]:
+    """Where the fleet searches the web."""
+    async with SearchServer() as server:
+        yield server
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetUnderTest:
     """A fleet that runs in this process, and the settings it was started with."""
@@ -38,11 +46,15 @@ class FleetUnderTest:
 
 @pytest.fixture(scope="session")
 async def fleet(
-    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+    model_server: ScriptedModelServer, search_server: SearchServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[FleetUnderTest]:
     """Embedded NATS, a private Ray, the orchestrator and its gRPC server, real all of them."""
     settings = Settings(
-        home=tmp_path_factory.mktemp("fleet"), model_url=model_server.url, model="scripted", listen="127.0.0.1:0"
+        home=tmp_path_factory.mktemp("fleet"),
+        model_url=model_server.url,
+        model="scripted",
+        listen="127.0.0.1:0",
+        search_url=search_server.url,
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)

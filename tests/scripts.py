@@ -8,6 +8,7 @@ import os
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
+from tests.workflow_script import WORKFLOW_CONVERSATIONS
 
 HELLO = "Add hello_world() to utils.py"
 SLEEP = "[sleep]"
@@ -84,6 +85,7 @@ _REVIEWER, _REVISER = "You review another agent's candidate", "# Your second go"
 SCRIPT = Script(
     conversations=(
         *PARTS_CONVERSATIONS,
+        *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
         Conversation(
             match=REVIEWED,

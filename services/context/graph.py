@@ -35,6 +35,8 @@ MAX_REPLY_BYTES = 3 * 1024 * 1024
 MAX_SCOPES = 200
 MAX_PAGE_SIZE = 1_000
 DEFAULT_PAGE_SIZE = 200
+MAX_PART_BYTES = 512 * 1024
+"""For each list of a story: all of one story fit a reply."""
 MAX_REASON_CHARS = 4_000
 
 
@@ -61,10 +63,9 @@ class GraphCalls:
 
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
         check_values(request)
-        with fields_within("", values="acceptance_criteria"):
-            state = await self.book.update(
-                DEFAULT_TENANT, request.story_id, wire.update(request), expected_version=_expected(request)
-            )
+        state = await self.book.update(
+            DEFAULT_TENANT, request.story_id, wire.update(request), expected_version=_expected(request)
+        )
         changed = state.tasks.get(request.task_id)
         return pb.UpdateContextResponse(
             version=state.version,
@@ -216,10 +217,10 @@ def _session(session: StorySession) -> pb.StorySession:
     return pb.StorySession(
         story=_story(session.state),
         version=session.state.version,
-        open_tasks=[wire.task_message(task) for task in session.open_tasks],
+        open_tasks=_fitting(map(wire.task_message, session.open_tasks), MAX_PART_BYTES),
         ready=session.ready,
-        decisions=[wire.decision_message(decision) for decision in session.decisions],
-        work=[wire.work_message(work.record) for work in session.work],
+        decisions=_fitting(map(wire.decision_message, session.decisions), MAX_PART_BYTES),
+        work=_fitting((wire.work_message(work.record) for work in session.work), MAX_PART_BYTES),
         phases=[wire.phase_message(step) for step in session.state.phases],
         next_steps=session.next_steps,
     )
@@ -257,10 +258,9 @@ def _start(request: pb.GetGraphRelationshipsRequest) -> int:
     if not request.page_token:
         return 0
     try:
-        asked, place = json.loads(base64.urlsafe_b64decode(request.page_token[:400]))
-        start = int(place)
+        asked, start = json.loads(base64.urlsafe_b64decode(request.page_token[:400]))
     except (binascii.Error, ValueError, TypeError):
         raise InvalidRequest("not a token of this server", field="page_token") from None
-    if asked != _asked(request) or start < 0:
+    if asked != _asked(request) or not isinstance(start, int) or start < 0:
         raise InvalidRequest("the token belongs to another request", field="page_token")
     return start

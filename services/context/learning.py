@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, metadata, moment
 from services.values import check_values
-from swe_ai_fleet.adapters.context_service import messages
+from swe_ai_fleet.adapters.context_service import outcome_messages as messages
 from swe_ai_fleet.adapters.context_service.messages import ROLES, named
 from swe_ai_fleet.agents.plan_session.outcomes import goal_type
 from swe_ai_fleet.domain.errors import InvalidRequest

@@ -77,7 +77,7 @@ async def open_context(settings: Settings, log: JetStream, *, token: str) -> Asy
             return (await log.ping()).ok
 
         address = await stack.enter_async_context(
-            serve_grpc([context_service(servicer)], settings.context_address, token, ready)
+            serve_grpc([context_service(servicer)], settings.context_address, token, ready, setting="context_listen")
         )
         recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)
         await stack.enter_async_context(open_recorder(recorder))

@@ -2,13 +2,13 @@
 
 One durable consumer, shared by all replicas, hears what executions say; the end of one is recorded before its message
 is acknowledged. A message may come again (a process is killed, an acknowledgement lost): each part is kept once all the
-same, and the record of work, which is written last, says that nothing is left to do.
+same, under the id of the execution or that of the words.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,14 @@ from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.wire import event_of
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.work import work_record
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import (
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
     Event,
@@ -38,7 +45,7 @@ RECORDER = WorkQueue(
     stream="AGENT_EVENTS",
     subjects=(f"agent.events.*.*.{EXECUTION_SUBJECT}",),
     consumer="context-recorder",
-    ack_wait_seconds=10.0,
+    ack_wait_seconds=5.0,
     # Each holds the events of one execution in memory.
     concurrency=4,
 )
@@ -76,11 +83,12 @@ class Recorder:
         except (ValueError, NotFound) as fault:
             raise Hopeless(f"the event cannot be read: {str(fault)[:300]}") from fault
         if isinstance(event.body, ExecutionFinished):
-            await self._record(event)
+            await self._record(event, first=work.deliveries == 1)
 
-    async def _record(self, ended: Event) -> None:
+    async def _record(self, ended: Event, *, first: bool) -> None:
         tenant, execution_id = ended.tenant, ended.execution_id
-        if self.book.graph(tenant).execution(execution_id) is not None:
+        if first and self.book.graph(tenant).execution(execution_id) is not None:
+            # The consumer was made anew and tells everything again; what was forgotten since is to stay forgotten.
             return
         try:
             state, events = await self._read(tenant, execution_id)
@@ -88,24 +96,32 @@ class Recorder:
             raise Hopeless(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
             raise Hopeless(f"the beginning of {execution_id} is not in the log any more")
-        if state.task.memory.write:
-            await self._learn(state, events)
-        try:
-            await self.outcomes.record(outcome_of(state, events))
-        except InvalidRequest as fault:
-            _log.error("recorder.outcome_refused", execution=execution_id, field=fault.field, reason=str(fault))
-        try:
-            await self.book.record_work(tenant, work_record(state, events))
-        except InvalidRequest as fault:
-            raise Hopeless(f"the work of {execution_id} was refused: {fault.field}: {fault}") from fault
+        refused: list[str] = []
+        postponed: list[FleetError] = []
+        # The work last: whoever sees it finds the rest. Where memories cannot be kept now, it is known all the same.
+        for part in (self._keep_lessons, self._keep_outcome, self._keep_work):
+            try:
+                await part(state, events)
+            except InvalidRequest as fault:
+                refused.append(f"{fault.field}: {fault}")
+            except (Unavailable, ResourceExhausted) as fault:
+                postponed.append(fault)
+        if postponed:
+            raise postponed[0]
+        if refused:
+            raise Hopeless(f"not all of {execution_id} was taken: {'; '.join(refused)}")
         _log.info("recorder.recorded", execution=execution_id, status=str(state.status))
 
-    async def _learn(self, state: ExecutionState, events: Iterable[StoredEvent]) -> None:
-        for memory in lessons(state, events):
-            try:
+    async def _keep_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+        if state.task.memory.write:
+            for memory in lessons(state, events):
                 await self.memories.remember(memory)
-            except InvalidRequest as fault:
-                _log.error("recorder.lesson_refused", execution=state.execution_id, reason=str(fault))
+
+    async def _keep_outcome(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+        await self.outcomes.record(outcome_of(state, events))
+
+    async def _keep_work(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+        await self.book.record_work(state.task.tenant, work_record(state, events))
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
         """The state of an execution and its events, those of its agents too, as far as they say what was done."""

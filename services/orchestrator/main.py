@@ -16,6 +16,8 @@ from services.orchestrator.councils import Councils
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.task_context import TaskContexts
+from services.orchestrator.workflows import workflow_service, workflow_servicer
 from services.private_files import kept_token, write_private
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
@@ -73,9 +75,11 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             ),
             derivations=derivations,
             planning=planning,
+            contexts=TaskContexts(source=stack.context, executions=stack.executions) if stack.context else None,
         )
+        workflows = workflow_service(workflow_servicer(stack.executions, stack.settings))
         async with (
-            serve_grpc([orchestrator_service(servicer)], settings.listen, token, stack.ready) as address,
+            serve_grpc([orchestrator_service(servicer), workflows], settings.listen, token, stack.ready) as address,
             open_intake(stack.log, stack.executions, planning),
         ):
             running = RunningFleet(

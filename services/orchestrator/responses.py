@@ -237,13 +237,19 @@ def audit_head(state: ExecutionState) -> str:
     return winner.audit_head if winner else ""
 
 
+_KINDS = {
+    TaskKind.DELIBERATE: pb.EXECUTION_KIND_DELIBERATION,
+    TaskKind.ORCHESTRATE: pb.EXECUTION_KIND_ORCHESTRATION,
+    TaskKind.WORKFLOW: pb.EXECUTION_KIND_WORKFLOW,
+}
+
+
 def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
     """An execution as it stands."""
-    orchestrates = state.task.kind is TaskKind.ORCHESTRATE
     return pb.Execution(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
-        kind=pb.EXECUTION_KIND_ORCHESTRATION if orchestrates else pb.EXECUTION_KIND_DELIBERATION,
+        kind=_KINDS[state.task.kind],
         status=status(state.status),
         role=role(state.task.role),
         task_description=state.task.description,

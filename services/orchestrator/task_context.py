@@ -11,23 +11,22 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
 from services.orchestrator.requests import repo_ref
 from services.values import check_values
-from swe_ai_fleet.agents.history.token_count import BYTES_PER_TOKEN
 from swe_ai_fleet.agents.offer import first_line
 from swe_ai_fleet.agents.opening import opening_messages
+from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.memory import task_namespaces
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role, Task, TaskKind, check_identifier
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, ContextOptions, RepoRef, Role, Task, TaskKind, check_identifier
+from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import ContextSource
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
 MOUNT = "/workspace"
-_HISTORY = ("history",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,26 +46,33 @@ class TaskContexts:
         check_values(request)
         _refuse_what_a_clone_has(request)
         task, handed_in = await self._task(request)
-        try:
-            gathered = await self.source.gather(_wanted(request, task))
-        except NotFound as fault:
-            if not handed_in or fault.field != "task_id":
-                raise
-            gathered = GatheredContext()
+        task = _asked(request, task)
+        wanted = context_request(task)
+        if wanted is None and not handed_in:
+            options = task.context_options
+            wanted = ContextRequest(
+                tenant=task.tenant,
+                task_id=task.task_id,
+                role=task.role,
+                phase=Phase(options.phase) if options.phase else None,
+                token_budget=options.token_budget,
+                include_decisions=options.include_decisions,
+                include_history=options.include_history,
+            )
+        gathered = await self.source.gather(wanted) if wanted is not None else GatheredContext()
         system, _ = opening_messages(task, workspace=_NoClone(), limits=ToolLimits(), perspective=Perspective())
         blocks = pb.ContextBlocks(
             system=system.content,
-            context=_joined(_described(task), *_texts(gathered, history=False)),
+            context=_joined(_described(task), _told(gathered, history=False)),
             tools=_tools(task.role),
-            history=_joined(*_texts(gathered, history=True)),
+            history=_told(gathered, history=True),
         )
         text = _joined(blocks.system, blocks.context, blocks.tools, blocks.history)
-        data = text.encode()
         return pb.GetTaskContextResponse(
             context_text=text,
             blocks=blocks,
-            token_count=round(len(data) / BYTES_PER_TOKEN),
-            version_hash=hashlib.sha256(data).hexdigest(),
+            token_count=tokens(text),
+            version_hash=hashlib.sha256(text.encode()).hexdigest(),
         )
 
     async def _task(self, request: pb.GetTaskContextRequest) -> tuple[Task, bool]:
@@ -107,39 +113,36 @@ def _refuse_what_a_clone_has(request: pb.GetTaskContextRequest) -> None:
             raise NotAvailable(f"{field} is not available here", field=field, hint="leave it out")
 
 
-def _wanted(request: pb.GetTaskContextRequest, task: Task) -> ContextRequest:
-    options = request.options
+def _asked(request: pb.GetTaskContextRequest, task: Task) -> Task:
+    """The task as it would be with what the request says of it."""
     for name in ("case_id", "story_id"):
         if getattr(request, name):
             check_identifier(getattr(request, name), field=name)
-    return ContextRequest(
-        tenant=task.tenant,
+    phase = request.phase.strip().lower()
+    if phase and phase not in list(Phase):
+        raise InvalidRequest(f"unknown phase {phase[:64]!r}", field="phase", hint=f"one of {', '.join(Phase)}")
+    options, known = request.options, task.context_options
+    return replace(
+        task,
         case_id=request.case_id or task.case_id,
         story_id=request.story_id or task.story_id,
-        task_id=request.task_id,
-        role=task.role,
-        phase=_phase(request.phase or task.context_options.phase),
-        query=task.description,
-        token_budget=request.token_budget or task.context_options.token_budget,
-        include_decisions=options.include_decisions if options.HasField("include_decisions") else True,
-        include_history=options.include_history if options.HasField("include_history") else True,
-        namespaces=task_namespaces(task) if task.memory.read else (),
+        context_options=ContextOptions(
+            phase=phase or known.phase,
+            token_budget=request.token_budget or known.token_budget,
+            include_decisions=(
+                options.include_decisions if options.HasField("include_decisions") else known.include_decisions
+            ),
+            include_history=options.include_history if options.HasField("include_history") else known.include_history,
+        ),
     )
-
-
-def _phase(text: str) -> Phase | None:
-    name = text.strip().lower()
-    if name and name not in list(Phase):
-        raise InvalidRequest(f"unknown phase {text[:64]!r}", field="phase", hint=f"one of {', '.join(Phase)}")
-    return Phase(name) if name else None
 
 
 def _described(task: Task) -> str:
     return f"# Task\n{task.description.strip()}" if task.description.strip() else ""
 
 
-def _texts(gathered: GatheredContext, *, history: bool) -> list[str]:
-    return [block.text for block in gathered.blocks if (block.kind in _HISTORY) is history]
+def _told(gathered: GatheredContext, *, history: bool) -> str:
+    return rendered([block for block in gathered.blocks if (block.kind == "history") is history])
 
 
 def _tools(role: Role) -> str:

@@ -30,6 +30,7 @@ from tests.bench.planning import planning_figures
 from tests.bench.prefix_cache import TARGET_SHARE, prefix_cache_figures
 from tests.bench.processes import measured
 from tests.bench.profiles import profile_figures
+from tests.bench.retrieval import retrieval_figures
 from tests.bench.sandbox import TARGET_MS, sandbox_figures
 from tests.bench.scale import scale_figures
 from tests.bench.steps import COMMAND, FILES, scripted_steps
@@ -68,6 +69,7 @@ async def main() -> None:
         figures |= await planning_figures(directory / "planning")
         figures |= profile_figures()
         figures |= await prefix_cache_figures(directory / "prefix")
+        figures |= await retrieval_figures(directory / "retrieval")
     Path("bench.json").write_text(json.dumps(figures, indent=2) + "\n")
     _print(figures)
 

@@ -34,6 +34,7 @@ SEED = 20_090_719
 _AT_ONCE = 2_000
 _TIMED = 60
 _BEST = 5
+_WAYS = ("lexical", "vector", "reciprocal", "hybrid", "fallback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +79,19 @@ async def _asked(
     index: SqliteMemoryIndex, embedder: Embedder, own: LabelledSet, sets: Sequence[LabelledSet]
 ) -> list[Question]:
     asked: list[Question] = []
+    before = sum(len(one.groups[group]) for one in sets[: sets.index(own)] for group in one.groups)
     everywhere = MemoryScope(namespaces=tuple(f"agent:{one.name}" for one in sets))
     elsewhere = MemoryScope(namespaces=tuple(f"agent:{one.name}" for one in sets if one is not own))
     ids = [Memory(namespace=f"agent:{own.name}", text=text).memory_id for text in own.texts]
     for group, questions in own.groups.items():
         vectors = await embedder.embed([question for question, _ in questions])
-        for number, ((question, right), vector) in enumerate(zip(questions, vectors, strict=True)):
+        for (question, right), vector in zip(questions, vectors, strict=True):
             ways = await _ways(index, everywhere, question, vector, embedder.name)
             wrong = await _ways(index, elsewhere, question, vector, embedder.name) if elsewhere.namespaces else {}
             asked.append(
                 Question(
                     group=group,
-                    held_out=number % 2 == 1,
+                    held_out=(before + len(asked)) % 2 == 1,
                     relevant=frozenset(ids[one] for one in right),
                     found=ways,
                     astray={way: bool(found) for way, found in wrong.items()},
@@ -101,22 +103,36 @@ async def _asked(
 async def _ways(
     index: SqliteMemoryIndex, scope: MemoryScope, question: str, vector: Sequence[float], space: str
 ) -> dict[str, list[str]]:
-    """What is found by the index's own order, by both ways, and by words alone with the thresholds."""
+    """What is found in the index's own order, by both ways fused, and by words alone with the thresholds."""
     words = await index.search(scope, words=question, limit=CANDIDATES)
     meaning = await index.search(scope, vector=vector, space=space, limit=CANDIDATES)
     ranked = {
         "hybrid": fused(words, meaning, query=question, limit=CANDIDATES),
         "fallback": fused(words, (), query=question, limit=CANDIDATES),
     }
-    plain: dict[str, Sequence[Match]] = {"lexical": words, "vector": meaning}
+    plain: dict[str, Sequence[Match]] = {
+        "lexical": words,
+        "vector": meaning,
+        "reciprocal": _reciprocally_fused(words, meaning),
+    }
     return {way: [one.memory.memory_id for one in found] for way, found in (*plain.items(), *ranked.items())}
+
+
+def _reciprocally_fused(words: Sequence[Match], meaning: Sequence[Match]) -> list[Match]:
+    """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009), to compare with."""
+    scores: dict[str, float] = {}
+    matches = {match.memory.memory_id: match for match in (*words, *meaning)}
+    for found in (words, meaning):
+        for rank, match in enumerate(found, 1):
+            scores[match.memory.memory_id] = scores.get(match.memory.memory_id, 0.0) + 1 / (60 + rank)
+    return [matches[one] for one in sorted(scores, key=lambda one: -scores[one])]
 
 
 def _quality(asked: Sequence[Question]) -> dict[str, float]:
     """Of the held-out half: means over the groups, so that a large one does not drown a small one."""
     figures: dict[str, float] = {}
     held_out = [one for one in asked if one.held_out]
-    for way in ("lexical", "vector", "hybrid", "fallback"):
+    for way in _WAYS:
         figures[f"retrieval_{way}_recall_at_5"] = _mean(held_out, lambda one, way=way: _recall(one, way))
         figures[f"retrieval_{way}_mrr"] = _mean(held_out, lambda one, way=way: _reciprocal_rank(one, way))
     for way in ("hybrid", "fallback"):
@@ -140,7 +156,7 @@ def _reciprocal_rank(one: Question, way: str) -> float:
 
 
 async def _latency(index: SqliteMemoryIndex, embedder: Embedder, sets: Sequence[LabelledSet]) -> dict[str, float]:
-    source = random.Random(SEED)  # noqa: S311
+    source = random.Random(SEED)
     words = [word for one in sets for text in one.texts for word in text.split()]
     questions = source.sample(
         [question for one in sets for group in one.groups.values() for question, _ in group], _TIMED
@@ -192,16 +208,14 @@ def _padding(
 
 
 def _print(asked: Sequence[Question]) -> None:
-    table = Table(
-        "questions", "count", "lexical", "vector", "hybrid", "fallback", "unrelated recalled", title="R@5 / MRR"
-    )
+    table = Table("questions", "count", *_WAYS, "recalled wrongly", title="Recall among five / mean reciprocal rank")
     for held_out in (False, True):
         for group in sorted({one.group for one in asked}):
             some = [one for one in asked if one.group == group and one.held_out == held_out]
             cells = [
                 f"{_mean(some, lambda one, way=way: _recall(one, way)):.3f} / "
                 f"{_mean(some, lambda one, way=way: _reciprocal_rank(one, way)):.3f}"
-                for way in ("lexical", "vector", "hybrid", "fallback")
+                for way in _WAYS
             ]
             wrong = [
                 f"{way} {_mean(some, lambda one, way=way: float(one.astray[way])):.3f}"
@@ -210,7 +224,7 @@ def _print(asked: Sequence[Question]) -> None:
             ]
             half = "held out" if held_out else "chosen on"
             table.add_row(f"{group}, {half}", str(len(some)), *cells, ", ".join(wrong))
-    Console().print(table)
+    Console(width=150).print(table)
 
 
 async def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -25,7 +26,6 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.context import ContextRequest, Phase
 from swe_ai_fleet.domain.errors import (
-    AlreadyExists,
     InvalidRequest,
     NotFound,
     PreconditionFailed,
@@ -299,10 +299,26 @@ async def test_relations_come_in_pages(service: Service):
             pb.GetGraphRelationshipsRequest(node=f"story:{story_id}", depth=2, page_size=4),
         )
     ).next_page_token
-    request.node = "story:other"
-    for token in (page_token, "nonsense", "bnVsbA==", "W10=", 10_000 * "A"):
+    asked = json.loads(base64.urlsafe_b64decode(page_token))[0]
+    forged = [
+        base64.urlsafe_b64encode(f'["{asked}", {place}]'.encode()).decode() for place in ("-1", "Infinity", '"x"')
+    ]
+    for token in ("nonsense", "bnVsbA==", "W10=", 10_000 * "A", *forged):
         request.page_token = token
-        assert (await service.refused("GetGraphRelationships", request))[0] in ("INVALID_ARGUMENT", "NOT_FOUND")
+        assert await service.refused("GetGraphRelationships", request) == ("INVALID_ARGUMENT", "page_token")
+    request.page_token, request.depth = page_token, 3
+    assert await service.refused("GetGraphRelationships", request) == ("INVALID_ARGUMENT", "page_token")
+
+
+async def test_a_large_story_still_fits_a_message(service: Service):
+    story_id, text = await service.story(description=5_000 * "words "[:-2]), 19_900 * "é"
+    for number in range(40):
+        task = pb.Task(task_id=f"{story_id}-{number}", story_id=story_id, title="T", description=text)
+        await service.call("CreateTask", pb.CreateTaskRequest(task=task))
+    session = await service.call("RehydrateSession", pb.RehydrateSessionRequest(story_id=story_id))
+    [story] = session.stories
+    assert session.ByteSize() < 3 * 1024 * 1024
+    assert 0 < len(story.open_tasks) < 40 == len(story.ready)
 
 
 async def test_what_a_role_is_to_be_given(service: Service):
@@ -649,3 +665,11 @@ async def test_a_service_that_is_not_there_is_told_soon():
                     await client.recall("x", MemoryScope())
                 assert loop.time() - began < 2
                 assert address in str(away.value)
+
+
+async def test_an_address_that_is_taken_is_named_with_its_setting(service: Service, nats: EmbeddedNats, tmp_path: Path):
+    settings = settings_for(tmp_path, nats).model_copy(update={"context_listen": service.running.address})
+    with pytest.raises(PreconditionFailed) as taken:
+        async with open_context(settings, service.log, token=TOKEN):
+            pass
+    assert taken.value.field == "context_listen"

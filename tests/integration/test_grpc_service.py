@@ -575,6 +575,8 @@ BAD_DELIBERATIONS = {
         {"constraints": pb.TaskConstraints(checks=[pb.CheckSpec(command="x", expected_exit_code=256)])},
         {"constraints": pb.TaskConstraints(checks=[pb.CheckSpec(command="x", expected_exit_code=-9)])},
     ],
+    "memory": [{"memory": pb.MemoryOptions(read=True)}, {"memory": pb.MemoryOptions(write=True)}],
+    "memory.read": [{"memory": pb.MemoryOptions(namespaces=["fleet"])}],
     "environment.variables[A=B]": [{"environment": pb.EnvironmentSpec(variables={"A=B": "c"})}],
 }
 
@@ -613,8 +615,6 @@ async def test_fields_of_an_orchestration_are_named_as_the_request_names_them(se
 
 
 LATER_FEATURES = {
-    "memory.read": {"memory": pb.MemoryOptions(read=True)},
-    "memory.write": {"memory": pb.MemoryOptions(write=True)},
     "environment.container_image": {"environment": pb.EnvironmentSpec(container_image="python:3.11")},
     "repo.credential_ref": {"repo": pb.RepoRef(url="https://example.org/app.git", credential_ref="deploy-key")},
 }
@@ -700,6 +700,7 @@ async def test_every_field_reaches_the_task(service: Service):
         case_id="case",
         story_id="story",
         plan_id="plan",
+        context_options=pb.ContextOptions(phase="Build", token_budget=900, include_history=False),
     )
     caller = (("fleet-caller", "ada"),)
     await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), metadata=caller)
@@ -791,6 +792,14 @@ async def test_every_field_reaches_the_task(service: Service):
         "architect_top_k": 3,
         "derive_subtasks": True,
         "parent_execution_id": "",
+        "memory": {"read": False, "write": False, "namespaces": []},
+        "context_options": {
+            "phase": "build",
+            "token_budget": 900,
+            "include_decisions": True,
+            "include_history": False,
+        },
+        "workflow": None,
     }
 
 

@@ -29,6 +29,7 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.event import CancelRequested, StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
+from tests.lost_answers import Proxy
 
 
 def writer(agent_id: str = "agent-1", *, execution_id: str = "", generation: int = 1) -> Writer:
@@ -258,53 +259,6 @@ async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
         ping = await log.ping()
         assert not ping.ok
         assert ping.error
-
-
-class Proxy:
-    """Stands between a client and the server, and can swallow what the server answers."""
-
-    def __init__(self, url: str) -> None:
-        self.host, port = url.removeprefix("nats://").rsplit(":", 1)
-        self.port = int(port)
-        self.url = ""
-        self.swallowing = False
-        self.swallowed = asyncio.Event()
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Proxy]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
-            self.cut()
-
-    def cut(self) -> None:
-        for one in self._writers:
-            one.close()
-        self._writers.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream_reader, upstream_writer = await asyncio.open_connection(self.host, self.port)
-        self._writers |= {writer, upstream_writer}
-        await asyncio.gather(
-            self._pump(reader, upstream_writer, answers=False), self._pump(upstream_reader, writer, answers=True)
-        )
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
-        try:
-            while data := await reader.read(65536):
-                if answers and self.swallowing:
-                    self.swallowed.set()
-                    continue
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
 
 
 async def test_an_event_whose_answer_got_lost_is_stored_once(nats_server: EmbeddedNats) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.graph import ContextGraph, fold, in_order
+from swe_ai_fleet.context.graph import ContextGraph, StoryState, fold, in_order
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.context import (
     StoryUpdated,
     TaskState,
     WorkRecord,
+    WorkRecorded,
 )
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
@@ -34,6 +35,7 @@ from swe_ai_fleet.domain.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    Unavailable,
 )
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
@@ -54,8 +56,9 @@ class Clock:
 
 
 @asynccontextmanager
-async def opened(log: MemoryChanges | None = None) -> AsyncIterator[ContextBook]:
-    async with ContextBook(log or MemoryChanges(), mask=Secrets([SECRET]), now=Clock()) as book:
+async def opened(log: MemoryChanges | None = None) -> AsyncGenerator[ContextBook]:
+    mask = Secrets([SECRET])
+    async with ContextBook(log or MemoryChanges(), mask=mask, now=Clock()) as book:
         yield book
 
 
@@ -400,11 +403,60 @@ async def test_another_replica_knows_it_soon_and_refuses_what_is_stale() -> None
     log = MemoryChanges()
     async with opened(log) as one, opened(log) as other:
         state = await one.create_story(TENANT, Story(story_id="S", title="t"))
-        # A version that the caller was told by the other replica is waited for.
+        # The caller was told of it by the other replica; this one looks before it refuses.
         state = await other.update(TENANT, "S", StoryUpdated(title="u"), expected_version=state.version)
         assert state.version == 2
         with pytest.raises(PreconditionFailed):
             await one.update(TENANT, "S", StoryUpdated(title="v"), expected_version=1)
+
+
+async def test_what_another_replica_made_a_moment_ago_is_no_stranger() -> None:
+    log = MemoryChanges()
+    async with opened(log) as one, opened(log) as other:
+        await one.create_story(TENANT, Story(story_id="S", title="t"))
+        await one.create_task(TENANT, StoryTask(task_id="T-1", story_id="S", title="t"))
+        state = await other.create_task(TENANT, StoryTask(task_id="T-2", story_id="S", title="t", depends_on=("T-1",)))
+        assert list(state.tasks) == ["T-1", "T-2"]
+        await one.change_phase(TENANT, "S", Phase.DESIGN)
+        assert (await other.change_phase(TENANT, "S", Phase.BUILD)).version == 5
+        await one.record_work(TENANT, record("e"))
+        await one.catch_up()
+        assert not await other.record_work(TENANT, record("e"))
+        assert other.graph(TENANT) == one.graph(TENANT)
+
+
+class BreakingLog(MemoryChanges):
+    """A log that nobody can read once it is broken; who reads it then hears why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = asyncio.Event()
+
+    async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
+        if not self.broken.is_set():
+            yield None
+        await self.broken.wait()
+        raise NotFound("no such stream")
+
+
+async def test_a_book_that_is_not_followed_any_more_says_so() -> None:
+    log = BreakingLog()
+    async with opened(log) as book:
+        assert book.graph(TENANT).stories == {}
+        log.broken.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for use in (
+            lambda: book.create_story(TENANT, Story(story_id="S", title="t")),
+            lambda: book.record_work(TENANT, record()),
+        ):
+            with pytest.raises(Unavailable, match="no such stream"):
+                await use()
+    with pytest.raises(NotFound, match="no such stream"):
+        async with opened(log):
+            raise AssertionError
+    with pytest.raises(Unavailable):
+        book.graph(TENANT)
 
 
 async def test_of_many_writers_each_gets_through_once() -> None:
@@ -491,11 +543,11 @@ async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
                 done = await action(book)
             except FleetError:
                 return
-            if not isinstance(done, bool):
-                # What a replica wrote it knows at once, and never forgets.
-                assert book.graph(TENANT).version(done.story_id) >= done.version  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(done, StoryState):
+                # What a replica wrote it knows at once.
+                assert book.graph(TENANT).version(done.story_id) >= done.version
 
-        await asyncio.gather(one.create_story(TENANT, Story(story_id="S-1", title="one", case_id="C")))
+        await one.create_story(TENANT, Story(story_id="S-1", title="one", case_id="C"))
         for batch in batches:
             await asyncio.gather(*(tried(number, action) for number, action in batch))
         stored = await changes(log)
@@ -512,27 +564,21 @@ async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
         versions = [
             entry.change.version
             for entry in stored
-            if entry.change.story_id == story_id and entry.change.body.type != "work_recorded"
+            if entry.change.story_id == story_id and not isinstance(entry.change.body, WorkRecorded)
         ]
         assert versions == list(range(1, len(versions) + 1))
-    recorded = [entry.change.body for entry in stored if entry.change.body.type == "work_recorded"]
-    assert len(recorded) == len({body.record.execution_id for body in recorded})  # pyright: ignore[reportAttributeAccessIssue]
+    bodies = [entry.change.body for entry in stored]
+    recorded = [body.record.execution_id for body in bodies if isinstance(body, WorkRecorded)]
+    assert len(recorded) == len(set(recorded))
     for state in folded.stories.values():
-        _check(state.tasks, state.decisions)
+        assert all(set(task.depends_on) <= set(state.tasks) for task in state.tasks.values())
+        superseded = [one.supersedes for one in state.decisions.values() if one.supersedes]
+        assert len(superseded) == len(set(superseded))
+        for name, decision in state.decisions.items():
+            assert (decision.state is DecisionState.SUPERSEDED) == (name in superseded)
 
 
 def _known(graph: ContextGraph) -> tuple[int, int]:
-    return sum(state.version for state in graph.stories.values()), len(graph.work("case:", limit=0)) + sum(
-        graph.execution(f"e-{number}") is not None for number in range(4)
-    )
-
-
-def _check(tasks: object, decisions: object) -> None:
-    assert isinstance(tasks, dict)
-    assert isinstance(decisions, dict)
-    for task in tasks.values():
-        assert set(task.depends_on) <= set(tasks)
-    superseded = [one.supersedes for one in decisions.values() if one.supersedes]
-    assert len(superseded) == len(set(superseded))
-    for name, one in decisions.items():
-        assert (one.state is DecisionState.SUPERSEDED) == (name in superseded)
+    """How many changes and records a graph has taken in."""
+    recorded = sum(graph.execution(f"e-{number}") is not None for number in range(4))
+    return sum(state.version for state in graph.stories.values()), recorded

@@ -50,6 +50,17 @@ async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Setting
         assert later.conversation.get_context_string(limit=5) == "User: Hello, I am Grace.\nAssistant: Hello Grace."
 
 
+async def test_the_first_awaited_call_brings_the_conversation_back(settings: Settings) -> None:
+    first = MemoryManager("ada", settings=settings)
+    await first.add_interaction("Hello, I am Grace.", "Hello Grace.")
+    later = MemoryManager("ada", settings=settings)
+    assert later.conversation.get_context_string() == ""
+    await later.recall("anything")
+    assert "Grace" in later.conversation.get_context_string()
+    await first.close()
+    await later.close()
+
+
 async def test_agents_do_not_know_each_others(settings: Settings) -> None:
     async with MemoryManager("ada", settings=settings) as ada, MemoryManager("ada/2", settings=settings) as other:
         await ada.add_fact("alpha")

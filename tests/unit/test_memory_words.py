@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.adapters.memory_index.bm25 import bm25
 from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, unit
 from swe_ai_fleet.adapters.memory_index.record import dumped, loaded, storable
-from swe_ai_fleet.adapters.memory_index.words import MAX_QUERY_WORDS, indexed, parts, query_terms, query_words, terms
+from swe_ai_fleet.adapters.memory_index.words import MAX_QUERY_WORDS, parts, query_terms, query_words, terms
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind
 
@@ -23,7 +23,7 @@ TEXTS = st.text(max_size=200)
     [
         ("clearResolverCache", "clear Resolver Cache"),
         ("HTTPServer parseJSON utf8 snake_case_name", "HTTP Server parse JSON"),
-        ("shard7 x2y", ""),
+        ("shard7 x2y", "x2 y"),
         ("東京都 a", "東京 京都"),
         ("plain words", ""),
     ],
@@ -44,17 +44,12 @@ def test_words_of_a_query_say_something() -> None:
 @given(TEXTS)
 def test_a_query_is_letters_and_digits(text: str) -> None:
     assert all(word.isalnum() for word in query_words(text))
-    assert " ".join(query_words(text)).encode()
+    assert len(" ".join(query_words(text)).encode()) >= len(query_words(text))
 
 
 @given(st.text(alphabet=st.characters(categories=("L", "N", "P", "Zs")), max_size=80))
 def test_a_text_has_the_words_that_are_asked_for(text: str) -> None:
     assert set(query_terms(text)) <= set(terms(text))
-
-
-@given(TEXTS)
-def test_case_and_diacritics_do_not_count(text: str) -> None:
-    assert indexed(indexed(text)).split()[: len(indexed(text).split())] == indexed(text).split()
 
 
 def test_bm25_by_hand() -> None:
@@ -93,4 +88,4 @@ def test_a_record_is_the_memory(text: str, metadata: dict[str, str], kind: Memor
     assert loaded(dumped(memory)) == memory
     for value in metadata.values():
         assert "\0" not in storable(value)
-        assert storable(value).encode()
+        assert storable(value).encode().decode() == storable(value)

@@ -28,6 +28,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
 )
 from swe_ai_fleet.workflows import engine
+from swe_ai_fleet.workflows.endings import NodeFailed, together
 from swe_ai_fleet.workflows.engine import WorkflowRun
 from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
 from swe_ai_fleet.workflows.state import ExecutionState
@@ -360,6 +361,23 @@ class TestMaps:
         assert all(world.told(f"squares[{index}]") == DONE for index in range(10))
         assert json.loads(state.nodes["squares[4]"].inputs) == {"x": 4, "at": 4}
 
+    async def test_no_more_at_once_than_allowed(self) -> None:
+        world, running, most = World(), Counter[str](), 0
+
+        async def one(_: Mapping[str, Any]) -> None:
+            nonlocal most
+            running["now"] += 1
+            most = max(most, running["now"])
+            await asyncio.sleep(0)
+            running["now"] -= 1
+
+        inner = flow(mapped("i", tool("x"), "${inputs.items}"), tool("t"), inputs=ITEMS)
+        sub = Node(id="s", type=NodeType.WORKFLOW, workflow=inner, inputs={"items": "${inputs.items}"})
+        world.does = {f"m[{m}]/{place}": one for m in range(3) for place in ("t", "i[0]", "i[1]", "i[2]")}
+        state = await world.go(flow(mapped("m", sub), inputs=ITEMS), {"items": [1, 2, 3]}, at_once=2)
+        assert state.status is ExecutionStatus.COMPLETED
+        assert (most, len(world.calls)) == (2, 12)
+
     async def test_an_empty_list_gives_an_empty_list(self) -> None:
         state = await World().go(flow(mapped("m", tool("x")), inputs=ITEMS), {"items": []})
         assert state.outputs == {"m": []}
@@ -615,6 +633,36 @@ class TestCancellation:
         assert (await world.go(flow(tool("a")))).status is ExecutionStatus.COMPLETED
         assert world.calls[-1][1] == 2
 
+    async def test_what_is_being_journaled_is_journaled_to_its_end(self) -> None:
+        world, begun, go_on = World(), asyncio.Event(), asyncio.Event()
+
+        async def slow(update: NodeUpdated) -> None:
+            if update.status is NodeStatus.COMPLETED:
+                begun.set()
+                await go_on.wait()
+            await world.journal(update)
+
+        run = WorkflowRun(flow(tool("a")), {}, runner=world, journal=slow)
+        task = asyncio.ensure_future(run.run())
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert world.told("a") == DONE
+        assert run.state.nodes["a"].status is NodeStatus.COMPLETED
+
+    async def test_a_fault_comes_before_what_ends_a_run_by_itself(self) -> None:
+        async def fail(error: Exception) -> None:
+            raise error
+
+        with pytest.raises(Fenced):
+            async with together() as group:
+                for error in (NodeFailed("a", "broke"), Fenced("gone"), NodeFailed("b", "broke")):
+                    group.create_task(fail(error))
+
 
 class TestResumption:
     async def test_an_interrupted_try_can_be_joined(self) -> None:
@@ -624,6 +672,14 @@ class TestResumption:
         state = await world.go(flow(agent))
         assert world.calls == [("a", 3, "a#2", {"query": "Do it."})]
         assert (state.nodes["a"].execution_id, state.nodes["a"].failures) == ("a#2", 1)
+
+    async def test_what_was_joined_and_failed_is_not_joined_again(self) -> None:
+        world = World()
+        world.log = [NodeUpdated(node_id="a", status=NodeStatus.RUNNING, execution_id="a#1")]
+        world.failing = {"a": 1}
+        await world.go(flow(Node(id="a", type=NodeType.AGENT, query="Do it.", retries=1)))
+        assert [(attempt, earlier) for _, attempt, earlier, _ in world.calls] == [(2, "a#1"), (3, "")]
+        assert world.log[-1].execution_id == "a#3"
 
     async def test_after_a_failure_there_is_nothing_to_join(self) -> None:
         world = World()

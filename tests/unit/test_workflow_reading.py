@@ -126,7 +126,8 @@ class TestReading:
         Draft202012Validator.check_schema(schema)
         value = read_document(WHOLE.replace("yes-no", "true")).value
         Draft202012Validator(schema).validate(value)
-        assert json.loads(json.dumps(schema)) == schema
+        kept = Path(__file__).parents[2] / "docs/schemas/workflow.json"
+        assert json.loads(kept.read_text()) == schema, "write workflow_schema() to docs/schemas/workflow.json"
 
     def test_names_are_left_alone_where_there_are_no_workflows_to_look_in(self) -> None:
         workflow = read(WHOLE.replace("yes-no", "true").replace("workflow: other", "workflow: unheard"), workflows=None)
@@ -265,6 +266,16 @@ class TestPython:
         assert isinstance(inner, Workflow)
         assert inner.nodes[0].node is not None
         assert inner.nodes[0].node.workflow == OTHER
+
+    def test_lists_and_plain_words_will_do(self) -> None:
+        config: Any = AgentConfig(mode="deliberate")  # type: ignore[arg-type]
+        nodes: Any = [Node(id="a", type="agent", agent_config=config), Node(id="b", type="tool", tool="t")]  # type: ignore[arg-type]
+        edges: Any = [Edge(source="a", target="b")]
+        made = Workflow(name="flow", nodes=nodes, edges=edges, inputs=(WorkflowInput(name="query"),))
+        assert (made.nodes[0].type, config.mode) == (NodeType.AGENT, AgentMode.DELIBERATE)
+        assert checked(made).edges == (Edge(source="a", target="b"),)
+        with pytest.raises(ValueError, match="agnt"):
+            Node(id="a", type="agnt")  # type: ignore[arg-type]
 
     def test_values_that_are_no_json(self) -> None:
         made = Workflow(name="flow", nodes=(Node(id="a", type=NodeType.TOOL, tool="t", arguments={"x": {1}}),))

@@ -9,9 +9,11 @@ from uuid import UUID
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.runtime.call_faults import named_field
 
@@ -44,6 +46,7 @@ class FleetClient:
     def __init__(self, channel: grpc.aio.Channel, *, address: str, token: str) -> None:
         self.address = address
         self._stub = cast("Any", OrchestratorServiceStub)(channel)
+        self._workflows = cast("Any", WorkflowServiceStub)(channel)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     async def submit(self, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
@@ -92,6 +95,12 @@ class FleetClient:
     async def unregister_agent(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
         call = self._stub.UnregisterAgent(request, metadata=self._metadata, timeout=_CALL_SECONDS)
         return await self._answer(call, pb.UnregisterAgentResponse)
+
+    async def workflow(self, method: str, request: Message, kind: type[R], *, seconds: float = _CALL_SECONDS) -> R:
+        """Call a method of the workflow service, such as `GetRun`."""
+        return await self._answer(
+            getattr(self._workflows, method)(request, metadata=self._metadata, timeout=seconds), kind
+        )
 
     async def events(
         self, execution_id: str, *, from_sequence: int = 0, include_text: bool = False

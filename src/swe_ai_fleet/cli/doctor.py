@@ -78,6 +78,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _tools(settings),
         _ray(),
         _model(settings),
+        _memory(settings),
         _fleet(settings, server=server, token=token),
     )
     found = [_python()]
@@ -175,6 +176,28 @@ async def _model(settings: Settings) -> Finding:
     return Finding(
         part="model server", state=Health.OK, version=found.server, cause=f"{found.model}: {calls}{strict}{length}"
     )
+
+
+async def _memory(settings: Settings) -> Finding:
+    """How memories are found; their index is made by the context service itself."""
+    from swe_ai_fleet.runtime.embeddings import open_embedder
+
+    place = settings.memory_store.partition(":")[0] or "a file under home"
+    chosen = {"url": settings.embeddings_url, "model": settings.embeddings_model}
+    try:
+        async with (
+            asyncio.timeout(_PROBE_SECONDS),
+            open_embedder(settings.embeddings, **chosen, api_key=settings.embeddings_api_key) as embedder,
+        ):
+            if embedder is None:
+                mend = 'pip install "swe-ai-fleet[embeddings]", or set FLEET_EMBEDDINGS_URL, to find them by meaning'
+                return Finding(part="memory", state=Health.OK, cause=f"{place}; found by words", mend=mend)
+            await embedder.embed(["Is anybody there?"])
+            return Finding(part="memory", state=Health.OK, cause=f"{place}; found by words and by {embedder.name}")
+    except (FleetError, TimeoutError) as error:
+        cause = error.message if isinstance(error, FleetError) else f"no answer within {_PROBE_SECONDS:g} seconds"
+        mend = (error.hint if isinstance(error, FleetError) else "") or "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL"
+        return Finding(part="memory", state=Health.FAULT, cause=cause, mend=mend)
 
 
 async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding]:

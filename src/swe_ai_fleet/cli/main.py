@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from swe_ai_fleet.cli.batch.command import batch
+from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.context import context_app
 from swe_ai_fleet.cli.councils import councils_app
@@ -22,6 +23,7 @@ from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client, local_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.command import study
+from swe_ai_fleet.cli.workflow import workflow_app
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.settings import Settings
 
@@ -44,6 +46,7 @@ app.add_typer(tools_app, name="tools")
 app.add_typer(councils_app, name="councils")
 app.add_typer(context_app, name="context")
 app.add_typer(memory_app, name="memory")
+app.add_typer(workflow_app, name="workflow")
 
 Name = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
 
@@ -159,6 +162,15 @@ def run(
 
 app.command()(batch)
 app.command()(study)
+app.command()(chat)
+
+
+@app.command()
+def telegram(*, server: Server = "", token: Token = "") -> None:
+    """Serve Telegram chats (FLEET_TELEGRAM_TOKEN, FLEET_TELEGRAM_CHATS) over a running fleet, until Ctrl-C."""
+    from swe_ai_fleet.cli.telegram import serve
+
+    carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
 app.command()(rate)
 app.command()(recommend)
 

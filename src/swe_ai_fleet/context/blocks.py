@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.history.token_count import BYTES_PER_TOKEN
 from swe_ai_fleet.agents.sub_agents.recall.ranking import Index
 from swe_ai_fleet.agents.untrusted import Fence
 from swe_ai_fleet.context.drafts import Draft, one_line
-from swe_ai_fleet.context.sections import weight
+from swe_ai_fleet.context.sections import Section, weight
 from swe_ai_fleet.domain.context import ContextBlock, GatheredContext, Phase
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
@@ -31,11 +31,15 @@ _ABOUT = (
 )
 _PLAIN, _FIT, _NEW = 0.4, 0.45, 0.15
 _RANKED_CHARS = 1_500
-_MOST_OF_ROOM = 0.5
-"""No block takes more than this share of the room, or the first one would leave none for the others."""
+_ALL_RANKED_CHARS = 400_000
+"""Of all blocks together: where there are very many, less of each is looked at."""
+_MOST_OF_ROOM = 0.3
+"""No block takes more than this share of the room as long as others want some."""
 _LEAST_BYTES = 160
 """Where less room is left a block is not cut to it: it would say nothing."""
 _MAX_OMITTED = 50
+_TITLE_CHARS = 240
+_ORDER = {section: place for place, section in enumerate(Section)}
 _MAX_BLOCK_CHARS = 24_000
 
 
@@ -71,7 +75,7 @@ def compose(
     empty = _framed("")
     room = math.floor(token_budget * BYTES_PER_TOKEN) - _size(empty)
     blocks, left_out = _packed(ranked, room, lambda text: disarmed(mask(visible(text))))
-    text = _framed("\n\n".join(_rendered(block.title, block.text) for block in blocks)) if blocks else ""
+    text = rendered(blocks)
     return GatheredContext(
         text=text,
         blocks=tuple(blocks),
@@ -82,12 +86,18 @@ def compose(
     )
 
 
+def rendered(blocks: Sequence[ContextBlock]) -> str:
+    """Some of a context's blocks as text for a prompt, framed as the whole of it is; empty for none."""
+    return _framed("\n\n".join(_rendered(block.title, block.text) for block in blocks)) if blocks else ""
+
+
 def rank(drafts: Sequence[Draft], viewpoint: Viewpoint) -> list[tuple[float, Draft]]:
     """(relevance from 0 to 1, draft) of those that the viewpoint sees, the most relevant first."""
     seen = [draft for draft in drafts if weight(draft.section, viewpoint.role, viewpoint.phase) > 0]
     fits = [0.0] * len(seen)
     if viewpoint.query.strip():
-        index = Index([f"{draft.title}\n{draft.text[:_RANKED_CHARS]}" for draft in seen])
+        share = min(_RANKED_CHARS, _ALL_RANKED_CHARS // len(seen)) if seen else 0
+        index = Index([f"{draft.title}\n{draft.text[:share]}" for draft in seen])
         for score, number in index.rank(viewpoint.query):
             fits[number] = min(1.0, score)
     places = {place: number for number, place in enumerate(sorted({draft.place for draft in seen}))}
@@ -101,7 +111,7 @@ def rank(drafts: Sequence[Draft], viewpoint: Viewpoint) -> list[tuple[float, Dra
         )
         for draft, fit in zip(seen, fits, strict=True)
     ]
-    return sorted(scored, key=lambda one: (-one[0], one[1].section, one[1].title, one[1].text))
+    return sorted(scored, key=lambda one: (-one[0], _ORDER[one[1].section], one[1].title, one[1].text))
 
 
 def tokens(text: str) -> int:
@@ -113,27 +123,38 @@ def _packed(
     ranked: Sequence[tuple[float, Draft]], room: int, clean: Callable[[str], str]
 ) -> tuple[list[ContextBlock], list[str]]:
     """The blocks that fit so many bytes, and the titles of those that do not."""
-    blocks: list[ContextBlock] = []
+    placed: list[tuple[ContextBlock, str]] = []
     left_out: list[str] = []
     most = max(_LEAST_BYTES, math.floor(room * _MOST_OF_ROOM))
-    for relevance, draft in ranked:
-        title = one_line(clean(draft.title), 240)
-        fitted = None
-        if room >= _LEAST_BYTES:
-            text = clean(draft.text[:_MAX_BLOCK_CHARS]).strip()
-            fitted = _fitted(text, min(room, most) - _size(_rendered(title, "")) - 2)
+    for number, (relevance, draft) in enumerate(ranked):
+        if room < _LEAST_BYTES and len(left_out) >= _MAX_OMITTED:
+            left_out.append(f"{len(ranked) - number} more")
+            break
+        title = one_line(clean(draft.title), _TITLE_CHARS)
+        header = _size(_rendered(title, "")) + 2
+        text = clean(draft.text[:_MAX_BLOCK_CHARS]).strip() if room >= _LEAST_BYTES else ""
+        fitted = _fitted(text, min(room, most) - header) if room >= _LEAST_BYTES else None
         if fitted is None:
             left_out.append(title)
             continue
-        room -= _size(_rendered(title, fitted)) + 2
-        blocks.append(
-            ContextBlock(
-                kind=draft.kind, title=title, text=fitted, tokens=tokens(fitted), relevance=round(relevance, 4)
-            )
+        room -= header + _size(fitted) + 1
+        block = ContextBlock(
+            kind=draft.kind, title=title, text=fitted, tokens=tokens(fitted), relevance=round(relevance, 4)
         )
-    if len(left_out) > _MAX_OMITTED:
-        left_out[_MAX_OMITTED:] = [f"{len(left_out) - _MAX_OMITTED} more"]
-    return blocks, left_out
+        placed.append((block, text))
+    return _widened(placed, room), left_out
+
+
+def _widened(placed: Sequence[tuple[ContextBlock, str]], room: int) -> list[ContextBlock]:
+    """The blocks, those that were cut with more of their whole text where there is room left for it."""
+    blocks: list[ContextBlock] = []
+    for block, whole in placed:
+        more = _fitted(whole, _size(block.text) + room) if block.text != whole and room > 0 else None
+        if more is not None and _size(more) > _size(block.text):
+            room -= _size(more) - _size(block.text)
+            block = replace(block, text=more, tokens=tokens(more))
+        blocks.append(block)
+    return blocks
 
 
 def _fitted(text: str, room: int) -> str | None:

@@ -14,11 +14,15 @@ from swe_ai_fleet.context.graph import ContextGraph, StoryState, updated_story, 
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.rules import (
     check_decision,
+    check_decision_texts,
     check_phase,
+    check_reason,
     check_size,
     check_story,
     check_task,
+    check_task_texts,
     check_update,
+    check_update_texts,
 )
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -37,13 +41,11 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
     WorkRecorded,
 )
-from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.ports import ChangeLog, SecretMask
 
 _TRIES = 20
-_PATIENCE_SECONDS = 5.0
-_ON_ITS_WAY_SECONDS = 1.0
 
 
 class ContextBook:
@@ -88,6 +90,10 @@ class ContextBook:
         """What is known in a tenant, as of now; it goes on changing as the log does. Raises Unavailable."""
         return self._follower.graph(tenant)
 
+    async def catch_up(self) -> None:
+        """Know everything that stands in the log now, whoever wrote it. Raises Unavailable."""
+        await self._follower.catch_up()
+
     async def create_story(self, tenant: str, story: Story) -> StoryState:
         """Begin a story, in phase plan or the one it names. Its times are set here. Raises as the class says."""
         check_story(self.graph(tenant), story)
@@ -104,6 +110,7 @@ class ContextBook:
 
     async def create_task(self, tenant: str, task: StoryTask, *, expected_version: int | None = None) -> StoryState:
         """Add a task to a story; `depends_on` are tasks of the same story. Raises as the class says."""
+        check_task_texts(task)
         now = self._now()
         task = replace(self._clean.task(task), created_at=now, updated_at=now)
 
@@ -123,6 +130,7 @@ class ContextBook:
 
         `supersedes` is a decision of the same story that none has superseded. Raises as the class says.
         """
+        check_decision_texts(decision)
         now = self._now()
         story_id = decision.story_id or NO_STORY
         decision = replace(self._clean.decision(decision), story_id=story_id, created_at=now)
@@ -153,12 +161,13 @@ class ContextBook:
 
         Any other move raises PreconditionFailed with `field="phase"`; to the phase where it stands nothing changes.
         """
+        check_reason(reason, by)
         body = PhaseChanged(phase=phase, reason=self._clean.text(reason), by=self._clean.text(by))
 
         def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
             story = graph.story(story_id).story
             assert story is not None
-            check_phase(story.phase, phase, body.reason, body.by)
+            check_phase(story.phase, phase, body.reason)
             return None if story.phase is phase else body
 
         return await self._write(tenant, story_id, expected_version, decide)
@@ -170,6 +179,7 @@ class ContextBook:
 
         Raises as the class says.
         """
+        check_update_texts(update)
         cleaned = self._clean.update(update)
 
         def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
@@ -207,9 +217,7 @@ class ContextBook:
         try:
             stored = await self._log.append(change)
         except AlreadyExists:
-            await self._follower.heard(
-                lambda: self.graph(tenant).execution(record.execution_id) is not None, _PATIENCE_SECONDS
-            )
+            await self.catch_up()
             return False
         self._follower.apply(stored)
         return True
@@ -233,37 +241,42 @@ class ContextBook:
     ) -> StoryState:
         """Decide on what is known and write it, again where another replica was faster; None changes nothing."""
         turn = self._turns.setdefault((tenant, story_id), asyncio.Lock())
+        behind = True
         async with turn:
-            if expected is not None:
-                # A version that a caller was told by another replica is on its way to this one.
-                await self._reached(tenant, story_id, expected, _ON_ITS_WAY_SECONDS)
             for _ in range(_TRIES):
-                graph = self.graph(tenant)
-                version = graph.version(story_id)
-                if expected is not None and version != expected:
-                    raise PreconditionFailed(
-                        f"version {expected} was expected; the story is at version {version}",
-                        field="expected_version",
-                        hint=f"read the story again, and send the change with version {version}",
-                    )
-                state = graph.stories.get(story_id) or StoryState(story_id=story_id)
-                body = decide(graph, state)
+                state = self.graph(tenant).stories.get(story_id) or StoryState(story_id=story_id)
+                try:
+                    _check_version(state, expected)
+                    body = decide(self.graph(tenant), state)
+                except (NotFound, PreconditionFailed, AlreadyExists):
+                    if not behind:
+                        raise
+                    # What it fails on may be what another replica has changed since.
+                    await self.catch_up()
+                    behind = False
+                    continue
                 if body is None:
                     return state
                 check_size(body)
-                change = Change(tenant=tenant, story_id=story_id, version=version + 1, at=self._now(), body=body)
+                change = Change(tenant=tenant, story_id=story_id, version=state.version + 1, at=self._now(), body=body)
                 try:
                     stored = await self._log.append(change)
                 except Fenced:
-                    await self._reached(tenant, story_id, version + 1, _PATIENCE_SECONDS)
+                    await self.catch_up()
                     continue
                 self._follower.apply(stored)
                 return self.graph(tenant).stories[story_id]
         raise Unavailable(f"story {story_id} is being changed too often", hint="try again")
 
-    async def _reached(self, tenant: str, story_id: str, version: int, seconds: float) -> None:
-        """Wait until a version of a story is known here, so long at most."""
-        await self._follower.heard(lambda: self.graph(tenant).version(story_id) >= version, seconds)
+
+def _check_version(state: StoryState, expected: int | None) -> None:
+    """Whether a story is at the version that a caller knows. Raises PreconditionFailed."""
+    if expected is not None and state.version != expected:
+        raise PreconditionFailed(
+            f"version {expected} was expected; the story is at version {state.version}",
+            field="expected_version",
+            hint=f"read the story again, and send the change with version {state.version}",
+        )
 
 
 def _same(known: object, wanted: object, field: str, name: str) -> None:

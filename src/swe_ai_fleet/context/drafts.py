@@ -159,8 +159,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
     for decision in in_force(graph, state, role)[:MAX_DECISIONS]:
         name = f"decision:{decision.decision_id}"
         place = (common if decision.story_id == NO_STORY else state.places).get(name, 0)
-        near = 0.6 if decision.task_ids and task_id not in decision.task_ids else 0.9
-        nearness = 1.0 if task_id and task_id in decision.task_ids else near
+        nearness = _nearness(decision, task_id)
         of = "the project" if decision.story_id == NO_STORY else decision.story_id
         lines = [decision.rationale.strip(), f"decided by: {decision.decided_by}" if decision.decided_by else ""]
         yield Draft(
@@ -188,6 +187,13 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
                 nearness=0.7,
                 place=state.places.get(f"decision:{decision.decision_id}", 0),
             )
+
+
+def _nearness(decision: Decision, task_id: str) -> float:
+    """How close a decision is to a task; empty: none in particular."""
+    if not task_id or not decision.task_ids:
+        return 0.9
+    return 1.0 if task_id in decision.task_ids else 0.6
 
 
 def _newest_first(state: StoryState) -> list[Decision]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
 
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.domain.context import StoredChange
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.ports import ChangeLog
+
+_PATIENCE_SECONDS = 5.0
 
 
 class GraphFollower:
@@ -22,7 +23,7 @@ class GraphFollower:
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
         self._graphs: dict[str, ContextGraph] = {}
-        self._changed = asyncio.Event()
+        self._position = 0
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -48,23 +49,28 @@ class GraphFollower:
     def graph(self, tenant: str) -> ContextGraph:
         """What is known in a tenant. Raises Unavailable where it would grow old unnoticed."""
         if self._following is None or self._following.done():
-            raise Unavailable("the log of changes is not followed any more", hint="restart the context service")
+            fault = _fault(self._following)
+            raise Unavailable(
+                f"the log of changes is not followed any more{f': {fault}' if fault else ''}",
+                hint="restart the context service",
+            ) from fault
         return self._graphs.get(tenant) or ContextGraph()
 
     def apply(self, stored: StoredChange) -> None:
         """Know a change at once, before it has come round through the log."""
-        if self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored):
-            self._changed.set()
-            self._changed = asyncio.Event()
+        self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored)
 
-    async def heard(self, known: Callable[[], bool], seconds: float) -> None:
-        """Wait until something is known, so long at most."""
+    async def catch_up(self) -> None:
+        """Know everything that stands in the log now, whoever wrote it. Raises Unavailable."""
         try:
-            async with asyncio.timeout(seconds):
-                while not known():
-                    await self._changed.wait()
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                # Changes come in order here as well, so none is taken in before what it builds on.
+                async with aclosing(self._log.read(from_sequence=self._position + 1)) as changes:
+                    async for stored in changes:
+                        if stored is not None:
+                            self.apply(stored)
         except TimeoutError:
-            return
+            raise Unavailable("the log of changes does not answer", hint="is NATS running and reachable?") from None
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         async with aclosing(self._log.read(follow=True)) as changes:
@@ -73,3 +79,9 @@ class GraphFollower:
                     caught_up.set()
                 else:
                     self.apply(stored)
+                    self._position = stored.sequence
+
+
+def _fault(following: asyncio.Task[None] | None) -> BaseException | None:
+    """Why following has ended, where it was not told to."""
+    return None if following is None or following.cancelled() else following.exception()

@@ -45,14 +45,14 @@ class ContextGatherer:
         """
         _check(request)
         recalled = await self._recalled(request)
-        graph = self._book.graph(request.tenant)
         missing: tuple[str, ...] = ()
         try:
-            states = chosen(graph, request)
+            states = await self._chosen(request)
         except NotFound as fault:
             if not request.namespaces:
                 raise
             states, missing = (), (fault.message,)
+        graph = self._book.graph(request.tenant)
         found = [
             draft for state in states for draft in drafts(graph, state, task_id=request.task_id, role=request.role)
         ]
@@ -71,6 +71,14 @@ class ContextGatherer:
             recalled=recalled,
             omitted=missing,
         )
+
+    async def _chosen(self, request: ContextRequest) -> tuple[StoryState, ...]:
+        try:
+            return chosen(self._book.graph(request.tenant), request)
+        except NotFound:
+            # Another replica may have made it a moment ago.
+            await self._book.catch_up()
+            return chosen(self._book.graph(request.tenant), request)
 
     async def _recalled(self, request: ContextRequest) -> tuple[Recollection, ...]:
         if self._memories is None or not request.namespaces or not request.query.strip():

@@ -8,6 +8,7 @@ ends with the same graph.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -74,7 +75,7 @@ class ContextGraph:
         self._work: dict[str, Work] = {}
         self._cases: dict[str, set[str]] = {}
         self._holders: dict[str, set[str]] = {}
-        self._work_of: dict[str, set[str]] = {}
+        self._work_of: dict[str, list[tuple[int, str]]] = {}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ContextGraph):
@@ -143,10 +144,8 @@ class ContextGraph:
             node: `story:<id>`, `task:<id>`, `case:<id>`, `file:<path>`, `commit:<id>` or `execution:<id>` (its parts).
             limit: The most that is returned.
         """
-        found = (self._work[execution_id] for execution_id in self._work_of.get(node, ()))
-        if limit:
-            return tuple(heapq.nlargest(limit, found, key=lambda one: one.sequence))
-        return tuple(sorted(found, key=lambda one: -one.sequence))
+        found = self._work_of.get(node, ())
+        return tuple(self._work[execution_id] for _, execution_id in reversed(found[-limit:] if limit else found))
 
     def execution(self, execution_id: str) -> Work | None:
         """What one execution did, None where it is not recorded."""
@@ -177,8 +176,8 @@ class ContextGraph:
         if record.execution_id in self._work:
             return False
         self._work[record.execution_id] = Work(sequence=sequence, record=record)
-        for node in _worked_on(record):
-            self._work_of.setdefault(node, set()).add(record.execution_id)
+        for node in dict.fromkeys(_worked_on(record)):
+            insort(self._work_of.setdefault(node, []), (sequence, record.execution_id))
         return True
 
 

@@ -52,13 +52,7 @@ def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
 
     What a task depends on is there before it and never changes, so that there can be no cycle.
     """
-    check_identifier(task.task_id, field="task_id")
-    _check_title(task.title)
-    _check_text(task.description, field="description")
-    if len(task.depends_on) > MAX_ITEMS:
-        raise InvalidRequest(
-            f"{len(task.depends_on)} dependencies are too many", field="depends_on", hint=f"at most {MAX_ITEMS}"
-        )
+    check_task_texts(task)
     if task.task_id in task.depends_on:
         raise InvalidRequest(f"task {task.task_id} depends on itself", field="depends_on", hint="leave it out")
     _check_known(state, task.depends_on, field="depends_on")
@@ -69,21 +63,20 @@ def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
         raise ResourceExhausted(f"story {state.story_id} has {MAX_TASKS} tasks already", field="task_id")
 
 
+def check_task_texts(task: StoryTask) -> None:
+    """Whether a task is one by itself. Raises InvalidRequest."""
+    check_identifier(task.task_id, field="task_id")
+    _check_title(task.title)
+    _check_text(task.description, field="description")
+    if len(task.depends_on) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"{len(task.depends_on)} dependencies are too many", field="depends_on", hint=f"at most {MAX_ITEMS}"
+        )
+
+
 def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -> None:
     """Whether a decision can be added. Raises as `check_task` does, PreconditionFailed (it is superseded already)."""
-    check_identifier(decision.decision_id, field="decision_id")
-    _check_title(decision.title)
-    _check_text(decision.rationale, field="rationale")
-    _check_items(decision.alternatives, field="alternatives")
-    _check_name(decision.decided_by, field="decided_by")
-    if decision.state is DecisionState.SUPERSEDED:
-        raise InvalidRequest(
-            "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
-        )
-    if len(decision.task_ids) > MAX_ITEMS:
-        raise InvalidRequest(
-            f"{len(decision.task_ids)} tasks are too many", field="task_ids", hint=f"at most {MAX_ITEMS}"
-        )
+    check_decision_texts(decision)
     _check_known(state, decision.task_ids, field="task_ids")
     elsewhere = [one.story_id for one in graph.decisions(decision.decision_id) if one.story_id != decision.story_id]
     if elsewhere:
@@ -109,13 +102,25 @@ def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -
         raise ResourceExhausted(f"story {state.story_id} has {MAX_DECISIONS} decisions already", field="decision_id")
 
 
-def check_phase(now: Phase, wanted: Phase, reason: str, by: str) -> None:
-    """Whether a story may go from one phase to another: one on, or back with a reason. Raises PreconditionFailed."""
-    _check_name(by, field="by")
-    if len(reason) > MAX_ITEM_CHARS:
+def check_decision_texts(decision: Decision) -> None:
+    """Whether a decision is one by itself. Raises InvalidRequest."""
+    check_identifier(decision.decision_id, field="decision_id")
+    _check_title(decision.title)
+    _check_text(decision.rationale, field="rationale")
+    _check_items(decision.alternatives, field="alternatives")
+    _check_name(decision.decided_by, field="decided_by")
+    if decision.state is DecisionState.SUPERSEDED:
         raise InvalidRequest(
-            f"the reason has {len(reason)} characters", field="reason", hint=f"at most {MAX_ITEM_CHARS}"
+            "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
         )
+    if len(decision.task_ids) > MAX_ITEMS:
+        raise InvalidRequest(
+            f"{len(decision.task_ids)} tasks are too many", field="task_ids", hint=f"at most {MAX_ITEMS}"
+        )
+
+
+def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
+    """Whether a story may go from one phase to another: one on, or back with a reason. Raises PreconditionFailed."""
     distance = _PHASES.index(wanted) - _PHASES.index(now)
     if distance > 1:
         following = _PHASES[_PHASES.index(now) + 1]
@@ -126,22 +131,38 @@ def check_phase(now: Phase, wanted: Phase, reason: str, by: str) -> None:
         raise PreconditionFailed(f"going back from {now} to {wanted} needs a reason", field="reason", hint="say why")
 
 
+def check_reason(reason: str, by: str) -> None:
+    """Whether a reason, and who gave it, can be kept. Raises InvalidRequest."""
+    _check_name(by, field="by")
+    if len(reason) > MAX_ITEM_CHARS:
+        raise InvalidRequest(
+            f"the reason has {len(reason)} characters", field="reason", hint=f"at most {MAX_ITEM_CHARS}"
+        )
+
+
 def check_update(state: StoryState, update: StoryUpdated) -> None:
     """Whether a story or one of its tasks can be changed so. Raises InvalidRequest, NotFound."""
+    check_update_texts(update)
+    if update.task_id:
+        _check_known(state, (update.task_id,), field="task_id")
+    else:
+        known: Mapping[str, str] = state.story.notes if state.story else {}
+        _check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
+
+
+def check_update_texts(update: StoryUpdated) -> None:
+    """Whether an update is one by itself. Raises InvalidRequest."""
     if update.title is not None:
         _check_title(update.title)
     _check_text(update.description or "", field="description")
+    _check_items(update.acceptance_criteria or (), field="acceptance_criteria")
+    _check_notes({name: text for name, text in update.notes.items() if text})
     if update.task_id:
-        _check_known(state, (update.task_id,), field="task_id")
         for field, given in (("acceptance_criteria", update.acceptance_criteria), ("notes", update.notes or None)):
             if given is not None:
                 raise InvalidRequest(f"a task has no {field}", field=field, hint="leave out task_id for the story's")
-    else:
-        if update.state is not None:
-            raise InvalidRequest("a story has a phase, no state", field="state", hint="name the task that has it")
-        _check_items(update.acceptance_criteria or (), field="acceptance_criteria")
-        known: Mapping[str, str] = state.story.notes if state.story else {}
-        _check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
+    elif update.state is not None:
+        raise InvalidRequest("a story has a phase, no state", field="state", hint="name the task that has it")
     if update == StoryUpdated(task_id=update.task_id):
         raise InvalidRequest("nothing is to be changed", field="update", hint="set at least one field")
 

@@ -29,7 +29,8 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
     task = state.task
     winner = state.candidates.get(state.winner_id)
     judged = state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
-    report = state.delivery_report or state.reports.get(judged)
+    last = state.delivery_report
+    report = last if last and last.results else state.reports.get(judged)
     delivered = state.delivered
     merged = (one.commit_sha for one in state.subtask_outcomes.values() if one.commit_sha)
     commits = dict.fromkeys((*merged, *((delivered.commit_sha,) if delivered and delivered.commit_sha else ())))

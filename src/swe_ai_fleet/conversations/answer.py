@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.formatting.pages import pages
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.references import Reference
+from swe_ai_fleet.conversations.session import Session, Turn
 from swe_ai_fleet.domain.budget import Usage
 
 
@@ -64,3 +66,20 @@ class Answer:
     execution_id: str = ""
     repeated: bool = False
     usage: Usage = field(default_factory=Usage)
+
+    @classmethod
+    def again(cls, session: Session, turn: Turn, channel: Channel) -> Answer:
+        """The answer that a message got before; its tables are gone."""
+        return cls(
+            session_id=session.session_id,
+            turn=turn.number,
+            text=turn.answer,
+            channel=channel,
+            pages=pages(turn.answer, channel),
+            success=turn.success,
+            stop_reason=turn.stop_reason,
+            tools=turn.tools,
+            proposed=session.proposal is not None and session.proposal.turn == turn.number,
+            execution_id=turn.execution_id,
+            repeated=True,
+        )

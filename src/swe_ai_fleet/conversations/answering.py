@@ -218,7 +218,9 @@ class Answering:
         own = fleet_tools(
             desk, fleet=self.fleet, proposes=self.starter is not None, memories=self.memories, mask=self.secrets
         )
-        return replace(self.setup, tools={**{tool.name: tool for tool in own}, **self.setup.tools})
+        mine = {tool.name: tool for tool in own}
+        given = {name: tool for name, tool in self.setup.tools.items() if name not in mine}
+        return replace(self.setup, tools={**mine, **given})
 
     def _system(self, setup: Setup) -> str:
         return self.system_prompt.replace("{tools}", documentation(setup.specs))

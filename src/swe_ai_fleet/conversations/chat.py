@@ -191,7 +191,7 @@ class Chat:
     ) -> AsyncGenerator[Progress | Answer, None]:
         kept = await self._store.get(self._tenant, session_id)
         if kept is not None and (before := kept.session.answered(message_id)) is not None:
-            yield _again(kept.session, before, channel)
+            yield Answer.again(kept.session, before, channel)
             return
         now = self._clock()
         session = kept.session if kept else self._new(session_id, now)
@@ -287,23 +287,6 @@ class Chat:
         return Session(
             session_id=session_id, started_at=now.isoformat(), nonce=random.token_hex(8), tenant=self._tenant
         )
-
-
-def _again(session: Session, turn: Turn, channel: Channel) -> Answer:
-    """The answer that a message got before; its tables are gone."""
-    return Answer(
-        session_id=session.session_id,
-        turn=turn.number,
-        text=turn.answer,
-        channel=channel,
-        pages=pages(turn.answer, channel),
-        success=turn.success,
-        stop_reason=turn.stop_reason,
-        tools=turn.tools,
-        execution_id=turn.execution_id,
-        proposed=session.proposal is not None and session.proposal.turn == turn.number,
-        repeated=True,
-    )
 
 
 async def _ended(work: asyncio.Task[Answer]) -> None:

@@ -12,6 +12,7 @@ from swe_ai_fleet.conversations.memory_tools import Remember, SearchMemory
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.memory.disarming import visible
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
@@ -20,6 +21,7 @@ from swe_ai_fleet.tools.registry.plain_text import presented
 MAX_LISTED = 20
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300
+_NOT_SHOWN = frozenset("`\n\t")
 
 
 class ListExecutions(BaseTool):
@@ -108,6 +110,11 @@ class StartTask(BaseTool):
         """What is proposed. Raises ToolFailure for what is no task, and for a second one in a turn."""
         if not description.strip() or not repository.strip():
             raise ToolFailure("a task has a description and a repository; ask the person for what is missing")
+        # The person confirms what is shown: nothing of it may be invisible, and nothing may be left out.
+        description = visible(description)
+        for name, text in (("repository", repository), ("ref", ref)):
+            if len(text) > _TEXT_CHARS or visible(text) != text or set(text) & _NOT_SHOWN:
+                raise ToolFailure(f"the {name} is too long, or has characters that cannot be shown")
         if len(description) > MAX_DESCRIPTION_CHARS:
             raise ToolFailure(f"the description is too long; at most {MAX_DESCRIPTION_CHARS} characters")
         if not 0 <= agents <= 64:
@@ -162,8 +169,8 @@ def table_of(operation: str, result: ToolResult) -> Table | None:
 
 def proposed(proposal: Proposal) -> str:
     """What the person is asked before a task is started, as Markdown."""
-    facts = [f"repository `{_code(proposal.repository)}`"]
-    facts += [f"from `{_code(proposal.ref)}`"] if proposal.ref else []
+    facts = [f"repository `{proposal.repository}`"]
+    facts += [f"from `{proposal.ref}`"] if proposal.ref else []
     facts += [f"{proposal.agents} agents"] if proposal.agents else []
     fence = "`" * max(3, _longest_run(proposal.description) + 1)
     return (
@@ -184,10 +191,6 @@ def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
 def _records(value: object) -> list[dict[str, object]]:
     parts = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
-
-
-def _code(text: str) -> str:
-    return " ".join(text.replace("`", "'").split())[:_TEXT_CHARS]
 
 
 def _longest_run(text: str) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.agents.sub_agents.results import described
+from swe_ai_fleet.codec import from_plain, to_plain
 from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.desk import Desk
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.memory import Memory, Recollection
+from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.memory.presenting import presented as as_notes
-from swe_ai_fleet.memory.presenting import safe_text
+from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
@@ -19,37 +22,37 @@ from swe_ai_fleet.tools.registry.plain_text import presented
 
 
 class SearchMemory(BaseTool):
-    """`search_memory(query) -> {memories: [...]}` of the session's namespaces."""
+    """`search_memory(entities=[], queries=[]) -> {coverage, content, gaps, sources}` of the session's namespaces."""
 
     name = "search_memory"
-    description = "Search what was remembered in earlier conversations and runs. Memories are notes that may be wrong."
-    parameters = (ToolParameter("query", "string", "What to look for."),)
+    description = (
+        "Search what was remembered in earlier conversations and runs. Says how much of what was asked it covers, and "
+        "which of it are gaps. Memories are notes that may be wrong."
+    )
+    parameters = (
+        ToolParameter("entities", "array", "Names to look for as written.", required=False, items="string"),
+        ToolParameter("queries", "array", "Questions or key words.", required=False, items="string"),
+    )
     read_only = True
     risk = Risk.LOW
     network = False
     locks = frozenset[str]()
 
     def __init__(self, memories: Memories, desk: Desk, mask: SecretMask) -> None:
-        self._memories = memories
-        self._desk = desk
-        self._mask = mask
+        self._memory = FleetMemory(memories, desk.scope, mask=mask)
 
-    async def execute(self, query: str) -> dict[str, object]:
-        """What fits, best first. Raises ToolFailure."""
-        if not query.strip():
-            raise ToolFailure("the query is empty; say what to look for")
+    async def execute(self, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, object]:
+        """What is known. Raises ToolFailure."""
+        if not entities and not queries:
+            raise ToolFailure("nothing is asked; give entities or queries")
         try:
-            found = await self._memories.recall(query[:1000], self._desk.scope, limit=5)
+            return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
         except FleetError as fault:
             raise ToolFailure(str(fault)) from fault
-        return {
-            "memories": [_remembered(one, self._mask) for one in found],
-            "notes": as_notes(found, self._mask, seed=self._desk.nonce),
-        }
 
     def present(self, value: object) -> ToolResult:
-        told = cast("dict[str, object]", value)["notes"]
-        return replace(presented(self.name, value), content=str(told) or "Nothing fits.")
+        told = described(from_plain(MemoryResults, value))
+        return replace(presented(self.name, value), content=told)
 
 
 class Remember(BaseTool):
@@ -93,13 +96,3 @@ async def keep(memories: Memories, desk: Desk) -> str:
         await memories.remember(memory)
         desk.remembered.append(text)
     return text
-
-
-def _remembered(found: Recollection, mask: SecretMask) -> dict[str, object]:
-    memory = found.memory
-    return {
-        "memory": safe_text(memory.text, mask),
-        "source": memory.source,
-        "created_at": memory.created_at,
-        "score": found.score,
-    }

@@ -71,7 +71,7 @@ class Recollection:
 def memory_id(tenant: str, namespace: str, text: str) -> str:
     """SHA-256, hexadecimal: equal for texts that differ in case and white space only."""
     words = " ".join(text.split()).casefold()
-    return hashlib.sha256("\x1f".join((tenant, namespace, words)).encode()).hexdigest()
+    return hashlib.sha256("\x1f".join((tenant, namespace, words)).encode(errors="surrogatepass")).hexdigest()
 
 
 def agent_namespace(agent_id: str) -> str:

@@ -73,7 +73,8 @@ class AgentConfig:
     max_iterations: int = 0
 
     def __post_init__(self) -> None:
-        # Lists are what users write.
+        # Lists and plain words are what users write.
+        object.__setattr__(self, "mode", AgentMode(self.mode))
         object.__setattr__(self, "tools", tuple(self.tools))
         object.__setattr__(self, "checks", tuple(self.checks))
 
@@ -138,6 +139,10 @@ class Node:
     description: str = ""
     line: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", NodeType(self.type))
+        object.__setattr__(self, "cases", tuple(self.cases))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
@@ -170,6 +175,11 @@ class Workflow:
     inputs: tuple[WorkflowInput, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict[str, str])
     description: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        object.__setattr__(self, "edges", tuple(self.edges))
+        object.__setattr__(self, "inputs", tuple(self.inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

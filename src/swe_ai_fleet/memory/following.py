@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, ModelError, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.memory.meaning import Meaning
 from swe_ai_fleet.memory.records import id_in, loaded
@@ -17,7 +17,8 @@ from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
 
 T = TypeVar("T")
 _BATCH = 256
-_EMBEDDED_AT_ONCE = 32
+# Few, so that somebody who asks meanwhile does not wait for long.
+_EMBEDDED_AT_ONCE = 8
 _PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
 
 _log = structlog.get_logger(__name__)
@@ -62,10 +63,7 @@ class Following:
         """Follow no longer. Raises whatever bug ended it before."""
         if self._task is None:
             return
-        self._task.cancel()
-        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
-        if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
-            raise ended
+        await end(self._task)
 
     async def _run(self) -> None:
         try:
@@ -112,7 +110,7 @@ class Following:
                         await self._arrived.put(change)
                         position = change.revision if change is not None else position
                         pauses = iter(_PAUSES)
-            except Unavailable as error:
+            except FleetError as error:
                 _log.warning("memory.bucket_unavailable", reason=error.message)
                 await asyncio.sleep(next(pauses, _PAUSES[-1]))
 
@@ -194,7 +192,7 @@ class Following:
                     await self._embed_some()
                     pauses = iter(_PAUSES)
                 await self._settle()
-            except (ModelError, Unavailable, InvalidRequest) as error:
+            except FleetError as error:
                 # Without vectors memories are found by their words.
                 _log.warning("memory.vectors_wait", memories=len(self._waiting), reason=error.message)
                 await asyncio.sleep(next(pauses, _PAUSES[-1]))
@@ -233,6 +231,14 @@ class Following:
         left_out = set(without)
         oldest = next((revision for key, revision in self._waiting.items() if key not in left_out), None)
         return self._taken if oldest is None else oldest - 1
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task that was to go on for ever, and wait for it. Raises whatever bug ended it before."""
+    task.cancel()
+    (ended,) = await asyncio.gather(task, return_exceptions=True)
+    if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+        raise ended
 
 
 async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:

@@ -13,12 +13,14 @@ import structlog
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
+from swe_ai_fleet.memory.following import end
 from swe_ai_fleet.memory.limits import MemoryLimits
 from swe_ai_fleet.memory.meaning import Meaning
 from swe_ai_fleet.memory.recalling import Recalling, utc_now
 from swe_ai_fleet.ports import Embedder, MemoryIndex, SecretMask
 
-_EMBEDDED_AT_ONCE = 32
+# Few, so that somebody who asks meanwhile does not wait for long.
+_EMBEDDED_AT_ONCE = 8
 _ALL = 1_000_000
 
 _log = structlog.get_logger(__name__)
@@ -77,10 +79,7 @@ class KeptMemories:
         try:
             yield memories
         finally:
-            catching_up.cancel()
-            (ended,) = await asyncio.gather(catching_up, return_exceptions=True)
-            if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
-                raise ended
+            await end(catching_up)
 
     async def catch_up(self, tenant: str) -> None:
         """Make the vectors that a tenant's memories lack, as far as the embedder answers."""
@@ -106,7 +105,7 @@ class KeptMemories:
     async def remember(self, memory: Memory) -> bool:
         """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
 
-        One that says nearly the same as an older one takes its place (see `duplicates`). Raises InvalidRequest,
+        Of two that say nearly the same (see `duplicates`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable.
         """
         kept = admitted(memory, self._mask, self._clock())
@@ -118,6 +117,8 @@ class KeptMemories:
             if await self._recalling.holds(kept):
                 return False
             older = await self._recalling.near(kept, vector)
+            if older is not None and older.created_at > kept.created_at:
+                return False
             if vector:
                 await self._index.put([(kept, vector)], space=space)
             else:

@@ -15,7 +15,8 @@ from swe_ai_fleet.ports import Embedder
 MAX_EMBEDDED_CHARS = 2_000
 """So much of a text is embedded; models read a few hundred tokens."""
 _SHORT_CHARS = 400
-_SECONDS = 10.0
+_SECONDS = 5.0
+_BATCH_SECONDS = 300.0
 _PAUSE_SECONDS = 10.0
 _REMEMBERED = 256
 _HARMLESS = "memory"
@@ -28,7 +29,7 @@ class Meaning:
 
     Args:
         embedder: Whom to ask; None: there are no vectors.
-        seconds: Longest wait for one answer. After a failure nobody who waits is made to wait again for a while.
+        seconds: Longest wait of somebody who waits for an answer. After a failure nobody is made to wait for a while.
     """
 
     def __init__(self, embedder: Embedder | None, *, seconds: float = _SECONDS) -> None:
@@ -48,7 +49,7 @@ class Meaning:
             return ()
         for chars in (MAX_EMBEDDED_CHARS, _SHORT_CHARS):
             try:
-                (vector,) = await self._ask([text[:chars]])
+                (vector,) = await self._ask([text[:chars]], self._seconds)
                 return vector
             except ModelRejected as refusal:
                 _log.warning("memory.not_embedded", chars=chars, reason=refusal.message)
@@ -100,14 +101,14 @@ class Meaning:
                     _log.warning("memory.not_embedded", memory_id=one.memory_id, chars=chars, reason=refusal.message)
         return found
 
-    async def _ask(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    async def _ask(self, texts: Sequence[str], seconds: float = _BATCH_SECONDS) -> Sequence[Sequence[float]]:
         if self._embedder is None:
             return ()
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(seconds):
                 vectors = await self._embedder.embed([text[:MAX_EMBEDDED_CHARS] for text in texts])
         except TimeoutError:
-            raise ModelError(f"no embedding within {self._seconds:g} seconds") from None
+            raise ModelError(f"no embedding within {seconds:g} seconds") from None
         if len(vectors) != len(texts):
             raise ModelError(f"the embedder gave {len(vectors)} vectors for {len(texts)} texts")
         return vectors

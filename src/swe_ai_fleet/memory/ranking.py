@@ -6,22 +6,22 @@ measurement, `python -m tests.bench.retrieval`; docs/memory.md has the figures.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.memory import Memory, Recollection
-from swe_ai_fleet.memory.wording import weighed_words, words_of
+from swe_ai_fleet.memory.wording import Overlap, Wording
 from swe_ai_fleet.ports import Match
 
 CANDIDATES = 50
 """How many matches of each kind to ask an index for, however few are wanted in the end."""
-MEANING_SHARE = 0.8
+MEANING_SHARE = 0.85
 """How much of a score is the cosine; the rest is the words."""
 ENOUGH = 0.4
 """A memory is recalled where its cosine and `COVERAGE_WORTH` times its coverage come to this."""
 COVERAGE_WORTH = 0.3
 ENOUGH_WORDS = 0.5
-"""Where no cosine is known, a memory is recalled that says more than this share of the question."""
+"""Where a memory's cosine is not known, its coverage must be more than this."""
 
 _BY_MEANING = ENOUGH - COVERAGE_WORTH / 2
 
@@ -32,16 +32,16 @@ class _Evidence:
 
     Args:
         fitness: its score by words, as a share of the best one's.
-        coverage: the share of the question that its text says.
-        said: how many words of the question those are.
-        cosine: None where it is not known.
+        overlap: what its text and the question have in common.
+        cosine: what it is known or taken to be.
+        measured: whether it is known.
     """
 
     memory: Memory
     fitness: float
-    coverage: float
-    said: int
-    cosine: float | None
+    overlap: Overlap
+    cosine: float
+    measured: bool
 
 
 def fused(
@@ -56,63 +56,53 @@ def fused(
         limit: How many to give at most.
     """
     by_words, by_meaning = by_words[:CANDIDATES], by_meaning[:CANDIDATES]
-    asked = weighed_words(query)
-    if not asked:
+    asked = Wording.of(query)
+    if not asked.weights:
         return ()
-    # A memory that is not among the nearest lies no nearer than the last of them.
-    farthest = min((match.score for match in by_meaning), default=0.0)
     recalled = [
-        Recollection(
-            memory=one.memory, score=_score(one, farthest, vectors=bool(by_meaning)), found_by=", ".join(_ways(one))
-        )
+        Recollection(memory=one.memory, score=_score(one, vectors=bool(by_meaning)), found_by=", ".join(_ways(one)))
         for one in _gathered(by_words, by_meaning, asked)
-        if _is_enough(one, words=len(asked))
+        if _is_enough(one)
     ]
     recalled.sort(key=lambda one: (-one.score, one.memory.memory_id))
     return tuple(recalled[: max(limit, 0)])
 
 
-def _gathered(
-    by_words: Sequence[Match], by_meaning: Sequence[Match], asked: Mapping[str, float]
-) -> Collection[_Evidence]:
+def _gathered(by_words: Sequence[Match], by_meaning: Sequence[Match], asked: Wording) -> Collection[_Evidence]:
     best = max((match.score for match in by_words), default=0.0)
     fitness = {match.memory.memory_id: match.score / best if best > 0 else 0.0 for match in by_words}
     cosines = {match.memory.memory_id: match.score for match in by_meaning}
     memories = {match.memory.memory_id: match.memory for match in (*by_words, *by_meaning)}
-    total = sum(asked.values())
-    gathered: list[_Evidence] = []
-    for key, memory in memories.items():
-        said = words_of(memory.text) & asked.keys() if key in fitness else set[str]()
-        coverage = min(sum(asked[word] for word in said) / total, 1.0)
-        gathered.append(
-            _Evidence(
-                memory=memory,
-                fitness=fitness.get(key, 0.0),
-                coverage=coverage,
-                said=len(said),
-                cosine=cosines.get(key),
-            )
+    # What is not among the nearest lies no nearer than the last of them; where there was room left it has no vector,
+    # and its words alone decide.
+    unmeasured = min(cosines.values()) if len(by_meaning) == CANDIDATES else ENOUGH
+    return [
+        _Evidence(
+            memory=memory,
+            fitness=fitness.get(key, 0.0),
+            overlap=asked.overlap(memory.text) if key in fitness else Overlap(),
+            cosine=cosines.get(key, unmeasured),
+            measured=key in cosines,
         )
-    return gathered
+        for key, memory in memories.items()
+    ]
 
 
-def _is_enough(one: _Evidence, *, words: int) -> bool:
-    if one.cosine is not None:
-        return one.cosine + COVERAGE_WORTH * one.coverage >= ENOUGH
+def _is_enough(one: _Evidence) -> bool:
     # One word in common is chance, unless it is all that was asked.
-    return one.coverage > ENOUGH_WORDS and one.said >= min(2, words)
+    worded = one.overlap.coverage > ENOUGH_WORDS and not one.overlap.by_chance
+    return (one.measured or worded) and one.cosine + COVERAGE_WORTH * one.overlap.coverage >= ENOUGH
 
 
-def _score(one: _Evidence, farthest: float, *, vectors: bool) -> float:
+def _score(one: _Evidence, *, vectors: bool) -> float:
     if not vectors:
-        return _within(one.fitness * (1 + one.coverage) / 2)
-    cosine = one.cosine if one.cosine is not None else farthest
-    return _within(MEANING_SHARE * _within(cosine) + (1 - MEANING_SHARE) * one.fitness * one.coverage)
+        return _within(one.fitness * (1 + one.overlap.coverage) / 2)
+    return _within(MEANING_SHARE * _within(one.cosine) + (1 - MEANING_SHARE) * one.fitness * one.overlap.coverage)
 
 
 def _ways(one: _Evidence) -> tuple[str, ...]:
-    words = ("words",) if one.said or one.cosine is None else ()
-    return (*words, "meaning") if one.cosine is not None and one.cosine >= _BY_MEANING else words
+    words = ("words",) if one.overlap.coverage or not one.measured else ()
+    return (*words, "meaning") if one.measured and one.cosine >= _BY_MEANING else words
 
 
 def _within(score: float) -> float:

@@ -70,7 +70,7 @@ class Recalling:
         return any(match.memory.memory_id == memory.memory_id for match in matches)
 
     async def near(self, memory: Memory, vector: Sequence[float]) -> Memory | None:
-        """An older memory that says nearly the same."""
+        """Another memory that says nearly the same."""
         scope = MemoryScope(tenant=memory.tenant, namespaces=(memory.namespace,))
         return near_duplicate(memory, await self._neighbours(scope, vector, limit=_NEIGHBOURS))
 

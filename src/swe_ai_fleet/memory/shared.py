@@ -13,7 +13,7 @@ import structlog
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
-from swe_ai_fleet.memory.following import Following
+from swe_ai_fleet.memory.following import Following, end
 from swe_ai_fleet.memory.limits import MemoryLimits
 from swe_ai_fleet.memory.meaning import Meaning
 from swe_ai_fleet.memory.recalling import Recalling, utc_now
@@ -97,10 +97,11 @@ class SharedMemories:
         try:
             yield memories
         finally:
-            if sweeping is not None:
-                sweeping.cancel()
-                await asyncio.gather(sweeping, return_exceptions=True)
-            await following.stop()
+            try:
+                if sweeping is not None:
+                    await end(sweeping)
+            finally:
+                await following.stop()
 
     @property
     def behind(self) -> int:
@@ -116,22 +117,23 @@ class SharedMemories:
     async def remember(self, memory: Memory) -> bool:
         """Keep a memory, its secrets masked; False where it was known. It is kept for good when this returns.
 
-        One that says nearly the same as an older one takes its place (see `duplicates`). Raises InvalidRequest,
+        Of two that say nearly the same (see `duplicates`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable; trying again is safe.
         """
         kept = admitted(memory, self._mask, self._clock())
         key = key_of(kept)
-        known = await self._store.get(key)
-        if known is not None:
-            await self._reached(known.revision)
+        if await self._known(key):
             return False
         await self._following.caught_up(patience=self._patience)
         vector = await self._meaning.of_memory(kept)
         # Looked for before this one is kept: of two that are told at once neither may take the other's place.
         older = await self._recalling.near(kept, vector)
+        if older is not None and older.created_at > kept.created_at:
+            return False
         try:
             revision = await self._store.put(key, dumped(kept), revision=0)
         except Fenced:
+            await self._known(key)
             return False
         if older is not None:
             await self._store.delete(key_of(older))
@@ -162,6 +164,13 @@ class SharedMemories:
             ]
         await self._erase(found)
         return len(found)
+
+    async def _known(self, key: str) -> bool:
+        """Whether a memory is kept; if so, it is in the index when this returns."""
+        entry = await self._store.get(key)
+        if entry is not None:
+            await self._reached(entry.revision)
+        return entry is not None
 
     async def _named(self, keys: list[str]) -> AsyncIterator[Memory]:
         for start in range(0, len(keys), _AT_ONCE):

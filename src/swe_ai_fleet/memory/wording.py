@@ -1,4 +1,4 @@
-"""How much of a question's words a text says."""
+"""What the words of a question and of a text have in common."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self
 
 _MAX_WORDS = 32
 _MAX_QUESTION_CHARS = 8_000
@@ -35,6 +37,42 @@ _SAY_LITTLE = frozenset(
     )
 )
 _LITTLE = 0.3
+_LEAST_SHARED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """The share in common, 0 to 1, and whether so little is in common that it may be chance."""
+
+    coverage: float = 0.0
+    by_chance: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """The words of a question: those it is weighed by, and all that it has."""
+
+    weights: Mapping[str, float]
+    words: Collection[str]
+
+    @classmethod
+    def of(cls, question: str) -> Self:
+        return cls(weights=weighed_words(question), words=words_of(question))
+
+    def overlap(self, text: str) -> Overlap:
+        """How much of the question the text says, or, of a text that a long question holds, how much that says of it.
+
+        The larger of both, as the overlap coefficient has it (Simpson 1943).
+        """
+        said = words_of(text) & self.weights.keys()
+        coverage = min(sum(self.weights[word] for word in said) / sum(self.weights.values()), 1.0)
+        by_chance = len(said) < min(2, len(self.weights))
+        weights = weighed_words(text[:_MAX_TEXT_CHARS])
+        held = weights.keys() & self.words
+        if len(held) >= _LEAST_SHARED:
+            coverage = max(coverage, min(sum(weights[word] for word in held) / sum(weights.values()), 1.0))
+            by_chance = False
+        return Overlap(coverage=coverage, by_chance=by_chance)
 
 
 def weighed_words(question: str) -> Mapping[str, float]:
@@ -51,9 +89,9 @@ def weighed_words(question: str) -> Mapping[str, float]:
     return weights
 
 
-def words_of(text: str) -> Collection[str]:
+def words_of(text: str) -> frozenset[str]:
     """The distinct words of a text, stemmed."""
-    return {_stem(word) for word in set(_WORD.findall(_spread(text[:_MAX_TEXT_CHARS])))}
+    return frozenset(map(_stem, set(_WORD.findall(_spread(text[:_MAX_TEXT_CHARS])))))
 
 
 def _spread(text: str) -> str:

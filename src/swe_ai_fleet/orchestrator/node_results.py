@@ -63,7 +63,7 @@ class NodeResults:
             self._left[node_id] = left
         winner = state.candidates.get(state.winner_id)
         delivered = state.delivered
-        ref = (delivered.patch if delivered else None) or (winner.artifacts.patch if winner else None)
+        ref = (winner.artifacts.patch if winner else None) or (delivered.patch if delivered else None)
         patch = (await self.blobs.get(ref)).decode("utf-8", "replace") if ref and ref.size <= MAX_PATCH_BYTES else ""
         report = state.delivery_report or state.reports.get(state.winner_id)
         return {

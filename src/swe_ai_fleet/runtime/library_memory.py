@@ -1,4 +1,4 @@
-"""Long-term memory of those who use the library without a fleet: a file under `home`, opened once for all namespaces."""
+"""Long-term memory of those who use the library without a fleet: a file under `home`, open for all namespaces."""
 
 from __future__ import annotations
 

@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-import structlog
-
-from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
-from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import (
     MAX_MEMORY_CHARS,
     Memory,
@@ -21,26 +18,21 @@ from swe_ai_fleet.domain.memory import (
     Recollection,
     agent_namespace,
 )
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.memory.admission import MAX_RECALLED, admitted_metadata
 from swe_ai_fleet.memory.conversation import MAX_CHARS, ConversationMemory, Turn
 from swe_ai_fleet.memory.conversation_file import ConversationFile
-from swe_ai_fleet.memory.kept import KeptMemories
-from swe_ai_fleet.memory.limits import MemoryLimits, moment
+from swe_ai_fleet.memory.limits import moment
 from swe_ai_fleet.memory.presenting import presented, safe_text
-from swe_ai_fleet.ports import Embedder, Memories
-from swe_ai_fleet.runtime.embeddings import open_embedder
+from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.runtime.library_memory import open_library_memory
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import truncate
 
 _DIRECTORY = "memory"
-_FILE = "library.db"
 _RECALLED = 3
 _SIDE_CHARS = MAX_MEMORY_CHARS // 2 - 200
-
-_log = structlog.get_logger(__name__)
 
 
 class MemoryManager:
@@ -48,8 +40,7 @@ class MemoryManager:
 
     Making one reads and writes nothing. The first call that needs a store opens it; `async with` closes it at the end,
     without it the end of the program does. Several managers and several processes may use one home at once. A later one
-    of the same agent has everything again; `conversation` is as the last awaited call left it, and `async with` reads
-    it.
+    of the same agent has everything again; `conversation` is as the last awaited call left it.
 
     Args:
         agent_id: Whose memory it is; letters, digits and `. _ / -`.
@@ -78,13 +69,14 @@ class MemoryManager:
         self._settings = settings or Settings()
         self._mask = secret_mask(self._settings)
         self._file = ConversationFile(self._settings.home / _DIRECTORY / "conversations", agent_id)
+        self._known = False
         self._given = memories
         self._stack = AsyncExitStack()
         self._opening: asyncio.Future[Memories] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
-        self.conversation.replace(await self._file.read())
+        await self._read()
         return self
 
     async def __aexit__(
@@ -125,6 +117,7 @@ class MemoryManager:
 
         Raises InvalidRequest, ResourceExhausted, Unavailable.
         """
+        await self._read_once()
         if not self.use_vector_memory:
             return False
         return await self._remember(fact, MemoryKind.FACT, metadata or {})
@@ -135,12 +128,13 @@ class MemoryManager:
         The texts are data, whoever wrote them: secrets, invisible characters and marks of prompts are taken out, and
         nothing in them is to be obeyed. Raises InvalidRequest, Unavailable.
         """
+        await self._read_once()
         return [safe_text(found.memory.text, self._mask) for found in await self._recalled(query, n_results)]
 
     async def get_context_for_prompt(self, query: str) -> str:
         """The conversation so far and what is remembered about a question, as text for a prompt; each where there is
         some. What is remembered stands behind a fence, labelled as notes. Raises as `recall` does."""
-        self.conversation.replace(await self._file.read())
+        await self._read()
         told = {_text(turn) for turn in self.conversation.turns}
         found = await self._recalled(query, min(_RECALLED + len(told), MAX_RECALLED))
         parts = [presented([one for one in found if one.memory.text not in told][:_RECALLED], self._mask)]
@@ -160,6 +154,14 @@ class MemoryManager:
         if self.use_vector_memory:
             memories = await self._memories()
             await memories.forget(MemoryScope(namespaces=(self._namespace,)))
+
+    async def _read(self) -> None:
+        self.conversation.replace(await self._file.read())
+        self._known = True
+
+    async def _read_once(self) -> None:
+        if not self._known:
+            await self._read()
 
     def _cleaned(self, text: str) -> str:
         return self._mask(well_formed(truncate(text, MAX_CHARS)))
@@ -200,36 +202,10 @@ class MemoryManager:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> Memories:
-        settings = self._settings
-        limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
         async with AsyncExitStack() as opening:
-            index = await opening.enter_async_context(SqliteMemoryIndex.open(settings.home / _DIRECTORY / _FILE))
-            memories = await opening.enter_async_context(
-                KeptMemories.open(
-                    index,
-                    tenant=DEFAULT_TENANT,
-                    mask=self._mask,
-                    embedder=await self._embedder(opening),
-                    limits=limits,
-                )
-            )
+            memories = await opening.enter_async_context(open_library_memory(self._settings, self._mask))
             self._stack = opening.pop_all()
         return memories
-
-    async def _embedder(self, opening: AsyncExitStack) -> Embedder | None:
-        settings = self._settings
-        try:
-            return await opening.enter_async_context(
-                open_embedder(
-                    settings.embeddings,
-                    url=settings.embeddings_url,
-                    model=settings.embeddings_model,
-                    api_key=settings.embeddings_api_key,
-                )
-            )
-        except ModelError as error:
-            _log.warning("memory.embedder_away", reason=error.message)
-            return None
 
 
 def _text(turn: Turn) -> str:

@@ -97,7 +97,6 @@ class Stack:
             latency_ms=(time.monotonic() - asked_at) * 1000,
         )
 
-
     async def _context(self) -> Component:
         asked_at = time.monotonic()
         if self.context is None:
@@ -135,6 +134,8 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
             model=model,
             owner=replicas.me,
             context=context,
+            memories=context,
+            approval_timeout_seconds=settings.approval_timeout_seconds,
         )
         access = tool_access(settings)
         councils = council_book(settings, await log.bucket(COUNCILS_BUCKET))

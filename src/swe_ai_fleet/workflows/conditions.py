@@ -45,7 +45,7 @@ def condition_of(value: JsonValue) -> Condition:
                 raise InvalidRequest("ref and op of a condition are texts", field="when")
             return Condition(ref=ref, op=op, value=fields.get("value"))
         case _:
-            raise InvalidRequest(f"a condition is no {kind_of(value)}", field="when", hint="{ref, op, value}")
+            raise InvalidRequest(f"a condition is not of type {kind_of(value)}", field="when", hint="{ref, op, value}")
 
 
 def verify(condition: Condition, depth: int = 0) -> None:
@@ -155,14 +155,16 @@ def _contains(whole: JsonValue, part: JsonValue, op: str) -> bool:
         case None:
             return False
         case _:
-            raise InvalidRequest(f"{op}: a {kind_of(part)} cannot be looked for in a {kind_of(whole)}", field="when")
+            raise InvalidRequest(f"{op}: a value of type {kind_of(whole)} holds no {kind_of(part)}", field="when")
 
 
 def _ordered(op: str, left: JsonValue, right: JsonValue) -> bool:
     kinds = (kind_of(left), kind_of(right))
     if kinds != ("string", "string") and not all(kind in _NUMBERS for kind in kinds):
         raise InvalidRequest(
-            f"{op}: a {kinds[0]} cannot be compared with a {kinds[1]}", field="when", hint="two numbers or two texts"
+            f"{op}: values of type {kinds[0]} and {kinds[1]} cannot be compared",
+            field="when",
+            hint="two numbers or two texts",
         )
     match op:
         case "lt":

@@ -42,6 +42,7 @@ class WorkflowRun:
         known: The last update of each node, from the log. Outputs kept by reference must stand in `output` again;
             inputs may be missing.
         steering: What people say while it runs.
+        at_once: How many agents and tools work at the same time; 0: as many as are ready.
         sleep: Waits between tries, in seconds.
 
     Raises:
@@ -57,12 +58,13 @@ class WorkflowRun:
         journal: Journal,
         known: Mapping[str, NodeUpdated] | None = None,
         steering: Steering | None = None,
+        at_once: int = 0,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._workflow = workflow
         self._inputs = checked_inputs(workflow, inputs)
         self._record = Record(journal, known or {})
-        self._tries = Tries(runner, self._record, sleep)
+        self._tries = Tries(runner, self._record, sleep, at_once)
         self._runner = runner
         self._steering = steering or Steering()
         self._cancelled = asyncio.Event()

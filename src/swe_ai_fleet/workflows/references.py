@@ -225,7 +225,7 @@ def _below(value: JsonValue, path: Sequence[str | int], reference: Reference) ->
                     raise _missing(reference, f"there is no [{part}] in a list of {len(found)}", ())
                 value = found[number]
             case _:
-                raise _missing(reference, f"a {kind_of(value)} has no {str(part)!r}", ())
+                raise _missing(reference, f"a value of type {kind_of(value)} has no {str(part)!r}", ())
     return value
 
 

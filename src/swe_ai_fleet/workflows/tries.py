@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -52,10 +53,11 @@ class Step:
 class Tries:
     """Brings nodes to their end."""
 
-    def __init__(self, runner: NodeRunner, record: Record, sleep: Sleep) -> None:
+    def __init__(self, runner: NodeRunner, record: Record, sleep: Sleep, at_once: int = 0) -> None:
         self._runner = runner
         self._record = record
         self._sleep = sleep
+        self._slots = asyncio.Semaphore(at_once) if at_once else nullcontext()
 
     async def paused(self, step: Step) -> None:
         """Note that a node waits at a breakpoint."""
@@ -126,19 +128,21 @@ class Tries:
                 await self._sleep(_wait(node, failures))
             case _:
                 pass
+        # What consists of other nodes takes no slot: they could never have them all.
+        slots = self._slots if stop is None else nullcontext()
         while True:
             began = earlier or self._runner.execution_of(node, node_id=step.node_id, attempt=update.attempt)
             update = replace(update, status=NodeStatus.RUNNING, execution_id=began, error="")
-            await self._record.put(update)
             clock = time.monotonic()
             try:
-                outcome = await self._limited(node, work(update.attempt, earlier))
-                output = _written(outcome)
+                async with slots:
+                    await self._record.put(update)
+                    clock = time.monotonic()
+                    done = await self._tried_once(node, update, work, earlier)
             except TryFailed as error:
                 failed, again = str(error), error.again
             else:
-                done = replace(update, output=output, usage=outcome.usage, duration_ms=_since(clock))
-                return await self._completed(replace(done, execution_id=outcome.execution_id or began))
+                return await self._completed(replace(done, duration_ms=_since(clock)))
             update = replace(update, failures=update.failures + 1, duration_ms=_since(clock))
             if stop is not None:
                 await stop(step.node_id, failed)
@@ -147,6 +151,15 @@ class Tries:
             await self._record.put(replace(update, status=NodeStatus.PENDING, error=failed[:_MAX_ERROR_CHARS]))
             await self._sleep(_wait(node, update.failures))
             update, earlier = replace(update, attempt=update.attempt + 1), ""
+
+    async def _tried_once(self, node: Node, update: NodeUpdated, work: Work, earlier: str) -> NodeUpdated:
+        outcome = await self._limited(node, work(update.attempt, earlier))
+        try:
+            output = exact_json(outcome.output, "its output")
+        except InvalidRequest as error:
+            raise TryFailed(str(error)) from error
+        execution_id = outcome.execution_id or update.execution_id
+        return replace(update, output=output, usage=outcome.usage, execution_id=execution_id)
 
     async def _limited(self, node: Node, work: Awaitable[T]) -> T:
         limit = asyncio.timeout(node.timeout_seconds or None)
@@ -180,13 +193,6 @@ async def _told(work: Awaitable[T]) -> T:
         raise TryFailed(str(error), again=not isinstance(error, _IN_VAIN)) from error
     except TimeoutError as error:
         raise TryFailed(f"it ran out of time {error}".rstrip(), again=True) from error
-
-
-def _written(outcome: NodeOutcome) -> str:
-    try:
-        return exact_json(outcome.output, "its output")
-    except InvalidRequest as error:
-        raise TryFailed(str(error)) from error
 
 
 def _wait(node: Node, failures: int) -> float:

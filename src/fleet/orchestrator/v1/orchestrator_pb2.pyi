@@ -38,6 +38,7 @@ class ExecutionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXECUTION_KIND_UNSPECIFIED: _ClassVar[ExecutionKind]
     EXECUTION_KIND_DELIBERATION: _ClassVar[ExecutionKind]
     EXECUTION_KIND_ORCHESTRATION: _ClassVar[ExecutionKind]
+    EXECUTION_KIND_WORKFLOW: _ClassVar[ExecutionKind]
 
 class ApprovalPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -130,6 +131,7 @@ ROLE_DATA: Role
 EXECUTION_KIND_UNSPECIFIED: ExecutionKind
 EXECUTION_KIND_DELIBERATION: ExecutionKind
 EXECUTION_KIND_ORCHESTRATION: ExecutionKind
+EXECUTION_KIND_WORKFLOW: ExecutionKind
 APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy
 APPROVAL_POLICY_NONE: ApprovalPolicy
 APPROVAL_POLICY_PLAN: ApprovalPolicy

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
-from swe_ai_fleet.adapters.context_service import messages
+from swe_ai_fleet.adapters.context_service import messages, outcome_messages
 from swe_ai_fleet.adapters.context_service.faults import fault_of
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest, Unavailable
@@ -121,22 +121,22 @@ class ContextServiceClient:
     async def record_outcome(self, outcome: Outcome) -> Outcome:
         """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
         _check_tenant(outcome.tenant)
-        request = pb.RecordOutcomeRequest(outcome=messages.outcome_message(outcome))
+        request = pb.RecordOutcomeRequest(outcome=outcome_messages.outcome_message(outcome))
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse)
-        return messages.outcome(reply.outcome, tenant=outcome.tenant)
+        return outcome_messages.outcome(reply.outcome, tenant=outcome.tenant)
 
     async def rate(self, subject_id: str, rating: int, *, by: str = "") -> Outcome:
         """Say for a person how good an outcome was, from 1 to 5. Raises InvalidRequest, NotFound, Unavailable."""
         request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating))
         named = (("fleet-caller", by),) if by else ()
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, named)
-        return messages.outcome(reply.outcome, tenant=DEFAULT_TENANT)
+        return outcome_messages.outcome(reply.outcome, tenant=DEFAULT_TENANT)
 
     async def recommend(self, question: Question) -> Recommendation:
         """What experience says about a task; the time is the service's own. Raises InvalidRequest, Unavailable."""
-        request = messages.recommendation_request(question)
+        request = outcome_messages.recommendation_request(question)
         reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse)
-        return messages.recommendation(reply)
+        return outcome_messages.recommendation(reply)
 
     async def ping(self) -> None:
         """Whether the service can do its work now. Raises Unavailable."""

@@ -22,8 +22,8 @@ _NEEDS = (_PACKAGE, "numpy", "safetensors", "tokenizers")
 _MOST_PIECES = 256
 # A text has far fewer characters than this before the model stops reading it; what white space hides is left out.
 _MOST_CHARACTERS = 16_384
-# With padding. About 30 MB of working memory.
-_PIECES_AT_ONCE = 2048
+# With padding. About 15 MB of working memory, and a second at most that a question waits for what is being indexed.
+_PIECES_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 128
 
 
@@ -63,7 +63,7 @@ class LocalEmbedder:
         found: list[Sequence[float]] = [()] * len(texts)
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             pieces = await loop.run_in_executor(self._thread, self._split, texts[start : start + _TEXTS_AT_ONCE])
-            for batch in _batches([len(one) for one in pieces]):
+            for batch in batches([len(one) for one in pieces]):
                 vectors = await loop.run_in_executor(self._thread, self._run, [pieces[place] for place in batch])
                 for place, vector in zip(batch, vectors, strict=True):
                     found[start + place] = vector
@@ -119,7 +119,7 @@ class _Model:
         return [encoding.ids for encoding in self._tokenizer.encode_batch(sound)]
 
 
-def _batches(lengths: Sequence[int]) -> Generator[list[int]]:
+def batches(lengths: Sequence[int]) -> Generator[list[int]]:
     """Places of texts that are alike in length, so that little is padded, the longest first."""
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):

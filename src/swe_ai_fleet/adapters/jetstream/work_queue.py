@@ -54,8 +54,8 @@ class WorkQueue:
     """A durable consumer and how it treats its messages.
 
     Args:
-        stream: Where the work lies; a work queue, so that what is acknowledged is gone.
-        subjects: What of it this consumer takes. No other consumer of the stream may take the same.
+        stream: Where the work lies; a work queue, so that what is acknowledged is gone, or a stream that keeps it.
+        subjects: What of it this consumer takes. No other consumer of a work queue may take the same.
         consumer: Its durable name, the same in every replica; dead letters go to `agent.dlq.<consumer>`.
         max_deliveries: A message whose handling failed is a dead letter after so many deliveries. Those that met a
             full or unreachable fleet are tried for as long as that lasts.

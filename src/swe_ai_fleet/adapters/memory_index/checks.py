@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 MAX_DIMENSION = 8_192
-MAX_FOUND = 1_000_000
+# Of a search; what a scope holds is listed whole.
+MAX_MATCHES = 10_000
 
 
 def unit(vector: Sequence[float]) -> list[float]:
@@ -38,5 +39,5 @@ def check_search(words: str, vector: Sequence[float]) -> None:
 
 
 def bounded(limit: int) -> int:
-    """How many to find at most, whatever was asked for."""
-    return max(0, min(limit, MAX_FOUND))
+    """How many a search finds at most, whatever was asked for."""
+    return max(0, min(limit, MAX_MATCHES))

@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Seque
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from swe_ai_fleet.adapters.memory_index.bm25 import bm25
 from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
@@ -100,25 +99,23 @@ class ChromaMemoryIndex:
         if not limit or not (direction or wanted):
             return ()
 
-        def work() -> list[tuple[str, float]]:
-            if wanted:
-                return self._by_words(scope, wanted, limit)
-            return self._by_vector(scope, space, direction, limit)
+        def work() -> tuple[Match, ...]:
+            found = self._by_words(scope, wanted, limit) if wanted else self._by_vector(scope, space, direction, limit)
+            return tuple(Match(memory=loaded(payload), score=score) for payload, score in found)
 
-        found = await self._store.run(work)
-        return tuple(Match(memory=loaded(payload), score=score) for payload, score in found)
+        return await self._store.run(work)
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
         """What a scope holds, the newest first. Raises PreconditionFailed."""
 
-        def work() -> list[Any]:
-            collection = self._store.collection(_MEMORIES)
-            return collection.get(where=_within(scope), include=["metadatas"])["metadatas"]
+        def work() -> tuple[Memory, ...]:
+            found = self._store.collection(_MEMORIES).get(where=_within(scope), include=["metadatas"])
+            held = [loaded(labels["payload"]) for labels in found["metadatas"]]
+            held.sort(key=lambda memory: memory.memory_id)
+            held.sort(key=lambda memory: memory.created_at, reverse=True)
+            return tuple(held[: max(0, limit)])
 
-        held = [loaded(labels["payload"]) for labels in await self._store.run(work)]
-        held.sort(key=lambda memory: memory.memory_id)
-        held.sort(key=lambda memory: memory.created_at, reverse=True)
-        return tuple(held[: max(0, limit)])
+        return await self._store.run(work)
 
     async def position(self, space: str) -> int:
         """How far its source was read with vectors of that space (empty: at all). Raises PreconditionFailed."""

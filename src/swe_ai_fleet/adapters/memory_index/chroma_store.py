@@ -50,7 +50,7 @@ class ChromaStore:
     """A directory, open. It is refused where another process has it open, or where something else lies in it."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = directory.expanduser()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="memory-chroma")
         self._lock: int | None = None
         self._client: _Client | None = None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -31,16 +32,21 @@ VALUES (%s, %s, %s, %s, %s::jsonb, %s, %s, to_tsvector('{SCHEMA}.words', %s))
 ON CONFLICT (key) DO UPDATE SET kind = excluded.kind, labels = excluded.labels, created_at = excluded.created_at,
     payload = excluded.payload, words = excluded.words
 """
+_REMOVE = f"""
+DELETE FROM {SCHEMA}.memory
+WHERE id IN (SELECT id FROM {SCHEMA}.memory WHERE key = ANY(%s) ORDER BY key FOR UPDATE)
+"""
 _USES = f"""
 SELECT lexeme, (SELECT count(*) FROM {SCHEMA}.memory WHERE words @@ plainto_tsquery('simple', lexeme))
 FROM unnest(to_tsvector('{SCHEMA}.words', %s))
 """
-# BM25 (Robertson and Zaragoza 2009) of the memories that match, k1 = 1.2, b = 0.75.
+# BM25 (Robertson and Zaragoza 2009) of the memories that match, k1 = 1.2, b = 0.75; of 20,000 of them at most, which
+# bounds the time that a word takes which stands everywhere.
 _BY_WORDS = f"""
 WITH wanted AS (SELECT * FROM unnest(%s::text[], %s::float8[]) AS one (lexeme, weight)),
 found AS (
     SELECT id, key, words, length(words)::float8 / avg(length(words)) OVER () AS size
-    FROM {SCHEMA}.memory WHERE words @@ %s::tsquery AND {{condition}}
+    FROM (SELECT id, key, words FROM {SCHEMA}.memory WHERE words @@ %s::tsquery AND {{condition}} LIMIT 20000) AS read
 ),
 best AS (
     SELECT id, key, sum(weight * cardinality(positions) * 2.2 / (cardinality(positions) + 0.3 + 0.9 * size)) AS score
@@ -49,22 +55,23 @@ best AS (
 )
 SELECT payload, score FROM best JOIN {SCHEMA}.memory USING (id) ORDER BY score DESC, best.key
 """
-_READ_FOR_WORDS = 5_000
 
 
 class PostgresqlMemoryIndex:
     """A `MemoryIndex` in a database that several fleets may share.
 
     Vectors are compared one by one, without an approximate index: a search is limited to a tenant and mostly to a few
-    namespaces, which such an index (HNSW) would look at only after it had found its nearest, and could miss.
+    namespaces, which such an index (HNSW) would look at only after it had found its nearest, and could miss. Words that
+    stand in very many memories only weigh where others, which stand in `words_read` memories together, find enough.
     """
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, *, words_read: int = 5_000) -> None:
         self._sessions = sessions
+        self._words_read = words_read
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str) -> AsyncGenerator[PostgresqlMemoryIndex]:
+    async def open(cls, url: str, *, words_read: int = 5_000) -> AsyncGenerator[PostgresqlMemoryIndex]:
         """The index in this database, in a schema of its own that is made where there is none.
 
         Raises PreconditionFailed (no driver, no pgvector, no right to make it), InvalidRequest, Unavailable.
@@ -79,7 +86,7 @@ class PostgresqlMemoryIndex:
         try:
             async with sessions.transaction() as connection:
                 await prepare(connection)
-            yield cls(sessions)
+            yield cls(sessions, words_read=words_read)
         finally:
             await sessions.close()
 
@@ -90,26 +97,24 @@ class PostgresqlMemoryIndex:
 
         Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
         """
-        # In one order everywhere, so that two that put the same memories do not wait for each other for ever.
-        ordered = sorted(memories, key=lambda pair: pair[0].memory_id)
-        directions = [(one.memory_id, unit(vector)) for one, vector in ordered if vector is not None]
-        vectors = [(_vector(direction), key) for key, direction in directions if direction]
+        rows, directions = await asyncio.to_thread(_columns, memories)
         async with self._sessions.transaction() as connection:
             number, dimension = await _space(connection, space)
             for _, direction in directions:
-                if direction:
-                    check_dimension(space, dimension, direction)
-                    dimension = dimension or len(direction)
+                check_dimension(space, dimension, direction)
+                dimension = dimension or len(direction)
+            if directions:
+                # Before anything is put in: a new table waits for all that others put in, who must not wait for us.
+                await space_table(connection, number, dimension)
             async with connection.cursor() as cursor:
-                if ordered:
-                    await cursor.executemany(_PUT, [_row(one) for one, _ in ordered])
-                if vectors:
-                    await space_table(connection, number, dimension)
+                if rows:
+                    await cursor.executemany(_PUT, rows)
+                if directions:
                     await cursor.executemany(
                         f"INSERT INTO {SCHEMA}.vector_{number} (memory, vector) "
                         f"SELECT id, %s::vector FROM {SCHEMA}.memory WHERE key = %s "
                         "ON CONFLICT (memory) DO UPDATE SET vector = excluded.vector".encode(),
-                        vectors,
+                        [(_vector(direction), key) for key, direction in directions],
                     )
             await _advance(connection, number, position)
 
@@ -117,9 +122,7 @@ class PostgresqlMemoryIndex:
         """Forget memories, words and the vectors of all spaces. Raises as `put` does."""
         async with self._sessions.transaction() as connection:
             number, _ = await _space(connection, space)
-            await connection.execute(
-                f"DELETE FROM {SCHEMA}.memory WHERE key = ANY(%s)".encode(), ([storable(one) for one in memory_ids],)
-            )
+            await connection.execute(_REMOVE.encode(), ([storable(one) for one in memory_ids],))
             await _advance(connection, number, position)
 
     async def search(
@@ -135,10 +138,12 @@ class PostgresqlMemoryIndex:
             return ()
         async with self._sessions.transaction() as connection:
             if wanted:
-                rows = await _by_words(connection, scope, wanted, limit)
+                rows = await _by_words(connection, scope, wanted, limit, self._words_read)
             else:
                 rows = await _by_vector(connection, scope, space, direction, limit)
-        return tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
+        return await asyncio.to_thread(
+            lambda: tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
+        )
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
         """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
@@ -146,7 +151,7 @@ class PostgresqlMemoryIndex:
         statement = f"SELECT payload FROM {SCHEMA}.memory WHERE {condition} ORDER BY created_at DESC, key LIMIT %s"
         async with self._sessions.transaction() as connection:
             rows = await (await connection.execute(statement.encode(), (*values, max(0, limit)))).fetchall()
-        return tuple(loaded(payload) for (payload,) in rows)
+        return await asyncio.to_thread(lambda: tuple(loaded(payload) for (payload,) in rows))
 
     async def position(self, space: str) -> int:
         """How far its source was read with vectors of that space (empty: at all). Raises as `listed` does."""
@@ -172,7 +177,7 @@ async def _advance(connection: AsyncConnection[TupleRow], number: int, position:
 
 
 async def _by_words(
-    connection: AsyncConnection[TupleRow], scope: MemoryScope, wanted: Sequence[str], limit: int
+    connection: AsyncConnection[TupleRow], scope: MemoryScope, wanted: Sequence[str], limit: int, words_read: int
 ) -> list[TupleRow]:
     rows = await (await connection.execute(_USES.encode(), (" ".join(wanted),))).fetchall()
     uses = sorted((count, lexeme) for lexeme, count in rows)
@@ -181,7 +186,7 @@ async def _by_words(
     weights = [math.log(1 + (total - count + 0.5) / (count + 0.5)) for count, _ in uses]
     together = list(accumulate(count for count, _ in uses))
     # Words that stand nearly everywhere tell little, but would have nearly everything weighed.
-    rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= _READ_FOR_WORDS] or lexemes[:1]
+    rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= words_read] or lexemes[:1]
     condition, values = _within(scope)
     statement = _BY_WORDS.format(condition=condition).encode()
     found: list[TupleRow] = []
@@ -209,6 +214,16 @@ async def _by_vector(
         f"SELECT payload, score FROM best JOIN {SCHEMA}.memory USING (id) ORDER BY score DESC, best.key"
     )
     return await (await connection.execute(statement.encode(), (_vector(direction), *values, limit))).fetchall()
+
+
+def _columns(
+    memories: Sequence[tuple[Memory, Sequence[float] | None]],
+) -> tuple[list[tuple[str, ...]], list[tuple[str, list[float]]]]:
+    """The rows of memories, and the vectors with the memories' ids."""
+    # In one order everywhere, so that two that put the same memories do not wait for each other for ever.
+    ordered = sorted(memories, key=lambda pair: pair[0].memory_id)
+    directions = [(memory.memory_id, unit(vector)) for memory, vector in ordered if vector is not None]
+    return [_row(memory) for memory, _ in ordered], [(key, direction) for key, direction in directions if direction]
 
 
 def _row(memory: Memory) -> tuple[str, ...]:

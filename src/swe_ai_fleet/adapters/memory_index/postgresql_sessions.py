@@ -48,7 +48,15 @@ class Sessions:
 
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed:
+            try:
+                # The server may have ended it long ago.
+                await connection.execute("SELECT 1")
+            except psycopg.OperationalError:
+                await connection.close()
+            except BaseException:
+                await connection.close()
+                raise
+            else:
                 return connection
         # Nothing is prepared, so that a pooler in front of the server may hand out another connection each time.
         connection = await psycopg.AsyncConnection.connect(
@@ -71,10 +79,8 @@ class Sessions:
 
         if connection.info.transaction_status is TransactionStatus.IDLE:
             self._idle.append(connection)
-            return
-        await connection.close()
-        # Where one was lost the others may be too, and tell so only when they are used.
-        await self.close()
+        else:
+            await connection.close()
 
 
 @contextmanager
@@ -105,7 +111,7 @@ def _fault(error: Error) -> FleetError:
     if isinstance(error, InsufficientResources) and not state.startswith("533"):
         return ResourceExhausted(f"PostgreSQL has no room: {said}", field="memory_store")
     if isinstance(error, OperationalError):
-        return Unavailable(f"the PostgreSQL of memory_store does not answer: {said}", field="memory_store")
+        return Unavailable(f"the PostgreSQL of memory_store cannot be used now: {said}", field="memory_store")
     if not state:
         return InvalidRequest("memory_store is no URL that PostgreSQL's driver can read", field="memory_store")
     return PreconditionFailed(f"PostgreSQL refused a statement: {state} {said}", field="memory_store")

@@ -48,30 +48,38 @@ CREATE TABLE vector_{0} (memory INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRIC
 """
 _USES = "SELECT doc FROM word_use WHERE term = ?"
 _VERSION = 1
-_CANDIDATES = 1_000
-_READ_FOR_WORDS = 10_000
 
 
 class SqliteMemoryIndex:
     """A `MemoryIndex` in a file.
 
-    Vectors are compared by the signs of their numbers first (Hamming distance), the best thousand then exactly: with
-    up to a thousand memories in a scope the result is exact. What was put or removed is on the disk on return; what
-    was removed is overwritten.
+    Vectors are compared by the signs of their numbers first (Hamming distance), the best of them then exactly: with no
+    more than `candidates` memories in a scope the result is exact. Words that stand in very many memories only weigh
+    where others, which stand in `words_read` memories together, find enough. What was put or removed is on the disk
+    on return; what was removed is overwritten.
     """
 
-    def __init__(self, file: SqliteFile) -> None:
+    def __init__(self, file: SqliteFile, *, candidates: int = 1_000, words_read: int = 10_000) -> None:
         self._file = file
+        self._candidates = candidates
+        self._words_read = words_read
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, path: Path) -> AsyncGenerator[SqliteMemoryIndex]:
+    async def open(
+        cls, path: Path, *, candidates: int = 1_000, words_read: int = 10_000
+    ) -> AsyncGenerator[SqliteMemoryIndex]:
         """The index in this file, made where there is none.
+
+        Args:
+            path: The file; SQLite puts two more beside it.
+            candidates: How many memories are compared exactly with a vector, at least.
+            words_read: How many memories are weighed for words, unless that finds too few.
 
         Raises PreconditionFailed for a damaged or foreign file, Unavailable where others keep it locked.
         """
         async with SqliteFile(path, schema=_SCHEMA, version=_VERSION) as file:
-            yield cls(file)
+            yield cls(file, candidates=candidates, words_read=words_read)
 
     async def put(
         self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
@@ -127,13 +135,14 @@ class SqliteMemoryIndex:
         if not limit or not (direction or wanted):
             return ()
 
-        def work(connection: Connection) -> list[tuple[str, float]]:
+        def work(connection: Connection) -> tuple[Match, ...]:
             if wanted:
-                return _by_words(connection, scope, wanted, limit)
-            return _by_vector(connection, scope, space, direction, limit)
+                rows = _by_words(connection, scope, wanted, limit, self._words_read)
+            else:
+                rows = _by_vector(connection, scope, space, direction, limit, max(self._candidates, 4 * limit))
+            return tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
 
-        found = await self._file.read(work)
-        return tuple(Match(memory=loaded(payload), score=score) for payload, score in found)
+        return await self._file.read(work)
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
         """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
@@ -141,8 +150,10 @@ class SqliteMemoryIndex:
         # The inner query reads the index only, the outer one the memories that are told.
         newest = f"SELECT id FROM memory WHERE {condition} ORDER BY created_at DESC, key LIMIT ?"
         statement = f"SELECT payload FROM memory WHERE id IN ({newest}) ORDER BY created_at DESC, key"
-        rows = await self._file.read(lambda connection: connection.rows(statement, (*values, max(0, limit))))
-        return tuple(loaded(payload) for (payload,) in rows)
+        bound = (*values, max(0, limit))
+        return await self._file.read(
+            lambda connection: tuple(loaded(payload) for (payload,) in connection.rows(statement, bound))
+        )
 
     async def position(self, space: str) -> int:
         """How far its source was read with vectors of that space (empty: at all). Raises as `listed` does."""
@@ -188,7 +199,9 @@ def _store_vector(connection: Connection, number: int, row: tuple[int, int], dir
     connection.rows(f"INSERT OR REPLACE INTO vector_{number} VALUES (?, ?)", (row[0], _floats(direction)))
 
 
-def _by_words(connection: Connection, scope: MemoryScope, wanted: Sequence[str], limit: int) -> list[tuple[str, float]]:
+def _by_words(
+    connection: Connection, scope: MemoryScope, wanted: Sequence[str], limit: int, words_read: int
+) -> list[tuple[str, float]]:
     condition, values = _within(scope, table="memory.")
 
     def matching(query: str) -> list[tuple[str, float]]:
@@ -199,7 +212,7 @@ def _by_words(connection: Connection, scope: MemoryScope, wanted: Sequence[str],
             (query, *values, limit),
         )
 
-    rare = _rare(connection, wanted)
+    rare = _rare(connection, wanted, words_read)
     if len(rare) < len(wanted):
         # Words that stand nearly everywhere tell little, but make FTS5 weigh nearly everything.
         found = matching(f"({_any(rare)}) AND ({_any(wanted)})")
@@ -213,7 +226,7 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
-def _rare(connection: Connection, words: Sequence[str]) -> list[str]:
+def _rare(connection: Connection, words: Sequence[str], words_read: int) -> list[str]:
     """The rarest of the words, as many as together stand in few memories; one at least."""
     uses: list[tuple[int, str]] = []
     for word in words:
@@ -221,11 +234,11 @@ def _rare(connection: Connection, words: Sequence[str]) -> list[str]:
         uses.append((sum(count for (count,) in rows), word))
     uses.sort()
     together = list(accumulate(count for count, _ in uses))
-    return [word for (_, word), total in zip(uses, together, strict=True) if total <= _READ_FOR_WORDS] or [uses[0][1]]
+    return [word for (_, word), total in zip(uses, together, strict=True) if total <= words_read] or [uses[0][1]]
 
 
 def _by_vector(
-    connection: Connection, scope: MemoryScope, space: str, direction: list[float], limit: int
+    connection: Connection, scope: MemoryScope, space: str, direction: list[float], limit: int, candidates: int
 ) -> list[tuple[str, float]]:
     known = connection.rows("SELECT id FROM space WHERE name = ? AND dimension = ?", (storable(space), len(direction)))
     if not known:
@@ -237,7 +250,7 @@ def _by_vector(
         "JOIN memory ON memory.id = memory WHERE memory IN ("
         f"SELECT memory FROM signs_{number} WHERE {condition} "
         "ORDER BY vec_distance_hamming(vec_bit(signs), vec_bit(?)) LIMIT ?) ORDER BY score DESC, key LIMIT ?",
-        (_floats(direction), *values, _signs(direction), max(_CANDIDATES, 4 * limit), limit),
+        (_floats(direction), *values, _signs(direction), candidates, limit),
     )
 
 

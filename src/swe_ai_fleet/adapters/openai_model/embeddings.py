@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, cast
 
-from swe_ai_fleet.adapters.openai_model import faults
+from swe_ai_fleet.adapters.openai_model import centring, faults
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
 from swe_ai_fleet.adapters.openai_model.bodies import read_json
 from swe_ai_fleet.adapters.openai_model.connection import Connection
@@ -33,7 +33,8 @@ class OpenAIEmbedder:
 
     Use it as an async context manager, within one event loop. Entering it asks the server for its models where none
     is named, and raises ModelUnavailable or ModelRejected where it has no answer; with a name nothing is asked.
-    A text that the model finds too long is cut until it fits.
+    A text that the model finds too long is cut until it fits. Vectors are centred, see `centring`: the first request is
+    for texts of our own.
 
     Args:
         base_url: of the API; a bare `http://host:port` gets `/v1`.
@@ -71,6 +72,7 @@ class OpenAIEmbedder:
         self._model = model
         self._longest = _LONGEST_TEXT
         self._dimensions = 0
+        self._centre: Sequence[float] = ()
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -91,14 +93,16 @@ class OpenAIEmbedder:
     @property
     def name(self) -> str:
         """The space of the vectors, by the model: the same model behind another server is the same space."""
-        return f"server:{self._model}"
+        return f"server:{self._model}:{centring.VERSION}"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """A vector of length 1 for each text. Raises ModelUnavailable after its tries, ModelRejected at once."""
         vectors: list[Sequence[float]] = []
         with _own_fields():
+            if texts and not self._centre:
+                self._centre = centring.centre_of(await self._fitted(centring.TEXTS))
             for batch in _batches([text[:_LONGEST_TEXT] for text in texts]):
-                vectors += await self._fitted(batch)
+                vectors += [centring.centred(vector, self._centre) for vector in await self._fitted(batch)]
         return vectors
 
     async def _fitted(self, texts: Sequence[str]) -> list[Sequence[float]]:

@@ -49,6 +49,7 @@ class OperateRun:
         async with self.services.recorded(assignment, resumes=resumes) as run:
             await run.journal.flush()
             result: ToolResult | None = None
+            earlier = RunState(agent_id=assignment.agent_id)
             if resumes:
                 earlier = await read_run(
                     self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id
@@ -57,7 +58,7 @@ class OperateRun:
                     return known
                 run.trail.entries.extend(earlier.entries)
                 result = await self._left_by(assignment, run)
-            else:
+            if earlier.started is None:
                 run.journal.post(RunStarted(role=assignment.task.role, model="", messages=(), tools=(assignment.tool,)))
             if result is None:
                 result = await self._call(assignment, clone, run)

@@ -69,3 +69,43 @@ def _wanted(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
 
 def _closing(mark: Mark | None, target: str) -> str:
     return f"]({target.translate(_TARGET)})" if mark is None else _SIGNS[mark]
+
+
+def unmarked(page: str) -> str:
+    """What a page of ours says, without its marks; for those who cannot read them."""
+    text: list[str] = []
+    position, code, line_start = 0, "", True
+    while position < len(page):
+        character = page[position]
+        if character == "\\" and position + 1 < len(page):
+            text.append(page[position + 1])
+            position += 2
+        elif page.startswith("```", position) and code != "`":
+            end = page.find("\n", position) + 1 if not code else position + 3
+            position, code = end or len(page), "" if code else "```"
+        elif character == "`" and not code.startswith("```"):
+            position, code = position + 1, "" if code else "`"
+        elif code:
+            text.append(character)
+            position += 1
+        elif character == "]" and page.startswith("](", position):
+            end = _target_end(page, position + 2)
+            text.append(f" ({_unescaped(page[position + 2 : end])})")
+            position = end + 1
+        else:
+            if character not in "*_~[" and not (character == ">" and line_start):
+                text.append(character)
+            position += 1
+        line_start = position > 0 and page[position - 1 : position] == "\n"
+    return "".join(text)
+
+
+def _target_end(page: str, start: int) -> int:
+    position = start
+    while position < len(page) and page[position] != ")":
+        position += 2 if page[position] == "\\" else 1
+    return position
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\)", ")").replace("\\\\", "\\")

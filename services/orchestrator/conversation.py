@@ -1,0 +1,203 @@
+"""The RPCs of `fleet.conversation.v1.ConversationService`: convert, call, convert back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, cast
+
+from fleet.conversation.v1 import conversation_pb2 as pb
+from fleet.conversation.v1 import conversation_pb2_grpc
+from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
+from services.errors import Context
+from services.grpc_server import Service
+from services.values import check_values
+from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
+from swe_ai_fleet.conversations.chat import Chat
+from swe_ai_fleet.conversations.formatting.channel import Channel
+from swe_ai_fleet.conversations.formatting.tables import Table
+from swe_ai_fleet.conversations.references import Reference, Standing
+from swe_ai_fleet.conversations.session import Session, Turn, check_namespaces
+from swe_ai_fleet.domain.errors import InvalidRequest
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ConversationService"].full_name
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 200
+MAX_REPLY_BYTES = 3 * 1024 * 1024
+_LAST_TEXT_CHARS = 200
+_CHANNELS = {
+    pb.CHANNEL_UNSPECIFIED: Channel.PLAIN,
+    pb.CHANNEL_PLAIN: Channel.PLAIN,
+    pb.CHANNEL_MARKDOWN: Channel.MARKDOWN,
+    pb.CHANNEL_TELEGRAM: Channel.TELEGRAM,
+}
+_STANDINGS = {
+    Standing.RESOLVED: pb.REFERENCE_STANDING_RESOLVED,
+    Standing.AMBIGUOUS: pb.REFERENCE_STANDING_AMBIGUOUS,
+    Standing.STALE: pb.REFERENCE_STANDING_STALE,
+    Standing.BEYOND: pb.REFERENCE_STANDING_BEYOND,
+    Standing.UNKNOWN: pb.REFERENCE_STANDING_UNKNOWN,
+}
+
+
+class ConversationServicer(ConversationServiceServicer):
+    """Serves chats.
+
+    Args:
+        chat: Who conducts them.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+
+    async def Send(self, request: pb.SendRequest, context: Context) -> AsyncIterator[pb.SendResponse]:
+        check_values(request)
+        try:
+            namespaces = check_namespaces(tuple(request.memory_namespaces) or None)
+        except InvalidRequest as fault:
+            raise InvalidRequest(fault.message, field="memory_namespaces", hint=fault.hint) from None
+        told = self._chat.stream(
+            request.session_id,
+            request.text,
+            channel=_CHANNELS[request.channel],
+            message_id=request.message_id,
+            namespaces=namespaces,
+        )
+        async with aclosing(told):
+            async for one in told:
+                if isinstance(one, Answer):
+                    yield pb.SendResponse(answer=_answer(one))
+                else:
+                    yield _progress(one)
+
+    async def GetConversation(self, request: pb.GetConversationRequest, context: Context) -> pb.GetConversationResponse:
+        check_values(request)
+        session = await self._chat.session(request.session_id)
+        told, room = _conversation(session), MAX_REPLY_BYTES
+        turns: list[pb.Turn] = []
+        for turn in reversed(session.turns):
+            message = _turn(turn)
+            room -= message.ByteSize()
+            if room < 0:
+                break
+            turns.append(message)
+        told.turns.extend(reversed(turns))
+        return pb.GetConversationResponse(conversation=told)
+
+    async def ListConversations(
+        self, request: pb.ListConversationsRequest, context: Context
+    ) -> pb.ListConversationsResponse:
+        check_values(request)
+        if request.page_size > MAX_PAGE_SIZE:
+            raise InvalidRequest(
+                f"page_size is {request.page_size}",
+                field="page_size",
+                hint=f"at most {MAX_PAGE_SIZE}; 0 for the default",
+            )
+        found = await self._chat.sessions()
+        start = _start(found, request.page_token)
+        end = start + (request.page_size or DEFAULT_PAGE_SIZE)
+        shown = found[start:end]
+        return pb.ListConversationsResponse(
+            conversations=[_conversation(session) for session in shown],
+            next_page_token=_token(shown[-1]) if end < len(found) else "",
+        )
+
+    async def EndConversation(self, request: pb.EndConversationRequest, context: Context) -> pb.EndConversationResponse:
+        check_values(request)
+        return pb.EndConversationResponse(existed=await self._chat.end(request.session_id))
+
+
+def conversation_service(servicer: ConversationServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", conversation_pb2_grpc).add_ConversationServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)
+
+
+def _progress(progress: Progress) -> pb.SendResponse:
+    match progress.kind:
+        case ProgressKind.TOOL:
+            return pb.SendResponse(tool_called=pb.ToolCalled(tool=progress.tool))
+        case ProgressKind.RESULT:
+            return pb.SendResponse(tool_ended=pb.ToolEnded(tool=progress.tool, success=progress.success))
+        case ProgressKind.TEXT:
+            return pb.SendResponse(text_delta=progress.text)
+
+
+def _answer(answer: Answer) -> pb.Answer:
+    return pb.Answer(
+        session_id=answer.session_id,
+        turn=answer.turn,
+        text=answer.text,
+        pages=answer.pages,
+        tables=[_table(table) for table in answer.tables],
+        success=answer.success,
+        stop_reason=answer.stop_reason,
+        references=[_reference(reference) for reference in answer.references],
+        tools=answer.tools,
+        task_proposed=answer.proposed,
+        execution_id=answer.execution_id,
+        repeated_message=answer.repeated,
+        prompt_tokens=answer.usage.prompt_tokens,
+        completion_tokens=answer.usage.completion_tokens,
+        model_calls=answer.usage.model_calls,
+    )
+
+
+def _table(table: Table) -> pb.Table:
+    return pb.Table(title=table.title, columns=table.columns, rows=[pb.TableRow(cells=row) for row in table.rows])
+
+
+def _reference(reference: Reference) -> pb.Reference:
+    return pb.Reference(
+        phrase=reference.phrase,
+        standing=_STANDINGS[reference.standing],
+        things=[pb.NamedThing(kind=thing.kind, name=thing.name, position=thing.position) for thing in reference.things],
+    )
+
+
+def _conversation(session: Session) -> pb.Conversation:
+    return pb.Conversation(
+        session_id=session.session_id,
+        started_at_ms=_milliseconds(session.started_at),
+        updated_at_ms=_milliseconds(session.updated_at or session.started_at),
+        turn_count=session.count,
+        memory_namespaces=session.namespaces,
+        last_text=session.turns[-1].text[:_LAST_TEXT_CHARS] if session.turns else "",
+        task_proposed=session.proposal is not None and session.proposal.turn == session.count,
+    )
+
+
+def _turn(turn: Turn) -> pb.Turn:
+    return pb.Turn(
+        number=turn.number,
+        text=turn.text,
+        answer=turn.answer,
+        answered_at_ms=_milliseconds(turn.at),
+        tools=turn.tools,
+        success=turn.success,
+        stop_reason=turn.stop_reason,
+        execution_id=turn.execution_id,
+    )
+
+
+def _milliseconds(at: str) -> int:
+    return round(datetime.fromisoformat(at).timestamp() * 1000)
+
+
+def _token(session: Session) -> str:
+    return f"{session.updated_at or session.started_at}/{session.session_id}"
+
+
+def _start(found: Sequence[Session], token: str) -> int:
+    """Where the page behind a token begins; its session need not be there any more."""
+    if not token:
+        return 0
+    at, slash, session_id = token.partition("/")
+    if not slash or not session_id:
+        raise InvalidRequest("not a token of this server", field="page_token")
+    for number, session in enumerate(found):
+        if ((session.updated_at or session.started_at), session.session_id) < (at, session_id):
+            return number
+    return len(found)

@@ -1,0 +1,315 @@
+"""The RPCs of `fleet.workflow.v1.WorkflowService`: convert, call, convert back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from google.protobuf import json_format
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.workflow.v1 import workflow_pb2 as pb
+from fleet.workflow.v1 import workflow_pb2_grpc
+from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
+from services.auth import caller_of
+from services.errors import Context
+from services.grpc_server import Service
+from services.orchestrator import responses
+from services.orchestrator.quantities import usage
+from services.orchestrator.replies import MAX_REPLY_BYTES
+from services.orchestrator.requests import fields_of, orchestration_task
+from services.values import check_values
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind
+from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.tool_services import tool_access
+from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.workflows.drawing import mermaid, svg
+from swe_ai_fleet.workflows.faults import InvalidWorkflow
+from swe_ai_fleet.workflows.reading import read_workflow
+from swe_ai_fleet.workflows.shelf import Shelf, ShelvedWorkflow, read_shelf
+
+SERVICE = "fleet.workflow.v1.WorkflowService"
+MAX_STORED_BYTES = 1024 * 1024
+"""Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
+_ACTIONS = {
+    pb.STEER_ACTION_PAUSE: "pause",
+    pb.STEER_ACTION_STEP: "step",
+    pb.STEER_ACTION_CONTINUE: "continue",
+}
+_SHARED = (
+    "task_id", "repo", "constraints", "approval", "memory", "environment", "model_profile", "context", "case_id",
+    "story_id", "attempt", "priority", "delivery", "planning_mode",
+)  # fmt: skip
+"""What a run has in common with an orchestration, whose nodes they are."""
+
+
+class WorkflowServicer(WorkflowServiceServicer):
+    """Serves workflows; runs of them are executions like all others.
+
+    Args:
+        executions: Where runs go.
+        shelf: Reads the workflows that there are; blocking.
+        tools: The names of tools that workflows may use; None: they are not checked.
+    """
+
+    def __init__(
+        self, *, executions: Executions, shelf: Callable[[], Shelf], tools: frozenset[str] | None = None
+    ) -> None:
+        self._executions = executions
+        self._shelf = shelf
+        self._tools = tools
+
+    async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
+        shelf = await asyncio.to_thread(self._shelf)
+        return pb.ListWorkflowsResponse(
+            workflows=[_summary(one.workflow, built_in=one.built_in) for one in shelf.workflows.values()],
+            broken=[str(fault) for fault in shelf.broken],
+        )
+
+    async def GetWorkflow(self, request: pb.GetWorkflowRequest, context: Context) -> pb.GetWorkflowResponse:
+        check_values(request)
+        one = await self._named(request.name)
+        return pb.GetWorkflowResponse(
+            summary=_summary(one.workflow, built_in=one.built_in),
+            definition=one.text,
+            mermaid=mermaid(one.workflow),
+            svg=svg(one.workflow),
+        )
+
+    async def ValidateWorkflow(
+        self, request: pb.ValidateWorkflowRequest, context: Context
+    ) -> pb.ValidateWorkflowResponse:
+        check_values(request)
+        try:
+            workflow = await self._read(request.definition)
+        except InvalidWorkflow as error:
+            return pb.ValidateWorkflowResponse(
+                faults=[
+                    pb.WorkflowFault(message=one.message, line=one.line, node=one.node, hint=one.hint)
+                    for one in error.faults
+                ]
+            )
+        return pb.ValidateWorkflowResponse(
+            summary=_summary(workflow, built_in=False), mermaid=mermaid(workflow), svg=svg(workflow)
+        )
+
+    async def RunWorkflow(self, request: pb.RunWorkflowRequest, context: Context) -> pb.RunWorkflowResponse:
+        task = replace(await self._task(request), caller=caller_of(context))
+        submission = await self._executions.submit(task)
+        known = self._executions.projection.get(DEFAULT_TENANT, submission.execution_id)
+        return pb.RunWorkflowResponse(
+            execution_id=submission.execution_id,
+            task_id=task.task_id,
+            status=responses.status(known.status if known else ExecutionStatus.PENDING),
+            already_existed=submission.existed,
+        )
+
+    async def SteerWorkflow(self, request: pb.SteerWorkflowRequest, context: Context) -> pb.SteerWorkflowResponse:
+        check_values(request)
+        execution_id, action = _execution_id(request.execution_id), _ACTIONS.get(request.action)
+        if action is None:
+            raise InvalidRequest("no action given", field="action", hint="PAUSE, STEP or CONTINUE")
+        by = request.by.strip() or f"token holder at {context.peer()}"
+        state = await self._executions.steer(DEFAULT_TENANT, execution_id, action, request.node_id, by=by)
+        return pb.SteerWorkflowResponse(execution_id=execution_id, paused=_paused(state))
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+        state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
+        if state.task.workflow is None:
+            raise NotFound(f"execution {state.execution_id} is no run of a workflow", field="execution_id")
+        return pb.GetRunResponse(run=_run(state, state.task.workflow))
+
+    async def _named(self, name: str) -> ShelvedWorkflow:
+        return (await asyncio.to_thread(self._shelf)).get(name)
+
+    async def _read(self, definition: str) -> Workflow:
+        """The workflow of a caller's YAML, with the server's as its sub-workflows. Raises InvalidWorkflow."""
+
+        def read() -> Workflow:
+            return read_workflow(definition, tools=self._tools, workflows=self._shelf().named)
+
+        return await asyncio.to_thread(read)
+
+    async def _task(self, request: pb.RunWorkflowRequest) -> Task:
+        """The task of a run. Raises InvalidRequest, NotFound naming the field."""
+        check_values(request)
+        match request.WhichOneof("workflow"):
+            case "name":
+                workflow = (await self._named(request.name)).workflow
+            case "definition":
+                workflow = await self._read(request.definition)
+            case _:
+                raise InvalidRequest("no workflow given", field="workflow", hint="set name or definition")
+        same = orchestrator.OrchestrateRequest(task_description=workflow.description or workflow.name)
+        for name in _SHARED:
+            if name in _PLAIN or request.HasField(cast("Any", name)):
+                _copy(getattr(request, name), same, name)
+        with fields_of(same):
+            task = orchestration_task(same)
+        run = WorkflowTask(workflow=workflow, inputs=json.dumps(_inputs(request), ensure_ascii=False))
+        task = replace(task, kind=TaskKind.WORKFLOW, workflow=run, rounds=0, num_agents=1)
+        if (size := len(to_json(task))) > MAX_STORED_BYTES:
+            raise InvalidRequest(
+                f"the run has {size} bytes as a stored task", field="inputs", hint=f"at most {MAX_STORED_BYTES}"
+            )
+        return task
+
+
+_PLAIN = frozenset(
+    one.name for one in pb.RunWorkflowRequest.DESCRIPTOR.fields if one.message_type is None and not one.has_presence
+)
+
+
+def workflow_servicer(executions: Executions, settings: Settings) -> WorkflowServicer:
+    """The servicer of an installation: the workflows of its directories, the tools that it has."""
+    tools = tool_names(tool_access(settings))
+    directories = tuple(Path(name) for name in listed(settings.workflows))
+    return WorkflowServicer(executions=executions, shelf=lambda: read_shelf(directories, tools=tools), tools=tools)
+
+
+def tool_names(access: ToolAccess) -> frozenset[str] | None:
+    """The names of operations and their tools; None where servers bring some that only they know."""
+    if access.mcp_servers:
+        return None
+    specs = [definition.spec for definition in operations().values()]
+    return frozenset({name for spec in specs for name in (spec.name, spec.tool)} | {one.name for one in access.plugins})
+
+
+def workflow_service(servicer: WorkflowServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", workflow_pb2_grpc).add_WorkflowServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)
+
+
+def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> None:
+    place: Any = getattr(into, name)
+    if hasattr(place, "CopyFrom"):
+        place.CopyFrom(value)
+    else:
+        setattr(into, name, value)
+
+
+def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
+    """The inputs, numbers without a fraction as integers. Raises InvalidRequest."""
+    if not request.inputs_json:
+        return cast("Mapping[str, object]", _whole(json_format.MessageToDict(request.inputs)))
+    try:
+        found: object = json.loads(request.inputs_json)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"it is no JSON: {str(error)[:200]}", field="inputs_json") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("it is no JSON object", field="inputs_json", hint='such as {"query": "..."}')
+    return cast("Mapping[str, object]", found)
+
+
+def _whole(value: object) -> object:
+    """A JSON value in which 3.0 is 3: a Struct has no integers."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {name: _whole(one) for name, one in cast("dict[str, object]", value).items()}
+        case list():
+            return [_whole(one) for one in cast("list[object]", value)]
+        case _:
+            return value
+
+
+def _summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
+    return pb.WorkflowSummary(
+        name=workflow.name,
+        description=workflow.description,
+        inputs=[
+            pb.WorkflowInput(
+                name=one.name,
+                type=one.type,
+                description=one.description,
+                required=one.required and one.default is None,
+                default_json="" if one.default is None else json.dumps(one.default, ensure_ascii=False),
+            )
+            for one in workflow.inputs
+        ],
+        outputs=list(workflow.outputs),
+        nodes=len(workflow.nodes),
+        built_in=built_in,
+    )
+
+
+def _paused(state: ExecutionState) -> list[str]:
+    return [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED]
+
+
+def _run(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
+    run = pb.WorkflowRun(
+        execution_id=state.execution_id,
+        task_id=state.task.task_id,
+        status=responses.status(state.status),
+        workflow=order.workflow.name,
+        error_message=state.error[: responses.MAX_ERROR_CHARS],
+        usage=usage(state.usage),
+        duration_ms=state.duration_ms,
+        mermaid=mermaid(order.workflow, state.nodes),
+        last_sequence=state.last_sequence,
+    )
+    if state.output is not None:
+        run.outputs_json = state.output.output
+        if state.output.output_blob is not None:
+            run.output_artifact.CopyFrom(
+                responses.artifact(state.output.output_blob, state.execution_id, "outputs.json")
+            )
+    room = MAX_REPLY_BYTES - run.ByteSize()
+    if len(order.inputs.encode()) < room // 4:
+        run.inputs_json = order.inputs
+        room -= len(order.inputs.encode())
+    for update in state.nodes.values():
+        told = _node(state, update)
+        if told.ByteSize() + 16 > room:
+            told.ClearField("inputs_json")
+            told.ClearField("output_json")
+        if (room := room - told.ByteSize() - 16) < 0:
+            break
+        run.nodes.append(told)
+    return run
+
+
+def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
+    told = pb.NodeRun(
+        node_id=update.node_id,
+        status=cast("pb.NodeStatus", pb.NodeStatus.Value(f"NODE_STATUS_{update.status.upper()}")),
+        attempt=update.attempt,
+        failures=update.failures,
+        inputs_json=update.inputs,
+        output_json=update.output,
+        error_message=update.error,
+        execution_id=update.execution_id,
+        label=update.label,
+        usage=usage(update.usage),
+        duration_ms=update.duration_ms,
+    )
+    if update.output_blob is not None:
+        name = f"{update.node_id.replace('/', '.')}.json"
+        told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
+    return told
+
+
+def _execution_id(text: str) -> str:
+    """The id itself, if it can be one. Raises InvalidRequest."""
+    try:
+        canonical = str(uuid.UUID(text))
+    except ValueError:
+        canonical = ""
+    if canonical != text or not text:
+        raise InvalidRequest(f"{text[:64]!r} is not an execution id", field="execution_id", hint="a lower-case UUID")
+    return text

@@ -1,0 +1,168 @@
+"""Telegram's Bot API, as much of it as a chat needs. The token stands in every address, and in nothing that is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import httpx2
+
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.tools.builtin.fetching import Network
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.http.body import read_body
+from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_WAIT_SECONDS = 300.0
+_CALL_SECONDS = 30.0
+_DESCRIPTION_CHARS = 300
+_TOKEN_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:_-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A message that came in; `text` is empty where it was something else (a picture, a voice)."""
+
+    update_id: int
+    chat_id: int
+    text: str
+
+
+class Refused(FleetError):
+    """Telegram does not take this message as it is (400): marks that it cannot read, a chat that is gone."""
+
+
+class TooFast(ResourceExhausted):
+    """Telegram asks to wait (429) for `seconds`."""
+
+    def __init__(self, message: str, *, field: str = "", hint: str = "", seconds: float = 1.0) -> None:
+        super().__init__(message, field=field, hint=hint)
+        self.seconds = seconds
+
+
+class BotApi:
+    """Calls to one server of the Bot API; only it is spoken to.
+
+    Args:
+        url: Where it answers, such as https://api.telegram.org.
+        token: The bot's.
+        network: Where connections go; without one, the real network.
+
+    Raises:
+        InvalidRequest: No token, or one that cannot be one; an address that is none.
+    """
+
+    def __init__(self, url: str, token: str, *, network: Network | None = None) -> None:
+        if not token or not set(token) <= _TOKEN_CHARS:
+            raise InvalidRequest(
+                "there is no token of a Telegram bot" if not token else "the token is not one of a Telegram bot",
+                field="telegram_token",
+                hint="set FLEET_TELEGRAM_TOKEN to what @BotFather gave",
+            )
+        try:
+            base = parse_url(url.rstrip("/"))
+        except ToolFailure as fault:
+            raise InvalidRequest(fault.message, field="telegram_url") from None
+        found = network or Network()
+        self._base = str(base).rstrip("/")
+        self._server = f"{base.host}:{port_of(base)}"
+        self._token = token
+        self._transport = GuardedTransport(
+            HttpPolicy(allowed_hosts=(), private_hosts=(base.host,), ports=(port_of(base),)),
+            resolver=found.resolver,
+            network=found.backend,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+    async def updates(self, offset: int, *, seconds: int) -> tuple[Update, ...]:
+        """The messages from an update's number on, waited for up to so many seconds; those before it are forgotten.
+
+        Raises PreconditionFailed (a wrong token, another poller), TooFast, Unavailable.
+        """
+        asked: dict[str, object] = {"offset": offset, "timeout": seconds, "allowed_updates": ["message"], "limit": 100}
+        found = await self._call("getUpdates", asked, seconds=seconds + _CALL_SECONDS)
+        entries = cast("list[object]", found) if isinstance(found, list) else []
+        return tuple(_update(cast("Mapping[str, object]", one)) for one in entries if isinstance(one, Mapping))
+
+    async def send(self, chat_id: int, text: str, *, marked: bool) -> None:
+        """Send a message, as MarkdownV2 where it is `marked`.
+
+        Raises Refused, PreconditionFailed, TooFast, Unavailable.
+        """
+        message: dict[str, object] = {"chat_id": chat_id, "text": text}
+        if marked:
+            message["parse_mode"] = "MarkdownV2"
+        await self._call("sendMessage", message, seconds=_CALL_SECONDS)
+
+    async def _call(self, method: str, arguments: Mapping[str, object], *, seconds: float) -> object:
+        request = httpx2.Request(
+            "POST",
+            f"{self._base}/bot{self._token}/{method}",
+            content=json.dumps(arguments).encode(),
+            headers={"Content-Type": "application/json", "Accept": "application/json"},
+        )
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._transport.handle_async_request(request)
+                try:
+                    body = await read_body(response, MAX_BODY_BYTES)
+                finally:
+                    await response.aclose()
+        except (ToolFailure, TimeoutError) as fault:
+            # Without what caused it, which has the address and with it the token.
+            why = fault.message if isinstance(fault, ToolFailure) else f"no answer within {seconds:g} seconds"
+            raise Unavailable(f"Telegram cannot be reached: {self._clean(why)}", field="telegram_url") from None
+        return self._result(method, response.status_code, body.data)
+
+    def _result(self, method: str, status: int, data: bytes) -> object:
+        try:
+            answer: object = json.loads(data)
+        except (ValueError, RecursionError):
+            answer = None
+        fields = cast("Mapping[str, object]", answer) if isinstance(answer, dict) else dict[str, object]()
+        if status == 200 and fields.get("ok") is True:
+            return fields.get("result")
+        said = self._clean(str(fields.get("description") or ""))[:_DESCRIPTION_CHARS] or f"HTTP {status}"
+        match status:
+            case 400 | 403:
+                raise Refused(f"Telegram refuses {method}: {said}")
+            case 401 | 404:
+                raise PreconditionFailed(
+                    "Telegram does not know the bot's token", field="telegram_token", hint="ask @BotFather for it"
+                )
+            case 409:
+                raise PreconditionFailed(
+                    "another process asks for this bot's messages", hint="one at a time may; end it, or its webhook"
+                )
+            case 429:
+                raise TooFast(f"Telegram asks to wait: {said}", seconds=_wait(fields.get("parameters")))
+            case _:
+                raise Unavailable(f"{self._server} does not answer {method}: {said}", field="telegram_url")
+
+    def _clean(self, text: str) -> str:
+        return " ".join(text.replace(self._token, "[token]").split())
+
+
+def _update(fields: Mapping[str, object]) -> Update:
+    message = fields.get("message")
+    inner = cast("Mapping[str, object]", message) if isinstance(message, Mapping) else dict[str, object]()
+    chat = inner.get("chat")
+    chat_id = cast("Mapping[str, object]", chat).get("id") if isinstance(chat, Mapping) else 0
+    number, text = fields.get("update_id"), inner.get("text")
+    return Update(
+        update_id=number if isinstance(number, int) else 0,
+        chat_id=chat_id if isinstance(chat_id, int) else 0,
+        text=text if isinstance(text, str) else "",
+    )
+
+
+def _wait(parameters: object) -> float:
+    seconds = cast("Mapping[str, object]", parameters).get("retry_after") if isinstance(parameters, Mapping) else None
+    return min(float(seconds), MAX_WAIT_SECONDS) if isinstance(seconds, int | float) and seconds > 0 else 1.0

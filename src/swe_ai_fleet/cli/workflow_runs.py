@@ -1,0 +1,303 @@
+"""Runs of workflows from the command line: handed in, watched, shown, steered."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.workflow.v1 import workflow_pb2 as pb
+from swe_ai_fleet.cli.approvals import policy_value
+from swe_ai_fleet.cli.client import SUBMIT_SECONDS, FleetClient
+from swe_ai_fleet.cli.context_client import caller_name
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.interrupts import interrupts
+from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.order import repo_ref
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import enum_word, status_word
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.cli.workflow_files import file_text, is_file
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
+
+_ACTIONS = {
+    "pause": pb.STEER_ACTION_PAUSE,
+    "step": pb.STEER_ACTION_STEP,
+    "continue": pb.STEER_ACTION_CONTINUE,
+}
+_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_NO_SLUG = re.compile(r"[^a-z0-9]+")
+_SHOWN_CHARS = 4_000
+_CELL = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowOrder:
+    """A run as the command line gives it."""
+
+    workflow: str
+    given: tuple[str, ...] = ()
+    inputs: Path | None = None
+    repo: str = ""
+    ref: str = ""
+    uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
+    task_id: str = ""
+    approve: str = ""
+    profile: str = ""
+    network: tuple[str, ...] = ()
+    timeout_seconds: int = 0
+    memory: bool = False
+    detach: bool = False
+    name: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
+        """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
+        request = pb.RunWorkflowRequest(
+            approval=policy_value(self.approve),
+            model_profile=self.profile,
+            constraints=orchestrator.TaskConstraints(
+                timeout_seconds=self.timeout_seconds,
+                network=orchestrator.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
+            ),
+        )
+        if is_file(self.workflow):
+            request.definition = file_text(Path(self.workflow))
+            checked = await client.workflow(
+                "ValidateWorkflow",
+                pb.ValidateWorkflowRequest(definition=request.definition),
+                pb.ValidateWorkflowResponse,
+            )
+            if checked.faults:
+                raise CommandFault(_faults(self.workflow, checked), exit_code=Exit.USAGE)
+            summary = checked.summary
+        else:
+            request.name = self.workflow
+            found = await client.workflow(
+                "GetWorkflow", pb.GetWorkflowRequest(name=self.workflow), pb.GetWorkflowResponse
+            )
+            summary = found.summary
+        request.inputs_json = json.dumps(self._inputs({one.name: one.type for one in summary.inputs}))
+        if self.repo:
+            request.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted))
+        if self.memory:
+            request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
+        try:
+            request.task_id = check_identifier(self.task_id or self._made_up_id(summary.name), field="--task-id")
+        except FleetError as error:
+            raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
+        return request
+
+    def _made_up_id(self, workflow: str) -> str:
+        return f"{_NO_SLUG.sub('-', workflow.lower()).strip('-') or 'workflow'}-{self.name}"
+
+    def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
+        found: dict[str, object] = {}
+        if self.inputs is not None:
+            try:
+                read: object = json.loads(self.inputs.read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}", exit_code=Exit.USAGE) from None
+            if not isinstance(read, dict):
+                raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
+            found = cast("dict[str, object]", read)
+        for pair in self.given:
+            name, equals, text = pair.partition("=")
+            if not equals or not name:
+                raise CommandFault(f"--input {pair!r} is not KEY=VALUE", exit_code=Exit.USAGE)
+            found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
+        return found
+
+
+async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], order: WorkflowOrder) -> Exit:
+    """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves at once."""
+    with interrupts() as signals:
+        async with fleet as client:
+            request = await order.request(client)
+            accepted = await client.workflow("RunWorkflow", request, pb.RunWorkflowResponse, seconds=SUBMIT_SECONDS)
+            existed = " (the same run was handed in before)" if accepted.already_existed else ""
+            screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
+            if order.detach:
+                return _handed_in(screen, accepted)
+            progress = NodeProgress()
+            with view(screen, progress) as show_event:
+                following = await signals.race(follow(client, accepted.execution_id, progress, show_event))
+                if not following.done():
+                    screen.note("cancelling the run; Ctrl-C again leaves without waiting", style="yellow")
+                    try:
+                        await client.cancel(accepted.execution_id, "Ctrl-C")
+                        await following
+                    finally:
+                        following.cancel()
+                following.result()
+            return await _shown(screen, client, accepted.execution_id)
+
+
+async def show(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], name: str) -> Exit:
+    """Print a run as it stands; the exit code tells how it ended, 0 while it goes on."""
+    async with fleet as client:
+        return await _shown(screen, client, await client.find(name), as_it_stands=True)
+
+
+async def steer(
+    screen: Screen,
+    fleet: AbstractAsyncContextManager[FleetClient],
+    name: str,
+    action: str,
+    *,
+    node: str = "",
+    by: str = "",
+) -> Exit:
+    """Pause, step or continue a run."""
+    if action not in _ACTIONS:
+        raise CommandFault(f"unknown action {action!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(_ACTIONS)}")
+    async with fleet as client:
+        execution_id = await client.find(name)
+        request = pb.SteerWorkflowRequest(
+            execution_id=execution_id, action=_ACTIONS[action], node_id=node, by=by or caller_name()
+        )
+        answer = await client.workflow("SteerWorkflow", request, pb.SteerWorkflowResponse)
+    if screen.json:
+        screen.document({"execution_id": execution_id, "action": action, "paused": list(answer.paused)})
+        return Exit.ACCEPTED
+    paused = f"; paused then: {', '.join(answer.paused)}" if answer.paused else ""
+    screen.line(f"{execution_id}: {action}{paused}")
+    return Exit.ACCEPTED
+
+
+class NodeProgress(Progress):
+    """What a watcher of a run has seen so far, node by node."""
+
+    def table(self) -> Table:
+        nodes = self.state.nodes.values() if self.state is not None else ()
+        return nodes_table([_row(one) for one in nodes])
+
+
+def nodes_table(rows: list[tuple[str, ...]]) -> Table:
+    """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("node", "status", "attempt", "seconds", "tokens", "what"):
+        table.add_column(name, no_wrap=name in ("node", "status"))
+    for row in rows:
+        table.add_row(*(Text(one_line(cell, _CELL)) for cell in row), style=_STYLES.get(row[1], ""))
+    return table
+
+
+def _row(update: NodeUpdated) -> tuple[str, ...]:
+    seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
+    tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
+    what = update.error or _told(update.output or update.inputs)
+    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+
+
+async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_it_stands: bool = False) -> Exit:
+    run = (await client.workflow("GetRun", pb.GetRunRequest(execution_id=execution_id), pb.GetRunResponse)).run
+    outputs = run.outputs_json
+    if run.HasField("output_artifact"):
+        outputs = (await client.artifact(execution_id, run.output_artifact.digest)).decode("utf-8", "replace")
+    status = ExecutionStatus(status_word(run.status))
+    ended = exit_of(status) if status.terminal or not as_it_stands else Exit.ACCEPTED
+    if screen.json:
+        screen.document(_document(run, outputs))
+        return ended
+    screen.line(f"workflow {run.workflow}, task {run.task_id}", style="bold")
+    screen.line(f"execution {run.execution_id}")
+    rows = [
+        (
+            one.node_id,
+            enum_word(pb.NodeStatus.Name(one.status), "NODE_STATUS_"),
+            str(one.attempt),
+            f"{one.duration_ms / 1000:.1f}" if one.duration_ms else "",
+            f"{one.usage.prompt_tokens + one.usage.completion_tokens:,}" if one.usage.prompt_tokens else "",
+            one.error_message or _told(one.output_json or one.inputs_json),
+        )
+        for one in run.nodes
+    ]
+    screen.out.print(nodes_table(rows))
+    for one in run.nodes:
+        if one.status == pb.NODE_STATUS_PAUSED:
+            screen.line(f"{one.node_id} is paused; it would be given {one.inputs_json}")
+    for name, value in _fields(outputs).items():
+        screen.line(f"{name}:", style="bold")
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        screen.line(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} ... (--json has all)")
+    told = str(status) + (f": {one_line(run.error_message, 1000)}" if run.error_message else "")
+    tokens = run.usage.prompt_tokens + run.usage.completion_tokens
+    cost = f" ({run.duration_ms / 1000:.1f} s, {tokens:,} tokens)" if status.terminal else ""
+    screen.line(told + cost, style="bold green" if status is ExecutionStatus.COMPLETED else "bold yellow")
+    return ended
+
+
+def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
+    return {
+        "execution_id": run.execution_id,
+        "task_id": run.task_id,
+        "workflow": run.workflow,
+        "status": status_word(run.status),
+        "inputs": _fields(run.inputs_json),
+        "outputs": _fields(outputs),
+        "nodes": [
+            {
+                "node_id": one.node_id,
+                "status": enum_word(pb.NodeStatus.Name(one.status), "NODE_STATUS_"),
+                "attempt": one.attempt,
+                "failures": one.failures,
+                "inputs": json.loads(one.inputs_json) if one.inputs_json else None,
+                "output": json.loads(one.output_json) if one.output_json else None,
+                "error": one.error_message,
+                "execution_id": one.execution_id,
+                "label": one.label,
+                "duration_ms": one.duration_ms,
+            }
+            for one in run.nodes
+        ],
+        "error": run.error_message,
+        "tokens": run.usage.prompt_tokens + run.usage.completion_tokens,
+        "duration_ms": run.duration_ms,
+    }
+
+
+def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
+    if screen.json:
+        screen.document({"execution_id": accepted.execution_id, "task_id": accepted.task_id})
+    else:
+        screen.line(accepted.execution_id)
+    return Exit.ACCEPTED
+
+
+def _faults(file: str, checked: pb.ValidateWorkflowResponse) -> str:
+    first = checked.faults[0]
+    more = f" (and {len(checked.faults) - 1} more; see `fleet workflow validate`)" if len(checked.faults) > 1 else ""
+    where = f": {first.node}" if first.node else ""
+    return f"{file}:{first.line}{where}: {first.message}{more}"
+
+
+def _value(name: str, text: str, kind: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise CommandFault(
+            f"--input {name}: {text[:80]!r} is no {kind}", exit_code=Exit.USAGE, hint="give it as JSON"
+        ) from None
+
+
+def _fields(text: str) -> dict[str, object]:
+    found: object = json.loads(text) if text else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {"output": found}
+
+
+def _told(text: str) -> str:
+    """An output in a few words: what an agent answered or a tool printed, else the JSON."""
+    found = _fields(text)
+    return str(found.get("answer") or found.get("summary") or found.get("content") or text)

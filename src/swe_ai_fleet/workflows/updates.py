@@ -1,0 +1,105 @@
+"""What those who watch a run are told: the messages of the WebSocket, and of a library's iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NotRequired, TypedDict
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.workflow import JsonValue
+from swe_ai_fleet.workflows.state import ExecutionState
+from swe_ai_fleet.workflows.values import parsed_json
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+class Log(TypedDict):
+    """One line of what a node tells of itself."""
+
+    level: Level
+    message: str
+
+
+class Update(TypedDict):
+    """One message; which of the last fields there are depends on its type. `sequence` grows."""
+
+    type: Literal["status", "node_update", "log", "completion", "error"]
+    execution_id: str
+    sequence: int
+    status: NotRequired[str]
+    data: NotRequired[Mapping[str, JsonValue]]
+    node_id: NotRequired[str]
+    node_state: NotRequired[Mapping[str, JsonValue]]
+    log: NotRequired[Log]
+    result: NotRequired[Mapping[str, JsonValue]]
+    error: NotRequired[str]
+
+
+def status_update(
+    execution_id: str, sequence: int, status: ExecutionStatus, data: Mapping[str, JsonValue] | None = None
+) -> Update:
+    """Where the run as a whole stands."""
+    return Update(
+        type="status", execution_id=execution_id, sequence=sequence, status=status.value, data=dict(data or {})
+    )
+
+
+def node_update(execution_id: str, sequence: int, update: NodeUpdated) -> Update:
+    """Where a node stands."""
+    return Update(
+        type="node_update",
+        execution_id=execution_id,
+        sequence=sequence,
+        node_id=update.node_id,
+        node_state=node_state(update),
+    )
+
+
+def log_update(execution_id: str, sequence: int, level: Level, message: str) -> Update:
+    """A line of what a node tells of itself."""
+    return Update(type="log", execution_id=execution_id, sequence=sequence, log=Log(level=level, message=message))
+
+
+def end_update(execution_id: str, sequence: int, state: ExecutionState) -> Update:
+    """The last message: `completion` with the result, or `error`."""
+    if state.status is not ExecutionStatus.COMPLETED:
+        return Update(
+            type="error", execution_id=execution_id, sequence=sequence, error=state.error or state.status.value
+        )
+    result = {"status": state.status.value, "outputs": dict(state.outputs), "usage": _usage(state.usage)}
+    return Update(type="completion", execution_id=execution_id, sequence=sequence, result=result)
+
+
+def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
+    """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
+    return {
+        "status": update.status.value,
+        "attempt": update.attempt,
+        "failures": update.failures,
+        "inputs": _value(update.inputs),
+        "output": _value(update.output),
+        "error": update.error,
+        "label": update.label,
+        "execution_id": update.execution_id,
+        "duration_ms": update.duration_ms,
+        "usage": _usage(update.usage),
+    }
+
+
+def _value(text: str) -> JsonValue:
+    try:
+        return parsed_json(text, "value") if text else None
+    except InvalidRequest:
+        return text
+
+
+def _usage(usage: Usage) -> Mapping[str, JsonValue]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "model_calls": usage.model_calls,
+        "tool_calls": usage.tool_calls,
+        "cost": usage.cost,
+    }

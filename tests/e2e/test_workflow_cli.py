@@ -1,0 +1,121 @@
+"""`fleet workflow` as its users run it: a process of its own, files on disk, a real fleet."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import commit_files, make_repository
+from tests.conftest import FleetUnderTest
+from tests.e2e.test_cli import Shell, ended
+from tests.workflow_script import CART_FILES, HELD, RESEARCH, REVIEW
+
+pytestmark = pytest.mark.slow
+
+HELD_FILE = f"""
+name: held
+inputs:
+  times: {{type: integer, default: 1}}
+nodes:
+  - {{id: one, type: agent, query: "{HELD} one"}}
+  - {{id: ask, type: approval, prompt: "Go on after ${{nodes.one.output.answer}} ${{inputs.times}}"}}
+  - {{id: two, type: agent, query: "{HELD} two", breakpoint: true}}
+edges:
+  - {{source: one, target: ask}}
+  - {{source: ask, target: two}}
+"""
+
+
+@pytest.fixture
+def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
+    return Shell(home=fleet.settings.home, model_url=model_server.url)
+
+
+async def test_a_template_runs_to_its_outputs(shell: Shell) -> None:
+    ran = await shell.fleet("workflow", "run", "research-report", "--input", f"question={RESEARCH} so?", "--json")
+    assert ran.code == 0, ran.out + ran.err
+    told = ran.document
+    assert (told["status"], told["outputs"]["report"]) == ("completed", "It is so [1], and so [2].")
+    assert [one["node_id"] for one in told["nodes"]] == ["search", "sources", "report"]
+    again = await shell.fleet("workflow", "show", told["execution_id"])
+    assert (again.code, "It is so [1], and so [2]." in again.out) == (0, True)
+
+
+async def test_inputs_of_a_file_and_a_list_and_a_failed_run_s_exit_code(shell: Shell, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", CART_FILES)
+    commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"})
+    given = tmp_path / "inputs.json"
+    given.write_text(json.dumps({"base": "HEAD~1"}))
+    command = ("workflow", "run", "review-pull-request", "--repo", str(repository), "--inputs", str(given))
+    ran = await shell.fleet(*command, "--input", f'sides=["{REVIEW} tests"]')
+    assert ran.code == 0, ran.out + ran.err
+    assert "reviews[0]: completed" in ran.err
+    assert "approve" in ran.out
+    ran = await shell.fleet(*command, "--input", "sides=tests")
+    assert (ran.code, "'tests' is no array" in ran.err) == (2, True)
+    ran = await shell.fleet(*command, "--input", "base=nowhere", "--json")
+    assert (ran.code, ran.document["status"]) == (1, "failed")
+    assert ran.document["error"].startswith("changes: ")
+
+
+async def test_a_run_waits_for_people_and_is_stepped(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "held.yaml"
+    file.write_text(HELD_FILE)
+    task_id = f"held-{uuid.uuid4().hex[:8]}"
+    command = ("workflow", "run", str(file), "--input", "times=2", "--task-id", task_id)
+    handed_in = await shell.fleet(*command, "--detach")
+    assert handed_in.code == 0, handed_in.err
+    watching = await shell.start(*command, "--json")
+    while (await shell.fleet("approve", task_id, "--as", "ada")).code != 0:
+        pass
+    while (stepped := await shell.fleet("workflow", "steer", task_id, "step")).code != 0:
+        assert "no node is paused" in stepped.err
+    ran = await ended(watching)
+    assert ran.code == 0, ran.out + ran.err
+    told = {one["node_id"]: one for one in ran.document["nodes"]}
+    assert told["ask"]["inputs"] == {"prompt": "Go on after At once. 2"}
+    assert (told["ask"]["label"], told["two"]["output"]["answer"]) == ("approved", "At once.")
+    late = await shell.fleet("workflow", "steer", task_id, "pause")
+    assert (late.code, "has ended" in late.err) == (2, True)
+    assert (await shell.fleet("show", task_id)).code == 0
+
+
+async def test_a_rejected_run_has_an_exit_code_of_its_own(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "held.yaml"
+    file.write_text(HELD_FILE)
+    task_id = f"held-{uuid.uuid4().hex[:8]}"
+    watching = await shell.start("workflow", "run", str(file), "--task-id", task_id)
+    while (await shell.fleet("reject", task_id, "--text", "not now")).code not in (0, 5):
+        pass
+    ran = await ended(watching)
+    assert ran.code == 5, ran.out + ran.err
+    assert "not now" in ran.out + ran.err or "rejected" in ran.out
+
+
+async def test_files_are_checked_and_drawn_without_a_fleet(tmp_path: Path) -> None:
+    shell = Shell(home=tmp_path / "nobody", model_url="")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text('name: bad\nnodes:\n  - {id: one, type: agent}\n  - {id: two, type: agent, query: "${nodes.x.y}"}\n')
+    ran = await shell.fleet("workflow", "validate", str(bad))
+    assert ran.code == 2
+    assert f"{bad}:4: node two: " in ran.out
+    told = (await shell.fleet("workflow", "validate", str(bad), "--json")).document
+    assert {one["line"] for one in told["faults"]} >= {4}
+    assert (await shell.fleet("workflow", "validate", str(tmp_path / "gone.yaml"))).code == 2
+    drawn = await shell.fleet("workflow", "graph", "fix-issue")
+    assert (drawn.code, drawn.out.startswith("flowchart")) == (0, True)
+    picture = tmp_path / "picture.svg"
+    assert (await shell.fleet("workflow", "graph", "fix-issue", "--format", "svg", "-o", str(picture))).code == 0
+    assert picture.read_text().startswith("<svg")
+    assert (await shell.fleet("workflow", "graph", "nowhere")).code == 2
+    assert (await shell.fleet("workflow", "graph", "fix-issue", "--format", "png")).code == 2
+
+
+async def test_what_a_fleet_has(shell: Shell) -> None:
+    listed = (await shell.fleet("workflow", "list", "--json")).document
+    assert "fix-issue" in [one["name"] for one in listed["workflows"]]
+    assert "question: string" in (await shell.fleet("workflow", "list")).out

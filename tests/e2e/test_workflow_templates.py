@@ -1,0 +1,232 @@
+"""The workflows that come with the fleet, end to end over gRPC on a real fleet; with MODEL_URL on a real model too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as orchestrator_grpc
+from fleet.workflow.v1 import workflow_pb2 as pb
+from fleet.workflow.v1 import workflow_pb2_grpc as pb_grpc
+from services.orchestrator.main import RunningFleet, open_fleet
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from tests.conftest import FleetUnderTest
+from tests.search_server import SearchServer
+from tests.workflow_script import CART_FILES, FIX, HELD, RESEARCH, REVIEW
+
+pytestmark = pytest.mark.slow
+MODEL_URL = os.environ.get("MODEL_URL", "")
+
+
+class Client:
+    """Both services of one fleet."""
+
+    def __init__(self, channel: grpc.aio.Channel, running: RunningFleet) -> None:
+        self.workflows = pb_grpc.WorkflowServiceStub(channel)
+        self.executions = orchestrator_grpc.OrchestratorServiceStub(channel)
+        self.call = {"metadata": (("authorization", f"Bearer {running.token}"),), "timeout": 300}
+
+    async def begin(self, workflow: str, inputs: Mapping[str, object], repo: Path | None = None, **more: object) -> str:
+        where = orchestrator.RepoRef(path=str(repo)) if repo is not None else None
+        what = {"definition" if "\n" in workflow else "name": workflow}
+        request = pb.RunWorkflowRequest(
+            task_id=f"flow-{uuid.uuid4().hex[:8]}", inputs_json=json.dumps(inputs), repo=where, **what, **more
+        )
+        first = await self.workflows.RunWorkflow(request, **self.call)
+        again = await self.workflows.RunWorkflow(request, **self.call)
+        assert (again.execution_id, again.already_existed) == (first.execution_id, True)
+        return first.execution_id
+
+    async def ended(self, execution_id: str) -> pb.WorkflowRun:
+        """The run at its end; what waits for a person is approved."""
+        request = orchestrator.StreamExecutionRequest(execution_id=execution_id)
+        async for event in self.executions.StreamExecution(request, **self.call):
+            if event.type == "approval_awaited":
+                await self.executions.ResolveApproval(
+                    orchestrator.ResolveApprovalRequest(
+                        execution_id=execution_id, decision=orchestrator.APPROVAL_DECISION_APPROVED, comment="go"
+                    ),
+                    **self.call,
+                )
+        return (await self.workflows.GetRun(pb.GetRunRequest(execution_id=execution_id), **self.call)).run
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        yield Client(channel, fleet.running)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", CART_FILES)
+
+
+def _statuses(run: pb.WorkflowRun) -> dict[str, int]:
+    assert (run.status, run.error_message) == (orchestrator.DELIBERATION_STATUS_COMPLETED, "")
+    return {one.node_id: one.status for one in run.nodes}
+
+
+async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client, repository: Path) -> None:
+    issue = f"{FIX} total() of an empty list raises IndexError"
+    run = await client.ended(await client.begin("fix-issue", {"issue": issue}, repository))
+    assert set(_statuses(run)) == {"reproduce", "fix", "verify", "review"}
+    outputs = json.loads(run.outputs_json)
+    assert outputs["commit"] == git(repository, "rev-parse", outputs["branch"])
+    assert "prices[0]" not in git(repository, "show", f"{outputs['branch']}:cart.py")
+    assert outputs["review"].startswith("approve")
+    assert "passed" in outputs["tests"]
+    nodes = {one.node_id: one for one in run.nodes}
+    # What the reviewer read stood on the delivered branch.
+    request = orchestrator.StreamExecutionRequest(execution_id=run.execution_id)
+    events = [event async for event in client.executions.StreamExecution(request, **client.call)]
+    read = [e for e in events if e.type == "tool_finished" and e.agent_id == "node-review-1"]
+    assert "return sum(prices)" in read[0].payload_json
+    child = await client.executions.GetExecution(
+        orchestrator.GetExecutionRequest(execution_id=nodes["fix"].execution_id), **client.call
+    )
+    assert child.execution.parent_execution_id == run.execution_id
+    assert git(repository, "status", "--porcelain") == ""
+    listed = await client.executions.ListExecutions(
+        orchestrator.ListExecutionsRequest(task_id=run.task_id), **client.call
+    )
+    assert [one.kind for one in listed.executions] == [orchestrator.EXECUTION_KIND_WORKFLOW]
+    result = json.loads(nodes["verify"].output_json)
+    assert result["exit_code"] == 0
+
+
+async def test_a_dependency_is_upgraded_once_a_person_agrees(client: Client, repository: Path) -> None:
+    inputs = {"dependency": "leftpad", "version": "2.0"}
+    run = await client.ended(await client.begin("upgrade-dependency", inputs, repository))
+    assert set(_statuses(run)) == {"survey", "approve", "upgrade", "verify", "notes"}
+    outputs = json.loads(run.outputs_json)
+    assert git(repository, "show", f"{outputs['branch']}:vendored.txt") == "leftpad 2.0"
+    assert outputs["notes"] == "- leftpad 2.0"
+    assert next(one.label for one in run.nodes if one.node_id == "approve") == "approved"
+
+
+async def test_a_branch_is_reviewed_from_several_sides(client: Client, repository: Path) -> None:
+    commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"}, message="Sum up")
+    inputs = {"base": "HEAD~1", "sides": [f"{REVIEW} correctness", f"{REVIEW} tests"]}
+    run = await client.ended(await client.begin("review-pull-request", inputs, repository))
+    assert set(_statuses(run)) == {"changes", "history", "reviews", "reviews[0]", "reviews[1]", "verdict"}
+    outputs = json.loads(run.outputs_json)
+    assert (outputs["verdict"], len(outputs["reviews"])) == ("approve", 2)
+    changes = next(one for one in run.nodes if one.node_id == "changes")
+    assert "+    return sum(prices)" in json.loads(changes.output_json)["content"]
+
+
+async def test_a_report_is_researched_without_a_repository(client: Client, search_server: SearchServer) -> None:
+    question = f"{RESEARCH} what is so?"
+    run = await client.ended(await client.begin("research-report", {"question": question, "results": 5}))
+    assert set(_statuses(run)) == {"search", "sources", "report"}
+    assert question in search_server.asked
+    outputs = json.loads(run.outputs_json)
+    assert outputs["report"] == "It is so [1], and so [2]."
+    assert [one["url"] for one in outputs["sources"]["sources"]] == ["https://one.example/a", "https://two.example/b"]
+    # What the web said came through as data, quotes, code and all.
+    assert outputs["sources"]["sources"][1]["content"] == "'''; import os; os.abort() #"
+
+
+async def test_a_run_is_paused_inspected_stepped_and_cancelled(client: Client) -> None:
+    definition = f"""
+name: held
+nodes:
+  - {{id: one, type: agent, query: "{HELD} one"}}
+  - {{id: two, type: agent, query: "{HELD} ${{nodes.one.output.answer}}", breakpoint: true}}
+  - {{id: three, type: agent, query: "{HELD} three"}}
+edges:
+  - {{source: one, target: two}}
+  - {{source: two, target: three}}
+"""
+    execution_id = await client.begin(definition, {})
+
+    async def paused(name: str) -> pb.NodeRun:
+        request = orchestrator.StreamExecutionRequest(execution_id=execution_id)
+        async for event in client.executions.StreamExecution(request, **client.call):
+            payload = json.loads(event.payload_json)
+            if event.type == "node_updated" and (payload["node_id"], payload["status"]) == (name, "paused"):
+                break
+        run = (await client.workflows.GetRun(pb.GetRunRequest(execution_id=execution_id), **client.call)).run
+        return next(one for one in run.nodes if one.node_id == name)
+
+    assert json.loads((await paused("two")).inputs_json) == {"query": f"{HELD} At once."}
+    step = pb.SteerWorkflowRequest(execution_id=execution_id, action=pb.STEER_ACTION_STEP)
+    await client.workflows.SteerWorkflow(step, **client.call)
+    await paused("three")
+    await client.executions.CancelExecution(
+        orchestrator.CancelExecutionRequest(execution_id=execution_id, reason="enough"), **client.call
+    )
+    run = await client.ended(execution_id)
+    assert run.status == orchestrator.DELIBERATION_STATUS_CANCELLED
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.workflows.SteerWorkflow(step, **client.call)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
+    listed = await client.workflows.ListWorkflows(pb.ListWorkflowsRequest(), **client.call)
+    assert [one.name for one in listed.workflows] == [
+        "fix-issue",
+        "research-report",
+        "review-pull-request",
+        "upgrade-dependency",
+    ]
+    assert not listed.broken
+    found = await client.workflows.GetWorkflow(pb.GetWorkflowRequest(name="fix-issue"), **client.call)
+    assert found.mermaid.startswith("flowchart")
+    assert found.svg.startswith("<svg")
+    assert "name: fix-issue" in found.definition
+    bad = "name: bad\nnodes:\n  - id: one\n    type: tool\n    tool: no_such_tool\n"
+    told = await client.workflows.ValidateWorkflow(pb.ValidateWorkflowRequest(definition=bad), **client.call)
+    assert [(one.line, one.node) for one in told.faults] == [(5, "one")]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.begin(bad, {})
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.begin("nowhere", {})
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.begin("fix-issue", {"issue": "x"})
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.skipif(not MODEL_URL, reason="no real model: set MODEL_URL (and MODEL, MODEL_API_KEY) to run this")
+@pytest.mark.parametrize("template", ["fix-issue", "upgrade-dependency", "review-pull-request", "research-report"])
+async def test_each_template_runs_on_a_real_model(
+    template: str, repository: Path, tmp_path: Path, search_server: SearchServer
+) -> None:
+    commit_files(repository, {"cart.py": CART_FILES["cart.py"] + "\n\ndef count(prices):\n    return len(prices)\n"})
+    inputs: Mapping[str, Mapping[str, object]] = {
+        "fix-issue": {"issue": "cart.total([]) raises IndexError; it should be 0."},
+        "upgrade-dependency": {"dependency": "leftpad (see vendored.txt)", "version": "2.0"},
+        "review-pull-request": {"base": "HEAD~1"},
+        "research-report": {"question": "What do the sources say?"},
+    }
+    settings = Settings(
+        home=tmp_path / "home",
+        model_url=MODEL_URL,
+        model=os.environ.get("MODEL", ""),
+        model_api_key=os.environ.get("MODEL_API_KEY", ""),
+        listen="127.0.0.1:0",
+        search_url=search_server.url,
+    )
+    async with (
+        asyncio.timeout(1800),
+        open_fleet(settings) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        real = Client(channel, running)
+        where = None if template == "research-report" else repository
+        run = await real.ended(await real.begin(template, inputs[template], where))
+    assert (run.status, run.error_message) == (orchestrator.DELIBERATION_STATUS_COMPLETED, "")
+    assert all(json.loads(run.outputs_json).values())

@@ -1,0 +1,115 @@
+"""`fleet context` and `fleet memory` against a running context service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from services.context.main import RunningContext, open_context
+from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+
+TOKEN = "a-token-for-tests"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """Runs commands as a user of a home does, where a fleet's card lies."""
+
+    home: Path
+    running: RunningContext
+
+    async def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
+        variables = {"FLEET_HOME": str(self.home), "FLEET_CONTEXT_URL": "", "FLEET_CONTEXT_TOKEN": "", **environment}
+        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=variables)
+        # The command let log lines go to a stream that is gone now.
+        structlog.reset_defaults()
+        assert result.exit_code == code, result.output
+        return result.output
+
+    async def json(self, *arguments: str, code: int = 0, **environment: str) -> Any:
+        return json.loads(await self.run(*arguments, "--json", code=code, **environment))
+
+
+@pytest.fixture(scope="module")
+async def terminal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Terminal]:
+    home = tmp_path_factory.mktemp("home")
+    async with EmbeddedNats(tmp_path_factory.mktemp("nats")) as nats:
+        settings = Settings(
+            home=home,
+            nats_url=nats.address.url,
+            nats_token=nats.address.token,
+            context_listen="127.0.0.1:0",
+            embeddings="none",
+        )
+        async with connect_log(settings, name="test") as log:
+            await log.ensure_streams()
+            async with open_context(settings, log, token=TOKEN) as running:
+                card = {"address": "127.0.0.1:1", "token": TOKEN, "pid": os.getpid(), "context": running.address}
+                (home / "fleet.json").write_text(json.dumps(card))
+                yield Terminal(home=home, running=running)
+
+
+async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:
+    story, task, decision = (f"{kind}-{uuid4().hex[:6]}" for kind in "STD")
+    said = await terminal.run("context", "story", story, "Log in with a passkey", "--criterion", "it works")
+    assert f"story {story} is in phase plan (version 1)" in said
+    added = await terminal.json("context", "task", story, task, "The endpoint", "--role", "dev", "--expect", "1")
+    assert (added["version"], added["task"]["role"], added["task"]["state"]) == (2, "dev", "open")
+    decided = await terminal.json(
+        *("context", "decide", decision, "WebAuthn", "--story", story, "--why", "browsers have it"),
+        *("--instead-of", "passwords", "--affects", task, "--role", "DEV"),
+    )
+    assert (decided["decision"]["roles"], decided["decision"]["alternatives"]) == (["dev"], ["passwords"])
+    assert decided["decision"]["decided_by"]
+    assert "plan -> design" in await terminal.run("context", "phase", story, "design")
+    back = await terminal.json("context", "phase", story, "plan", code=2)
+    assert back["error"]["field"] == "reason"
+    shown = await terminal.run("context", "show", story, "--task", task, "--role", "dev")
+    assert "Log in with a passkey" in shown and "WebAuthn" in shown
+    document = await terminal.json("context", "show", story)
+    assert (document["version"], len(document["version_hash"])) == (4, 64)
+    related = await terminal.run("context", "relations", f"task:{task}")
+    assert f"story:{story} contains task:{task}" in related
+    assert f"decision:{decision} affects task:{task}" in related
+    only = await terminal.json("context", "relations", f"task:{task}", "--kind", "affects")
+    assert [one["kind"] for one in only["relations"]] == ["affects"]
+
+
+async def test_memories_added_recalled_and_cleared(terminal: Terminal) -> None:
+    namespace = f"agent:{uuid4().hex[:8]}"
+    added = await terminal.json("memory", "add", "Her favourite colour is teal.", "-n", namespace, "--metadata", "a=b")
+    assert added["already_existed"] is False
+    assert "known already" in await terminal.run("memory", "add", "Her favourite colour is teal.", "-n", namespace)
+    assert "teal" in await terminal.run("memory", "recall", "favourite colour", "-n", namespace)
+    [found] = (await terminal.json("memory", "recall", "colour", "-n", namespace, "--kind", "fact"))["recollections"]
+    assert (found["memory"]["memory_id"], found["memory"]["metadata"]) == (added["memory_id"], {"a": "b"})
+    assert (await terminal.json("memory", "clear", added["memory_id"], "-n", namespace))["removed"] == 1
+    assert (await terminal.json("memory", "recall", "colour", "-n", namespace))["recollections"] == []
+
+
+async def test_faults_are_told_in_a_line_with_an_exit_code(terminal: Terminal, tmp_path: Path) -> None:
+    assert (await terminal.json("context", "show", "nowhere", code=2))["error"]["field"] == "story_id"
+    unknown = await terminal.json("context", "story", "x", "T", "--phase", "lunch", code=2)
+    assert "plan" in unknown["error"]["hint"]
+    assert (await terminal.json("memory", "clear", code=2))["error"]["field"] == "namespaces"
+    assert (await terminal.json("memory", "add", "x", "--metadata", "x", code=2))["error"]["field"] == "metadata"
+    nobody = await terminal.json("memory", "recall", "x", code=3, FLEET_HOME=str(tmp_path))
+    assert "no context service runs" in nobody["error"]["message"]
+    await terminal.json("memory", "recall", "x", "--server", terminal.running.address, code=2, FLEET_HOME=str(tmp_path))
+    await terminal.json(
+        "memory", "recall", "x", FLEET_HOME=str(tmp_path), FLEET_CONTEXT_URL=terminal.running.address,
+        FLEET_CONTEXT_TOKEN=TOKEN,
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""What projects know outlives whatever is killed: nothing acknowledged is lost, and nothing is there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream.subjects import change_subject
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.graph import ContextGraph, fold
+from swe_ai_fleet.domain.context import Change, StoredChange, Story, StoryTask, StoryUpdated, WorkRecord, WorkRecorded
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, Unavailable
+from swe_ai_fleet.ports import ChangeLog
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
+from tests.lost_answers import Proxy
+
+TENANT = "acme"
+WRITER = Path(__file__).with_name("context_writer.py")
+
+
+@asynccontextmanager
+async def connected(address: NatsAddress, *, url: str = "", patience: float = 15.0) -> AsyncGenerator[ChangeLog]:
+    credentials = Credentials(token=address.token)
+    async with JetStream.connect(url or address.url, credentials=credentials, patience=patience) as jetstream:
+        await jetstream.ensure_streams()
+        yield jetstream.changes()
+
+
+@asynccontextmanager
+async def opened(log: ChangeLog) -> AsyncGenerator[ContextBook]:
+    async with ContextBook(log, mask=lambda text: text) as book:
+        yield book
+
+
+async def everything(log: ChangeLog, tenant: str = TENANT) -> list[StoredChange]:
+    return [one async for one in log.read() if one is not None and one.change.tenant == tenant]
+
+
+async def kill(server: EmbeddedNats) -> None:
+    os.kill(server.address.pid, signal.SIGKILL)
+    await server.wait()
+    await server.__aexit__(None, None, None)
+
+
+def note(tenant: str, version: int, text: str) -> Change:
+    return Change(tenant=tenant, story_id="S", version=version, at="2026", body=StoryUpdated(notes={"n": text}))
+
+
+def record(tenant: str, execution_id: str) -> Change:
+    body = WorkRecorded(record=WorkRecord(execution_id=execution_id, task_id="T"))
+    return Change(tenant=tenant, story_id="S", version=0, at="2026", body=body)
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_a_change_whose_answer_got_lost_is_stored_once(nats_server: EmbeddedNats, overtaken: bool) -> None:
+    tenant, address = f"t-{uuid.uuid4().hex}", nats_server.address
+    proxy = Proxy(address.url, only=b'"stream":"CONTEXT_CHANGES"')
+    async with (
+        asyncio.timeout(20),
+        proxy.running(),
+        connected(address) as other,
+        connected(address, url=proxy.url) as log,
+    ):
+        for change in (note(tenant, 1, "ours"), record(tenant, "e-1")):
+            proxy.swallowing = True
+            writing = asyncio.ensure_future(log.append(change))
+            await proxy.swallowed.wait()
+            if overtaken and change.version:
+                await other.append(note(tenant, 2, "behind it"))
+            proxy.swallowing = False
+            proxy.swallowed.clear()
+            proxy.cut()
+            assert (await writing).change == change
+        expected = [
+            note(tenant, 1, "ours"),
+            *([note(tenant, 2, "behind it")] if overtaken else []),
+            record(tenant, "e-1"),
+        ]
+        assert [one.change for one in await everything(other, tenant)] == expected
+        with pytest.raises(Fenced):
+            await log.append(note(tenant, 1, "ours"))
+
+
+async def test_kill_9_of_nats_under_two_replicas_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    count = 25
+    async with EmbeddedNats(tmp_path) as first, connected(first.address) as one, connected(first.address) as two:
+        port = int(first.address.url.rsplit(":", 1)[1])
+        async with opened(one) as left, opened(two) as right, asyncio.timeout(60):
+            for story in range(3):
+                await left.create_story(TENANT, Story(story_id=f"S-{story}", title="t"))
+            half = asyncio.Event()
+            done: list[str] = []
+
+            async def write(name: str, book: ContextBook) -> None:
+                for number in range(count):
+                    task = StoryTask(task_id=f"{name}-{number}", story_id=f"S-{number % 3}", title="t")
+                    await book.create_task(TENANT, task)
+                    await book.record_work(TENANT, WorkRecord(execution_id=f"e-{number}", task_id=task.task_id))
+                    done.append(task.task_id)
+                    if len(done) > count:
+                        half.set()
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(4):
+                    group.create_task(write(f"w{number}", (left, right)[number % 2]))
+                await half.wait()
+                await kill(first)
+                second = await group.create_task(EmbeddedNats(tmp_path, port=port).__aenter__())
+            try:
+                stored = await everything(one)
+                folded = fold(stored)[TENANT]
+                await until_equal(left, right, folded)
+                async with opened(two) as restarted:
+                    assert restarted.graph(TENANT) == folded
+            finally:
+                await second.__aexit__(None, None, None)
+    created = Counter(task_id for state in folded.stories.values() for task_id in state.tasks)
+    assert created == Counter(done)
+    assert len(done) == 4 * count
+    assert len(stored) == 3 + 4 * count + count
+    for story_id in folded.stories:
+        versions = [one.change.version for one in stored if one.change.story_id == story_id and one.change.version]
+        assert versions == list(range(1, len(versions) + 1))
+
+
+async def until_equal(left: ContextBook, right: ContextBook, folded: ContextGraph) -> None:
+    async with asyncio.timeout(20):
+        while not left.graph(TENANT) == right.graph(TENANT) == folded:
+            await asyncio.sleep(0.01)
+
+
+async def test_kill_9_of_the_process_and_of_nats_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path) as first:
+        address = first.address
+        async with connected(address) as log, opened(log) as book:
+            for story in range(4):
+                await book.create_story(TENANT, Story(story_id=f"S-{story}", title="t"))
+        writer = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(WRITER), address.url, address.token, TENANT), stdout=asyncio.subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                for _ in range(40):
+                    assert await writer.stdout.readline()
+        finally:
+            writer.kill()
+        await kill(first)
+        acknowledged = 40 + len((await writer.stdout.read()).splitlines())
+        await writer.wait()
+    async with EmbeddedNats(tmp_path) as second, connected(second.address) as log, opened(log) as book:
+        graph = book.graph(TENANT)
+        assert graph == fold(await everything(log))[TENANT]
+        for number in range(acknowledged):
+            assert f"T-{number}" in graph.story(f"S-{number % 4}").tasks
+            assert graph.execution(f"e-{number}") is not None
+        # What was on its way may be there or not, and the next one goes on behind it.
+        written = sum(len(state.tasks) for state in graph.stories.values())
+        assert acknowledged <= written <= acknowledged + 1
+        state = await book.update(TENANT, "S-0", StoryUpdated(title="after"), expected_version=graph.version("S-0"))
+        assert state.story is not None
+        assert state.story.title == "after"
+
+
+async def test_what_is_known_does_not_grow_old(nats_server: EmbeddedNats) -> None:
+    client = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        async with connected(nats_server.address):
+            info = await client.jetstream().stream_info("CONTEXT_CHANGES")
+            events = await client.jetstream().stream_info("AGENT_EVENTS")
+    finally:
+        await client.close()
+    assert (info.config.max_age, info.config.storage, info.config.discard) == (0, "file", "new")
+    assert events.config.max_age
+
+
+async def test_what_is_no_change_does_not_hide_the_others(nats_server: EmbeddedNats) -> None:
+    tenant = f"t-{uuid.uuid4().hex}"
+    stranger = await nats.connect(nats_server.address.url, token=nats_server.address.token)
+    try:
+        async with connected(nats_server.address) as log:
+            await log.append(note(tenant, 1, "before"))
+            future = b'{"tenant": "t", "body": {"type": "from_the_future"}}'
+            await stranger.jetstream().publish(change_subject(tenant, "S"), future, headers={"Fleet-Version": "2"})
+            async with opened(log) as book:
+                assert book.graph(tenant).version("S") == 1
+            # Who cannot read the last change cannot go on behind it.
+            with pytest.raises(Fenced):
+                await log.append(note(tenant, 2, "late"))
+            await log.append(note(tenant, 3, "after"))
+            assert [one.change.version for one in await everything(log, tenant)] == [1, 3]
+    finally:
+        await stranger.close()
+
+
+async def test_a_change_too_large_or_a_server_away_is_said(tmp_path: Path) -> None:
+    async with EmbeddedNats(tmp_path) as server, connected(server.address, patience=0.5) as log:
+        with pytest.raises(InvalidRequest):
+            await log.append(note(TENANT, 1, "x" * 2_000_000))
+        await log.append(note(TENANT, 1, "x"))
+        async with opened(log) as book:
+            await kill(server)
+            with pytest.raises(Unavailable):
+                await book.record_work(TENANT, WorkRecord(execution_id="e", task_id="T"))
+            assert book.graph(TENANT).version("S") == 1

@@ -1,0 +1,326 @@
+"""Chats over a real gRPC server: the RPCs, `fleet chat`, Telegram from end to end. Agents and model are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from rich.console import Console
+
+from fleet.conversation.v1 import conversation_pb2 as pb
+from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
+from services.grpc_server import serve_grpc
+from services.orchestrator.conversation import ConversationServicer, conversation_service
+from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
+from swe_ai_fleet.cli.chat import ChatOrder, converse
+from swe_ai_fleet.cli.chat_client import chat_client
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.telegram import FleetAnswers
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.chat_service import open_chat
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from tests.chat_script import answered, called, said
+from tests.telegram_server import TOKEN as BOT_TOKEN
+from tests.telegram_server import TelegramServer
+
+TOKEN = "a-token-for-tests"
+SCRIPT = Script(
+    conversations=(
+        *said("What runs", called("list_executions"), answered("Here is **everything**.")),
+        *said("second", called("show_execution", execution="task-1"), answered("It won.")),
+        *said("Mend", called("start_task", description="Fix the parser", repository="/srv/app"), answered("Shall I?")),
+    ),
+    default=Conversation(turns=(answered("Hello."),)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A running service and what stands behind it."""
+
+    address: str
+    channel: grpc.aio.Channel
+    executions: Executions
+    settings: Settings
+
+    @property
+    def stub(self) -> ConversationServiceStub:
+        return ConversationServiceStub(self.channel)
+
+    async def send(self, session_id: str, text: str, **fields: object) -> list[pb.SendResponse]:
+        request = pb.SendRequest(session_id=session_id, text=text, **fields)  # type: ignore[arg-type]
+        metadata = (("authorization", f"Bearer {TOKEN}"),)
+        return [update async for update in self.stub.Send(request, metadata=metadata)]
+
+    async def answer(self, session_id: str, text: str, **fields: object) -> pb.Answer:
+        return (await self.send(session_id, text, **fields))[-1].answer
+
+    async def run(self, *task_ids: str) -> None:
+        """Carry tasks out, one after the other."""
+        for task_id in task_ids:
+            task = Task(
+                task_id=task_id,
+                kind=TaskKind.ORCHESTRATE,
+                description=f"Do {task_id}",
+                repo=RepoRef(location="/srv/app"),
+                num_agents=2,
+            )
+            accepted = await self.executions.submit(task)
+            await self.executions.wait(DEFAULT_TENANT, accepted.execution_id)
+
+
+@asynccontextmanager
+async def served(home: Path) -> AsyncIterator[Service]:
+    log = MemoryLog()
+    surroundings = Surroundings(
+        log=log,
+        blobs=log,
+        results=log,
+        fleet=ScriptedFleet(storage=log),
+        workspaces=ScriptedWorkspaces(),
+        model=ScriptedModel(),
+        owner="test",
+        pauses=(0.0,),
+    )
+    async with ScriptedModelServer(SCRIPT) as model, Executions(surroundings) as executions:
+        settings = Settings(home=home, model_url=model.url, model="scripted")
+        view = ExecutionsView(executions, tenant=DEFAULT_TENANT)
+        async with open_chat(settings, store=MemoryKeyValue(), fleet=view, starter=view) as chat:
+            service = conversation_service(ConversationServicer(chat))
+            serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
+            async with serving as address, grpc.aio.insecure_channel(address) as channel:
+                yield Service(address=address, channel=channel, executions=executions, settings=settings)
+
+
+async def _ready() -> bool:
+    return True
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with asyncio.timeout(30), served(tmp_path) as running:
+        yield running
+
+
+class TestRpcs:
+    async def test_progress_comes_first_and_the_answer_last(self, service: Service) -> None:
+        await service.run("task-1", "task-2")
+        updates = await service.send("s", "What runs here?", channel=pb.CHANNEL_TELEGRAM)
+        kinds = [update.WhichOneof("update") for update in updates]
+        assert kinds[:2] == ["tool_called", "tool_ended"]
+        assert set(kinds[2:-1]) == {"text_delta"}
+        answer = updates[-1].answer
+        assert (answer.success, answer.turn, list(answer.tools)) == (True, 1, ["list_executions"])
+        assert answer.pages[0].startswith("Here is *everything*\\.")
+        assert [row.cells[2] for row in answer.tables[0].rows] == ["Do task-2", "Do task-1"]
+        assert answer.model_calls == 2
+
+    async def test_a_reference_is_resolved_against_what_the_fleet_listed(self, service: Service) -> None:
+        await service.run("task-1", "task-2")
+        await service.send("s", "What runs here?")
+        answer = await service.answer("s", "Show me the second one")
+        (reference,) = answer.references
+        first = await service.executions.latest(DEFAULT_TENANT, "task-1")
+        assert (reference.phrase, reference.standing) == ("the second one", pb.REFERENCE_STANDING_RESOLVED)
+        assert (reference.things[0].kind, reference.things[0].name) == ("execution", first.execution_id)
+        assert [row.cells[1:] for row in answer.tables[0].rows] == [["tests", "passed"]]
+
+    async def test_a_yes_starts_the_task_on_the_fleet(self, service: Service) -> None:
+        proposed = await service.answer("s", "Mend the parser please")
+        assert proposed.task_proposed
+        assert service.executions.projection.all(DEFAULT_TENANT) == []
+        started = await service.answer("s", "yes")
+        state = await service.executions.wait(DEFAULT_TENANT, started.execution_id)
+        assert (state.task.description, state.task.repo.location, state.task.caller) == (
+            "Fix the parser", "/srv/app", "chat",
+        )  # fmt: skip
+
+    async def test_a_message_sent_again_is_answered_the_same(self, service: Service) -> None:
+        first = await service.answer("s", "Hi", message_id="m")
+        again = await service.answer("s", "Hi", message_id="m")
+        assert (again.turn, again.text, again.repeated_message) == (1, first.text, True)
+
+    async def test_sessions_are_shown_listed_and_ended(self, service: Service) -> None:
+        metadata = (("authorization", f"Bearer {TOKEN}"),)
+        for name in ("a", "b", "c"):
+            await service.answer(name, f"Hi from {name}", memory_namespaces=["fleet"] if name == "a" else [])
+        shown = await service.stub.GetConversation(pb.GetConversationRequest(session_id="a"), metadata=metadata)
+        turn = shown.conversation.turns[0]
+        assert (turn.number, turn.text, turn.answer, turn.success) == (1, "Hi from a", "Hello.", True)
+        assert list(shown.conversation.memory_namespaces) == ["fleet"]
+        found: list[str] = []
+        token = ""
+        while True:
+            request = pb.ListConversationsRequest(page_size=2, page_token=token)
+            page = await service.stub.ListConversations(request, metadata=metadata)
+            found += [one.session_id for one in page.conversations]
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == ["c", "b", "a"]
+        ended = await service.stub.EndConversation(pb.EndConversationRequest(session_id="a"), metadata=metadata)
+        assert ended.existed
+        with pytest.raises(grpc.aio.AioRpcError) as gone:
+            await service.stub.GetConversation(pb.GetConversationRequest(session_id="a"), metadata=metadata)
+        assert gone.value.code() is grpc.StatusCode.NOT_FOUND
+
+    @pytest.mark.parametrize(
+        ("fields", "named"),
+        [
+            ({"session_id": "a.b", "text": "Hi"}, "session_id"),
+            ({"session_id": "a", "text": ""}, "text"),
+            ({"session_id": "a", "text": "Hi\0"}, "text"),
+            ({"session_id": "a", "text": "Hi", "channel": 9}, "channel"),
+            ({"session_id": "a", "text": "Hi", "memory_namespaces": ["x"]}, "memory_namespaces"),
+            ({"session_id": "a", "text": "Hi", "message_id": "x" * 200}, "message_id"),
+        ],
+    )
+    async def test_what_is_wrong_is_named(self, service: Service, fields: dict[str, object], named: str) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as fault:
+            await service.send(**fields)  # type: ignore[arg-type]
+        assert fault.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert named_field(fault.value) == named
+
+    async def test_nobody_comes_in_without_the_token(self, service: Service) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as fault:
+            async for _ in service.stub.Send(pb.SendRequest(session_id="a", text="Hi")):
+                pass
+        assert fault.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+class TestView:
+    async def test_an_execution_is_found_by_id_prefix_and_task(self, service: Service) -> None:
+        await service.run("task-1")
+        view = ExecutionsView(service.executions, tenant=DEFAULT_TENANT)
+        whole = (await view.executions())[0].execution_id
+        for name in (whole, whole[:8], "task-1"):
+            found = await view.execution(name)
+            assert (found.execution.execution_id, found.execution.status) == (whole, "completed")
+        assert found.winner and found.branch
+        assert [(check.name, check.outcome) for check in found.checks] == [("tests", "passed")]
+        assert [one.rank for one in found.candidates] == [1, 2]
+        assert len(await view.executions(status="done")) == 1
+        assert await view.executions(status="failed") == []
+        with pytest.raises(NotFound):
+            await view.execution("nothing")
+        with pytest.raises(InvalidRequest):
+            await view.executions(status="purple")
+
+
+def screen(*, as_json: bool = False) -> tuple[Screen, StringIO, StringIO]:
+    out, err = StringIO(), StringIO()
+    return Screen(json=as_json, out=Console(file=out, width=160), err=Console(file=err, width=160)), out, err
+
+
+def order(**fields: object) -> ChatOrder:
+    return ChatOrder(**{"session_id": "cli", "channel": "plain", "namespaces": ()} | fields)  # type: ignore[arg-type]
+
+
+def lines(*texts: str) -> Callable[[], str]:
+    waiting = list(texts)
+
+    def read() -> str:
+        if not waiting:
+            raise EOFError
+        return waiting.pop(0)
+
+    return read
+
+
+class TestCommand:
+    async def say(
+        self, service: Service, shown: Screen, what: ChatOrder, read: Callable[[], str] | None = None
+    ) -> Exit:
+        client = chat_client(service.settings, server=service.address, token=TOKEN)
+        return await converse(shown, client, what, read)
+
+    async def test_one_message_for_a_script(self, service: Service) -> None:
+        await service.run("task-1")
+        shown, out, _ = screen(as_json=True)
+        assert await self.say(service, shown, order(once="What runs here?")) is Exit.ACCEPTED
+        document = json.loads(out.getvalue())
+        assert (document["text"], document["tools"], document["turn"]) == (
+            "Here is **everything**.", ["list_executions"], 1,
+        )  # fmt: skip
+        assert document["tables"][0]["columns"] == ["#", "status", "description", "execution_id", "started_at"]
+
+    async def test_a_conversation(self, service: Service) -> None:
+        await service.run("task-1", "task-2")
+        shown, out, err = screen()
+        said_lines = ("What runs here?\n", "\n", "Show me the second one\n", "/list\n", "/new\n", "Hello\n", "/quit\n")
+        assert await self.say(service, shown, order(), lines(*said_lines)) is Exit.ACCEPTED
+        printed = out.getvalue()
+        assert "Here is everything." in printed and "Do task-1" in printed and "It won." in printed
+        assert "cli  2 turns  Show me the second one" in printed
+        assert "list_executions ..." in err.getvalue()
+
+    async def test_a_fault_does_not_end_the_conversation(self, service: Service) -> None:
+        shown, out, err = screen()
+        assert await self.say(service, shown, order(), lines("x" * 20_000, "Hello")) is Exit.ACCEPTED
+        assert "20000 characters" in err.getvalue()
+        assert "Hello." in out.getvalue()
+
+    async def test_lists_and_ends(self, service: Service) -> None:
+        shown, _, _ = screen()
+        await self.say(service, shown, order(once="Hello"))
+        listing, out, _ = screen(as_json=True)
+        await self.say(service, listing, order(list_all=True))
+        assert [one["session_id"] for one in json.loads(out.getvalue())["conversations"]] == ["cli"]
+        await self.say(service, shown, order(end=True))
+        with pytest.raises(CommandFault):
+            await self.say(service, shown, order(end=True))
+
+    async def test_an_unknown_channel(self, service: Service) -> None:
+        shown, _, _ = screen()
+        with pytest.raises(CommandFault) as fault:
+            await self.say(service, shown, order(channel="smoke", once="Hello"))
+        assert fault.value.exit_code is Exit.USAGE
+
+
+class TestTelegram:
+    async def test_from_a_phone_to_the_fleet_and_back(self, service: Service) -> None:
+        await service.run("task-1", "task-2")
+        store = MemoryKeyValue()
+        client_of = chat_client(service.settings, server=service.address, token=TOKEN)
+        async with TelegramServer() as telegram, client_of as client:
+
+            async def after_restart(*texts: str) -> Sequence[str]:
+                api = BotApi(telegram.url, BOT_TOKEN)
+                before = len(telegram.sent)
+                for text in texts:
+                    telegram.say(7, text)
+                await TelegramBot(api, FleetAnswers(client), store, chats=[7], poll_seconds=0).poll()
+                await api.close()
+                return [sent.shown for sent in telegram.sent[before:]]
+
+            (listed,) = await after_restart("What runs here?")
+            assert "Here is everything." in listed and "Do task-1" in listed
+            (shown,) = await after_restart("Show me the second one")
+            assert shown.startswith("It won.")
+            (asked, started) = await after_restart("Mend the parser", "yes")
+            assert "Fix the parser" in asked and started.startswith("Started.")
+            assert await after_restart() == []
+            assert all(sent.marked for sent in telegram.sent)
+            (refused,) = await after_restart("x" * 20_000)
+            assert "20000 characters" in refused
+            (again,) = await after_restart("/new")
+            assert again.startswith("A new conversation")
+        assert len(service.executions.projection.all(DEFAULT_TENANT)) == 3

@@ -1,0 +1,357 @@
+"""Where memories are searched: what a crash, a stranger's file, a second process and a lost server leave of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import random
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from swe_ai_fleet.adapters.memory_index import FILE_NAME, open_memory_index
+from swe_ai_fleet.adapters.memory_index.postgresql import PostgresqlMemoryIndex
+from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.ports import MemoryIndex
+from tests.postgresql_server import PostgresqlServer
+
+ALL = MemoryScope()
+BATCH = 20
+# Writes batches of memories with their vectors for ever (or so many), and says after each that it stands.
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
+from swe_ai_fleet.domain.memory import Memory
+
+async def main(path, name, batches, size):
+    async with SqliteMemoryIndex.open(Path(path)) as index:
+        for number in range(1, int(batches) + 1):
+            texts = [f"{name} batch b{number} entry e{one}" for one in range(int(size))]
+            memories = [(Memory(namespace="fleet", text=text), [1.0, float(number)]) for text in texts]
+            await index.put(memories, space=name, position=number)
+            print(number, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def writer(path: Path, name: str, batches: int) -> asyncio.subprocess.Process:
+    arguments = (str(path), name, str(batches), str(BATCH))
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+
+
+async def told(process: asyncio.subprocess.Process, batches: int) -> int:
+    """The batch that was said to stand last, once there are so many."""
+    assert process.stdout is not None
+    number = 0
+    async with asyncio.timeout(60):
+        while number < batches:
+            number = int(await process.stdout.readline())
+    return number
+
+
+async def holds_whole_batches(path: Path, at_least: int) -> None:
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("integrity_check") == "ok"
+    connection.close()
+    async with SqliteMemoryIndex.open(path) as index:
+        position = await index.position("crash")
+        assert position >= at_least
+        held = await index.listed(ALL, limit=1_000_000)
+        assert len(held) == position * BATCH
+        assert len(await index.search(ALL, words="crash", limit=10_000)) == position * BATCH
+        assert len(await index.search(ALL, vector=[1.0, 1.0], space="crash", limit=10_000)) == position * BATCH
+        if position:
+            [newest] = await index.search(ALL, words=f"b{position} e7", limit=1)
+            assert newest.memory.text == f"crash batch b{position} entry e7"
+        await index.put([(Memory(namespace="fleet", text="after"), [0.0, 1.0])], space="crash", position=position + 1)
+        assert await index.position("crash") == position + 1
+
+
+async def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    process = await writer(path, "crash", 100_000)
+    acknowledged = await told(process, 12)
+    process.kill()
+    assert await process.wait() == -9
+    await holds_whole_batches(path, acknowledged)
+
+
+async def test_a_torn_write_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    process = await writer(path, "crash", 100_000)
+    await told(process, 6)
+    process.kill()
+    await process.wait()
+    log = path.with_name("index.db-wal")
+    size = log.stat().st_size
+    assert size > 100_000
+    for number, kept in enumerate((size - 3, size // 2 + 1_234, 5_000, 17, 0)):
+        copy = tmp_path / f"torn{number}" / "index.db"
+        copy.parent.mkdir()
+        shutil.copy(path, copy)
+        copy.with_name("index.db-wal").write_bytes(log.read_bytes()[:kept])
+        await holds_whole_batches(copy, 0)
+
+
+async def test_two_processes_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "index.db"
+    processes = [await writer(path, name, 15) for name in ("left", "right")]
+    async with SqliteMemoryIndex.open(path) as index:
+        await index.put([(Memory(namespace="fleet", text="here"), None)])
+        assert [await process.wait() for process in processes] == [0, 0]
+        assert [await index.position(name) for name in ("left", "right")] == [15, 15]
+        assert len(await index.listed(ALL)) == 2 * 15 * BATCH + 1
+        assert len(await index.search(ALL, vector=[1.0, 1.0], space="right", limit=1_000)) == 15 * BATCH
+
+
+async def test_reads_and_the_loop_go_on_while_somebody_holds_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    async with SqliteMemoryIndex.open(path) as index:
+        await index.put([(Memory(namespace="fleet", text="early words"), None)])
+        stranger = apsw.Connection(str(path))
+        stranger.execute("BEGIN IMMEDIATE")
+        putting = asyncio.create_task(index.put([(Memory(namespace="fleet", text="late words"), None)], position=2))
+        async with asyncio.timeout(5):
+            for _ in range(20):
+                assert [one.memory.text for one in await index.search(ALL, words="words")] == ["early words"]
+        assert not putting.done()
+        stranger.execute("COMMIT")
+        stranger.close()
+        async with asyncio.timeout(30):
+            await putting
+        assert len(await index.search(ALL, words="words")) == 2
+        putting = asyncio.create_task(index.put([(Memory(namespace="fleet", text="never mind"), None)]))
+        await asyncio.sleep(0)
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        await index.put([(Memory(namespace="fleet", text="still works"), None)])
+
+
+async def test_vectors_beyond_the_candidates_are_found_nearly_as_well(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    centres = [[draw.gauss(0, 1) for _ in range(64)] for _ in range(20)]
+    vectors = [[number + draw.gauss(0, 0.6) for number in draw.choice(centres)] for _ in range(1_500)]
+    texts = [Memory(namespace="fleet", text=f"entry {number}") for number in range(1_500)]
+    async with SqliteMemoryIndex.open(tmp_path / "index.db", candidates=100) as index:
+        await index.put(list(zip(texts, vectors, strict=True)), space="s")
+        found = 0
+        for wanted in vectors[::100]:
+            exact = await index.search(ALL, vector=wanted, space="s", limit=375)
+            best = await index.search(ALL, vector=wanted, space="s", limit=10)
+            assert best[0].score == pytest.approx(1.0, abs=1e-4)
+            assert [match.score for match in best] == sorted((match.score for match in best), reverse=True)
+            found += len({match.memory.text for match in best} & {match.memory.text for match in exact[:10]})
+        assert found >= 15 * 10 * 0.95
+
+
+async def common_words_do_not_hide_anything(index: MemoryIndex) -> None:
+    """For an index that weighs 30 memories of these at once."""
+    common = [Memory(namespace="fleet", text=f"deploy the service number{number}") for number in range(60)]
+    rare = Memory(namespace="fleet", text="deploy the zeppelin")
+    elsewhere = Memory(namespace="agent:a", text="deploy by hand")
+    await index.put([(one, None) for one in (*common, rare, elsewhere)])
+    assert (await index.search(ALL, words="deploy zeppelin", limit=1))[0].memory == rare
+    found = await index.search(ALL, words="service zeppelin deploy", limit=100)
+    assert {match.memory.text for match in found} == {one.text for one in (*common, rare, elsewhere)}
+    in_namespace = MemoryScope(namespaces=("agent:a",))
+    [only] = await index.search(in_namespace, words="deploy zeppelin", limit=1)
+    assert only.memory == elsewhere
+    assert len(await index.search(ALL, words="deploy", limit=5)) == 5
+
+
+async def test_common_words_do_not_hide_anything_in_a_file(tmp_path: Path) -> None:
+    async with SqliteMemoryIndex.open(tmp_path / "index.db", words_read=30) as index:
+        await common_words_do_not_hide_anything(index)
+
+
+def foreign_database(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE precious (a); INSERT INTO precious VALUES (1)")
+    connection.close()
+
+
+def other_version(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA application_id = {0x464D454D}; PRAGMA user_version = 99; CREATE TABLE memory (a)")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.write_text("no database at all, but a text of some length " * 20),
+        lambda path: path.write_bytes(b"SQLite format 3\0" + os.urandom(8_000)),
+        foreign_database,
+        other_version,
+        lambda path: path.mkdir(),
+    ],
+)
+async def test_a_file_that_is_no_index_is_named_and_left_alone(tmp_path: Path, make: object) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)  # type: ignore[operator]
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(PreconditionFailed) as refused:
+        async with open_memory_index("", tmp_path):
+            pass
+    assert str(path) in refused.value.message
+    assert refused.value.field == "memory_store"
+    assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+async def test_damage_that_shows_later_is_told_too(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    async with SqliteMemoryIndex.open(path) as index:
+        await index.put([(Memory(namespace="fleet", text=f"word {number} " * 30), None) for number in range(500)])
+    content = bytearray(path.read_bytes())
+    content[8_192:] = os.urandom(len(content) - 8_192)
+    path.write_bytes(content)
+    with pytest.raises(PreconditionFailed, match="made anew") as told_later:
+        async with SqliteMemoryIndex.open(path) as index:
+            await index.listed(ALL)
+            await index.search(ALL, words="word 77")
+    assert str(path) in told_later.value.message
+
+
+async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
+    secret = Memory(namespace="fleet", text="the zygomorphic passphrase is quixotry", metadata={"who": "xylophonist"})
+    others = [Memory(namespace="fleet", text=f"ordinary {number} thing") for number in range(50)]
+
+    def found() -> list[str]:
+        everything = b"".join(file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm"))
+        return [word for word in ("ygomorph", "uixotr", "ylophonist") if word.encode() in everything]
+
+    async with SqliteMemoryIndex.open(tmp_path / "index.db") as index:
+        await index.put([(one, [1.0, 0.0]) for one in (*others[:25], secret, *others[25:])], space="s")
+        assert len(found()) == 3
+        await index.remove([secret.memory_id])
+        assert found() == []
+        assert len(await index.listed(ALL)) == 50
+
+
+async def test_the_file_is_for_its_owner(tmp_path: Path) -> None:
+    async with open_memory_index("", tmp_path / "home") as index:
+        await index.put([(Memory(namespace="fleet", text="mine"), None)])
+        modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "home").iterdir()}
+    assert modes.pop(FILE_NAME) == 0o600
+    assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize(
+    "where", ["mysql://user:hunter2@host/db", "hunter2", "postgresql:hunter2", "chroma:", "postgresql://u:hun%zzter2@h"]
+)
+async def test_other_places_are_refused_without_their_password(tmp_path: Path, where: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        async with open_memory_index(where, tmp_path):
+            pass
+    assert refused.value.field == "memory_store"
+    assert "hun" not in str(refused.value)
+
+
+async def test_chroma_says_how_to_get_it(tmp_path: Path) -> None:
+    if importlib.util.find_spec("chromadb") is not None:
+        pytest.skip("Chroma is installed here")
+    with pytest.raises(PreconditionFailed, match="swe-ai-fleet\\[chroma\\]"):
+        async with open_memory_index(f"chroma:{tmp_path}/c", tmp_path):
+            pass
+
+
+async def test_chroma_is_for_one_process_and_a_directory_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("chromadb", reason="needs the extra chroma: pip install 'swe-ai-fleet[chroma]'")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "work.txt").write_text("mine")
+    with pytest.raises(PreconditionFailed, match="holds something else"):
+        async with open_memory_index(f"chroma:{tmp_path}/other", tmp_path):
+            pass
+    where = f"chroma:{tmp_path}/c"
+    async with open_memory_index(where, tmp_path) as index:
+        await index.put([(Memory(namespace="fleet", text="kept words"), [1.0, 0.0])], space="s", position=3)
+        with pytest.raises(PreconditionFailed, match="another process"):
+            async with open_memory_index(where, tmp_path):
+                pass
+    async with open_memory_index(where, tmp_path) as index:
+        assert await index.position("s") == 3
+        for found in (await index.search(ALL, words="word"), await index.search(ALL, vector=[1.0, 0.0], space="s")):
+            assert [one.memory.text for one in found] == ["kept words"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def postgresql(server: PostgresqlServer) -> AsyncIterator[tuple[PostgresqlMemoryIndex, str]]:
+    url = server.database()
+    async with PostgresqlMemoryIndex.open(url) as index:
+        yield index, url
+
+
+async def test_several_fleets_share_a_database(postgresql: tuple[PostgresqlMemoryIndex, str]) -> None:
+    index, url = postgresql
+    async with PostgresqlMemoryIndex.open(url) as other:
+        names = [f"{side}{number}" for number in range(40) for side in ("left ", "right ")]
+        both = [(Memory(namespace="fleet", text=name), [1.0, 0.5]) for name in names]
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            for turn in range(4):
+                group.create_task(index.put(both[turn:], space=f"new {turn % 2}", position=turn + 1))
+                group.create_task(other.put(both[::-1], space="new 0", position=turn + 1))
+                group.create_task(other.search(ALL, words="left", limit=3))
+        assert len(await other.listed(ALL)) == 80
+        assert len(await index.search(ALL, vector=[1.0, 0.5], space="new 1", limit=100)) == 79
+
+
+async def test_common_words_do_not_hide_anything_in_a_database(server: PostgresqlServer) -> None:
+    async with PostgresqlMemoryIndex.open(server.database(), words_read=30) as index:
+        await common_words_do_not_hide_anything(index)
+
+
+async def test_lost_connections_are_made_again(postgresql: tuple[PostgresqlMemoryIndex, str]) -> None:
+    index, url = postgresql
+    await index.put([(Memory(namespace="fleet", text="kept"), None)], position=4)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(6):
+            group.create_task(index.position(""))
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as stranger:
+        await stranger.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    assert await index.position("") == 4
+    await index.put([(Memory(namespace="fleet", text="kept too"), None)])
+    waiting = asyncio.create_task(index.search(ALL, words="kept"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert len(await index.search(ALL, words="kept")) == 2
+
+
+async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlServer) -> None:
+    url = server.database()
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as administrator:
+        await administrator.execute("CREATE ROLE nobody_much LOGIN PASSWORD 'hunter2'")
+    attempts: dict[str, type[FleetError]] = {
+        url.replace("postgres@", "nobody_much:hunter2@"): PreconditionFailed,
+        url.replace("/test_", "/absent_"): Unavailable,
+        "postgresql://user:hunter2@127.0.0.1:1/db": Unavailable,
+    }
+    for where, kind in attempts.items():
+        with pytest.raises(kind, match=r"the role|cannot be used now") as refused:
+            async with open_memory_index(where, Path("/nonexistent")):
+                pass
+        assert refused.value.field == "memory_store"
+        assert "hunter2" not in str(refused.value)

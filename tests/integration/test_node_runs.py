@@ -1,0 +1,308 @@
+"""What nodes of workflows have done for real: clones, git, tools, a model over HTTP; the log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
+from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.event import Event, RunClaimed, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
+from swe_ai_fleet.domain.integration import MergeRequest
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
+from swe_ai_fleet.domain.run import fold_run
+from swe_ai_fleet.domain.task import SCRATCH, ApprovalPolicy, Constraints, Delivery, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.workflow import AgentConfig
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools.secrets import Secrets
+
+SECRET = "hunter2-hunter2-hunter2"
+PATCH = b"diff --git a/n.txt b/n.txt\nnew file mode 100644\n--- /dev/null\n+++ b/n.txt\n@@ -0,0 +1 @@\n+new\n"
+
+
+class World:
+    """A provider, a model server whose words can be chosen, and a task."""
+
+    def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
+        self.provider = _provider(tmp_path)
+        self.server = server
+        self.log = MemoryLog()
+        self.services = RunServices(
+            equipment=Equipment(models={"": model}, mask=Secrets((SECRET,))), log=self.log, blobs=self.log, host="test"
+        )
+        repository = make_repository(tmp_path / "repository", {"app.py": "a = 1\n"})
+        self.task = Task(
+            task_id="t", kind=TaskKind.WORKFLOW, description="flow", repo=RepoRef(location=str(repository))
+        )
+
+    def says(self, *turns: Turn | Failure) -> None:
+        self.server._script = Script.of(*turns)  # pyright: ignore[reportPrivateUsage]
+
+    @asynccontextmanager
+    async def clone(self, repo: RepoRef | None = None) -> AsyncIterator[Any]:
+        pinned = await self.provider.pin(self.task.tenant, repo or self.task.repo)
+        async with self.provider.open(self.task.execution_id, "node", pinned, Environment()) as clone:
+            yield clone
+
+    async def answer(self, query: str = "What is a?", *, generation: int = 1, background: str = "", **config: Any):
+        assignment = AnswerAssignment(
+            execution_id=self.task.execution_id,
+            agent_id="node-ask-1",
+            task=self.task,
+            repository=await self.provider.pin(self.task.tenant, self.task.repo),
+            query=query,
+            config=AgentConfig(**config),
+            background=background,
+            generation=generation,
+        )
+        async with self.clone() as clone:
+            answer = await AnswerRun(services=self.services).carry_out(assignment, clone)
+            self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
+        return answer
+
+    async def operate(self, tool: str, arguments: str, *, generation: int = 1) -> ToolResult:
+        assignment = OperateAssignment(
+            execution_id=self.task.execution_id,
+            agent_id="node-call-1",
+            task=self.task,
+            repository=await self.provider.pin(self.task.tenant, self.task.repo),
+            tool=tool,
+            arguments=arguments,
+            generation=generation,
+        )
+        async with self.clone() as clone:
+            result = await OperateRun(services=self.services).carry_out(assignment, clone)
+            self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
+        return result
+
+    def bodies(self, kind: type) -> list:
+        return [event.body for event in self.log.events if isinstance(event.body, kind)]
+
+    @property
+    def asked(self) -> int:
+        """How often an agent was asked; what the model can do is found out with other prompts."""
+        return sum(str(one["messages"][0]["content"]).startswith("You are an agent") for one in self.server.bodies)
+
+    def sound(self, agent_id: str) -> bool:
+        """Whether the audit chain of a run holds."""
+        verify(fold_run(self.log.events, agent_id).entries)
+        return True
+
+    async def replayed(self, *events: Event) -> None:
+        """The log as a process that was lost left it."""
+        log, self.log = self.log, MemoryLog()
+        self.services = replace(self.services, log=self.log, blobs=self.log)
+        del log
+        first = events[0]
+        writer = Writer(
+            tenant=first.tenant,
+            execution_id=first.execution_id,
+            task_id=first.task_id,
+            agent_id=first.agent_id,
+            generation=1,
+        )
+        async with self.log.journal(writer) as journal:
+            for event in events:
+                await journal.append(event.body)
+
+    def before(self, kind: type, last: type) -> list[Event]:
+        """The events up to and with the last one of a kind, none of the others behind it."""
+        events = [event for event in self.log.events if not isinstance(event.body, kind)]
+        cut = max(i for i, event in enumerate(events) if isinstance(event.body, last))
+        return events[: cut + 1]
+
+
+def _provider(home: Path, fetch: Any = None) -> GitWorkspaceProvider:
+    return GitWorkspaceProvider(
+        home / "home", Sandbox(SandboxPolicy()), allowed_roots=(home,), allow_local_paths=True, fetch=fetch
+    )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with (
+        ScriptedModelServer(Script()) as server,
+        OpenAIChatModel(base_url=server.url, model="scripted") as model,
+    ):
+        yield World(tmp_path, server, model)
+
+
+def call(name: str, **arguments: Any) -> Turn:
+    return Turn(tool_calls=((name, arguments),))
+
+
+async def test_an_agent_looks_around_and_answers(world: World):
+    world.says(call("files_read_file", path="app.py"), call("final_answer", result=f"a is 1, {SECRET}"))
+    answer = await world.answer(use_tools=True, system_prompt="You know Python.", background="a was 2 once")
+    assert (answer.error, answer.stop_reason) == ("", StopReason.FINAL_ANSWER)
+    assert answer.text.startswith("a is 1, ")
+    assert SECRET not in answer.text
+    (started,) = world.bodies(RunStarted)
+    assert "You know Python." in started.messages[0].content
+    assert "a was 2 once" in started.messages[1].content
+    assert "<<<" in started.messages[0].content  # how what is remembered is fenced off
+    assert not {"files_write_file", "shell_run_command", "web_search"} & set(started.tools)
+    assert world.sound("node-ask-1")
+
+
+async def test_without_tools_it_has_none_and_with_named_ones_only_those(world: World):
+    world.says(Turn(content="Forty-two."))
+    assert (await world.answer()).text == "Forty-two."
+    assert world.bodies(RunStarted)[-1].tools == ("final_answer",)
+
+
+async def test_named_tools_may_change_its_clone_and_others_are_refused(world: World):
+    world.says(
+        call("files_write_file", path="n.txt", content="new"),
+        call("shell_run_command", command="touch m.txt"),
+        Turn(content="Written."),
+    )
+    assert (await world.answer(use_tools=True, tools=["files_write_file"])).text == "Written."
+    assert world.left == ["app.py", "n.txt"]
+    outcomes = {one.entry.operation: one.entry.outcome for one in world.bodies(ToolFinished)}
+    assert outcomes["run_command"] in (Outcome.REFUSED, Outcome.INVALID)
+
+
+async def test_where_people_approve_calls_an_answering_agent_only_reads(world: World):
+    world.task = replace(world.task, approval=ApprovalPolicy.EVERY)
+    world.says(call("files_write_file", path="n.txt", content="new"), Turn(content="Tried."))
+    await world.answer(use_tools=True, tools=["files_write_file"])
+    assert world.left == ["app.py"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "config", "error"),
+    [
+        ((Failure(status=400, message="no", times=0), Turn()), {}, "no"),
+        ((Turn(content=""),), {}, "answered nothing"),
+        ((call("files_read_file", path="app.py"),), {"use_tools": True, "max_iterations": 2}, "stopped"),
+        ((Turn(content="x"),), {"use_tools": True, "tools": ["no_such_tool"]}, "no tool 'no_such_tool'"),
+        ((Turn(content="x"),), {"model": "gone"}, "no model profile 'gone'"),
+    ],
+)
+async def test_what_comes_to_nothing_is_an_answer_with_an_error(world: World, turns, config, error: str):
+    world.says(*turns)
+    answer = await world.answer(**config)
+    assert error in answer.error
+    assert [one.error for one in world.bodies(RunFinished)] == [answer.error]
+
+
+async def test_a_lost_run_goes_on_where_it_was_and_an_ended_one_is_handed_in_again(world: World):
+    world.says(call("files_read_file", path="app.py"), Turn(content="a is 1"))
+    first = await world.answer(use_tools=True)
+    asked = world.asked
+    assert await world.answer(use_tools=True, generation=2) == first
+    assert world.asked == asked
+    await world.replayed(*world.before(RunFinished, ToolFinished))
+    again = await world.answer(use_tools=True, generation=2)
+    assert again.text == "a is 1"
+    assert world.asked == asked + 1  # the reply that was had before is not asked for again
+    assert world.sound("node-ask-1")
+
+
+async def test_one_call_is_audited_and_gives_its_result(world: World):
+    result = await world.operate("calculator", '{"expression": "15 * 23 + 17"}')
+    assert result.success
+    assert "362" in result.content
+    assert [one.entry.operation for one in world.bodies(ToolFinished)] == ["calculator"]
+    assert world.sound("node-call-1")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "outcome"),
+    [
+        ("no_such_tool", "{}", Outcome.INVALID),
+        ("calculator", "[]", Outcome.INVALID),
+        ("calculator", '{"odd": 1}', Outcome.INVALID),
+        ("files_read_file", '{"path": "gone.py"}', Outcome.ERROR),
+        ("shell_run_command", '{"command": "true"}', Outcome.REFUSED),
+    ],
+)
+async def test_a_call_that_cannot_be_made_is_a_result_and_in_the_audit(world: World, tool, arguments, outcome):
+    world.task = replace(world.task, constraints=Constraints(denied_tools=("shell",)))
+    result = await world.operate(tool, arguments)
+    assert (result.success, result.outcome) == (False, outcome)
+    assert len(world.bodies(ToolFinished)) == 1
+    assert world.sound("node-call-1")
+
+
+async def test_a_call_that_was_cut_off_is_not_made_again(world: World):
+    await world.operate("files_write_file", '{"path": "n.txt", "content": "new"}')
+    assert world.left == ["app.py", "n.txt"]
+    whole = world.log.events
+    await world.replayed(*[event for event in whole if not isinstance(event.body, ToolFinished | RunFinished)])
+    cut = await world.operate("files_write_file", '{"path": "n.txt", "content": "new"}', generation=2)
+    assert (cut.outcome, world.left) == (Outcome.INTERRUPTED, ["app.py"])
+    assert len(world.bodies(ToolStarted)) == 1
+    assert world.sound("node-call-1")
+    await world.replayed(*[event for event in whole if not isinstance(event.body, RunFinished)])
+    known = await world.operate("files_write_file", '{"path": "n.txt", "content": "new"}', generation=2)
+    assert (known.success, world.left) == (True, ["app.py"])
+
+
+async def test_what_only_reads_is_simply_made_again(world: World):
+    await world.operate("files_read_file", '{"path": "app.py"}')
+    claimed = [event for event in world.log.events if isinstance(event.body, RunClaimed | RunStarted)]
+    await world.replayed(*claimed)
+    again = await world.operate("files_read_file", '{"path": "app.py"}', generation=2)
+    assert "a = 1" in again.content
+
+
+async def test_an_empty_repository_is_the_same_commit_on_every_node(world: World, tmp_path: Path):
+    scratch = RepoRef(location=SCRATCH)
+    here = await world.provider.pin("default", scratch)
+    data: dict[str, bytes] = {}
+
+    async def fetch(ref: BlobRef) -> bytes:
+        return data[ref.name]
+
+    (tmp_path / "elsewhere").mkdir()
+    other = _provider(tmp_path / "elsewhere", fetch)
+    assert await other.pin("default", scratch) == here
+    async with world.clone(scratch) as clone:
+        assert [path.name for path in clone.root.iterdir()] == [".git"]
+        assert (await clone.diff()).patch == b""
+    # What was made of it on one node can be had on another.
+    merge = await world.provider.merge(
+        MergeRequest(
+            execution_id=world.task.execution_id,
+            head=here,
+            base=here,
+            patch=PATCH,
+            since=here.commit,
+            message="New",
+            author_name="A",
+            author_email="a@example.org",
+            at="2026-01-01T00:00:00+00:00",
+        )
+    )
+    data["b"] = merge.bundle
+    made = replace(here, commit=merge.commit, bundle=BlobRef(name="b", digest="", size=len(merge.bundle)))
+    async with other.open(world.task.execution_id, "node", made, Environment()) as clone:
+        assert (clone.root / "n.txt").read_text() == "new\n"
+    with pytest.raises(PreconditionFailed):
+        await world.provider.deliver(world.task.execution_id, here, PATCH, Delivery(branch="b"))
+
+
+def test_an_answer_survives_the_wire():
+    from swe_ai_fleet.codec import from_json, to_json
+
+    answer = Answer(text="x", stop_reason=StopReason.FINAL_ANSWER)
+    assert from_json(Answer, to_json(answer)) == answer

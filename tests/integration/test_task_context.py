@@ -1,0 +1,165 @@
+"""GetTaskContext over real gRPC: what the role is told, from a project that is known."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.grpc_server import serve_grpc
+from services.orchestrator.server import orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.task_context import TaskContexts
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.gathering import ContextGatherer
+from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
+from swe_ai_fleet.domain.health import Component
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.tools.secrets import Secrets
+
+SECONDS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    stub: Any
+    book: ContextBook
+
+    async def get(self, **fields: object) -> pb.GetTaskContextResponse:
+        return await self.stub.GetTaskContext(pb.GetTaskContextRequest(**fields))
+
+    async def code(self, **fields: object) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await self.get(**fields)
+        return refused.value.code().name
+
+
+async def ready() -> bool:
+    return True
+
+
+async def no_components() -> list[Component]:
+    return []
+
+
+@asynccontextmanager
+async def serving(*, contexts: bool = True) -> AsyncIterator[Service]:
+    log = MemoryLog()
+    async with asyncio.timeout(SECONDS), ContextBook(MemoryChanges(), mask=Secrets()) as book:
+        source = ContextGatherer(book, None, mask=Secrets())
+        surroundings = Surroundings(
+            log=log,
+            blobs=log,
+            results=log,
+            fleet=ScriptedFleet(storage=log),
+            workspaces=ScriptedWorkspaces(),
+            model=ScriptedModel(),
+            owner="test",
+            pauses=(0.0,),
+            context=source,
+        )
+        async with Executions(surroundings) as executions:
+            servicer = OrchestratorServicer(
+                executions=executions,
+                blobs=log,
+                log=log,
+                components=no_components,
+                contexts=TaskContexts(source=source, executions=executions) if contexts else None,
+            )
+            service = [orchestrator_service(servicer)]
+            async with (
+                serve_grpc(service, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
+                grpc.aio.insecure_channel(address) as channel,
+            ):
+                yield Service(stub=OrchestratorServiceStub(channel), book=book)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    async with serving() as running:
+        book = running.book
+        await book.create_story("default", Story(story_id="S-1", title="Log in with a passkey", case_id="C-1"))
+        await book.create_task("default", StoryTask(task_id="T-1", story_id="S-1", title="The endpoint"))
+        await book.add_decision(
+            "default", Decision(decision_id="D-1", story_id="S-1", title="WebAuthn level 2", roles=(Role.DEV,))
+        )
+        record = WorkRecord(execution_id="x-1", task_id="T-1", story_id="S-1", status="failed", summary="No luck yet.")
+        await book.record_work("default", record)
+        yield running
+
+
+async def test_the_context_of_a_role_is_what_the_project_knows_and_the_tools_it_gets(service: Service):
+    told = await service.get(task_id="T-1", story_id="S-1", role="dev")
+    assert "You are a software developer" in told.blocks.system
+    assert "/workspace" in told.blocks.system
+    for words in ("Log in with a passkey", "The endpoint", "WebAuthn level 2"):
+        assert words in told.blocks.context
+    assert "No luck yet." in told.blocks.history
+    assert "No luck yet." not in told.blocks.context
+    assert "- files_read_file: " in told.blocks.tools
+    assert "docker_build" not in told.blocks.tools
+    assert told.context_text.startswith(told.blocks.system)
+    for block in (told.blocks.context, told.blocks.tools, told.blocks.history):
+        assert block in told.context_text
+    assert told.version_hash == hashlib.sha256(told.context_text.encode()).hexdigest()
+    assert 0 < told.token_count < len(told.context_text)
+    assert await service.get(task_id="T-1", story_id="S-1", role="dev") == told
+    devops = await service.get(task_id="T-1", story_id="S-1", role="DEVOPS")
+    assert "docker_build" in devops.blocks.tools
+    assert "WebAuthn level 2" not in devops.blocks.context
+    assert devops.version_hash != told.version_hash
+    without = await service.get(
+        story_id="S-1", role="dev", options=pb.GetContextOptions(include_history=False, include_decisions=False)
+    )
+    assert "WebAuthn" not in without.context_text
+    assert not without.blocks.history
+
+
+async def test_the_version_changes_with_the_content_and_only_then(service: Service):
+    first = (await service.get(story_id="S-1")).version_hash
+    await service.book.create_story("default", Story(story_id="S-2", title="Something else"))
+    assert (await service.get(story_id="S-1")).version_hash == first
+    decision = Decision(decision_id="D-2", story_id="S-1", title="Resident keys only")
+    await service.book.add_decision("default", decision)
+    assert (await service.get(story_id="S-1")).version_hash != first
+
+
+async def test_a_task_that_was_handed_in_is_told_in_its_own_words(service: Service):
+    order = pb.OrchestrateRequest(
+        task_id="task-1", task_description="Add a greeting", role="qa", repo=pb.RepoRef(path="/srv/app"), story_id="S-1"
+    )
+    await service.stub.Orchestrate(order)
+    told = await service.get(task_id="task-1")
+    assert "a quality engineer" in told.blocks.system
+    assert "# Task\nAdd a greeting" in told.blocks.context
+    assert "Log in with a passkey" in told.blocks.context
+    alone = pb.DeliberateRequest(task_id="task-2", task_description="Look", repo=pb.RepoRef(path="/srv/app"))
+    await service.stub.Deliberate(alone)
+    told = await service.get(task_id="task-2")
+    assert told.blocks.context == "# Task\nLook"
+
+
+async def test_what_is_unknown_or_not_there_is_refused(service: Service):
+    assert await service.code(story_id="nowhere") == "NOT_FOUND"
+    assert await service.code(task_id="nowhere") == "NOT_FOUND"
+    assert await service.code(story_id="a b") == "INVALID_ARGUMENT"
+    assert await service.code(story_id="S-1", role="king") == "INVALID_ARGUMENT"
+    assert await service.code(story_id="S-1", phase="lunch") == "INVALID_ARGUMENT"
+    assert await service.code(story_id="S-1", token_budget=10**9) == "INVALID_ARGUMENT"
+    for options in ({"include_repository_map": True}, {"include_instructions": True}, {"model_profile": "small"}):
+        assert await service.code(story_id="S-1", options=pb.GetContextOptions(**options)) == "UNIMPLEMENTED"
+    async with serving(contexts=False) as without:
+        assert await without.code(story_id="S-1") == "UNIMPLEMENTED"

@@ -1,0 +1,239 @@
+"""The Telegram bot against a Bot API on loopback: nothing lost, nothing done twice, nobody served uninvited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import structlog
+
+from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
+from swe_ai_fleet.adapters.telegram.bot import MAX_REFUSED
+from swe_ai_fleet.cli.telegram import allowed_chats
+from swe_ai_fleet.conversations.formatting import Channel, pages
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from tests.telegram_server import TOKEN, TelegramServer
+
+ME, FRIEND, STRANGER = 7, -100123, 666
+
+
+@dataclass
+class Echo:
+    """Answers by what it was asked; the same message again is not worked on again."""
+
+    worked: list[tuple[str, str, str]] = field(default_factory=list)
+    faults: list[FleetError] = field(default_factory=list)
+    known: dict[str, Sequence[str]] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+
+    async def answer(self, session_id: str, text: str, *, message_id: str) -> Sequence[str]:
+        if self.faults:
+            raise self.faults.pop(0)
+        if message_id not in self.known:
+            self.worked.append((session_id, text, message_id))
+            long = "\n".join(f"{n}. **line** {n}!" for n in range(800))
+            self.known[message_id] = pages(long if text == "long" else f"You said: *{text}*", Channel.TELEGRAM)
+        return self.known[message_id]
+
+    async def forget(self, session_id: str) -> None:
+        self.forgotten.append(session_id)
+
+
+@dataclass
+class World:
+    telegram: TelegramServer
+    store: MemoryKeyValue = field(default_factory=MemoryKeyValue)
+    echo: Echo = field(default_factory=Echo)
+    slept: list[float] = field(default_factory=list)
+    apis: list[BotApi] = field(default_factory=list)
+
+    def bot(self, url: str = "", token: str = TOKEN) -> TelegramBot:
+        """A bot as it is after a restart: it knows what the store knows."""
+
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        api = BotApi(url or self.telegram.url, token)
+        self.apis.append(api)
+        return TelegramBot(api, self.echo, self.store, chats=[ME, FRIEND], poll_seconds=0, sleep=sleep)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with TelegramServer() as telegram, asyncio.timeout(20):
+        made = World(telegram=telegram)
+        yield made
+        for api in made.apis:
+            await api.close()
+
+
+async def test_a_message_is_answered(world: World) -> None:
+    world.telegram.say(ME, "hello_world")
+    assert await world.bot().poll() == 1
+    (sent,) = world.telegram.sent
+    assert (sent.chat_id, sent.marked, sent.shown) == (ME, True, "You said: hello_world")
+    assert world.echo.worked == [("telegram-7", "hello_world", "telegram-100")]
+
+
+async def test_long_answers_come_in_pages(world: World) -> None:
+    world.telegram.say(ME, "long")
+    await world.bot().poll()
+    assert len(world.telegram.sent) > 3
+    shown = "\n".join(sent.shown for sent in world.telegram.sent)
+    assert shown.splitlines() == [f"{n}. line {n}!" for n in range(800)]
+
+
+async def test_nothing_is_answered_twice_after_a_restart(world: World) -> None:
+    world.telegram.say(ME, "one")
+    world.telegram.say(FRIEND, "two")
+    await world.bot().poll()
+    await world.bot().poll()
+    world.telegram.say(ME, "three")
+    await world.bot().poll()
+    assert sorted(sent.shown for sent in world.telegram.sent) == ["You said: one", "You said: three", "You said: two"]
+    assert world.telegram.asked == [0, 102, 102]
+
+
+async def test_what_was_cut_short_goes_on_at_the_page_that_was_missing(world: World) -> None:
+    world.telegram.say(ME, "before")
+    world.telegram.say(ME, "long")
+    bot = world.bot()
+    taken: list[str] = []
+    send = bot._api.send
+
+    async def breaks(chat_id: int, text: str, *, marked: bool) -> None:
+        if len(taken) == 3:
+            raise Unavailable("gone")
+        taken.append(text)
+        await send(chat_id, text, marked=marked)
+
+    bot._api.send = breaks  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await bot.poll()
+    await world.bot().poll()
+    shown = "\n".join(sent.shown for sent in world.telegram.sent)
+    assert shown.splitlines() == ["You said: before", *(f"{n}. line {n}!" for n in range(800))]
+    assert [text for _, text, _ in world.echo.worked] == ["before", "long"]
+
+
+async def test_what_telegram_cannot_read_is_sent_plainly(world: World) -> None:
+    world.echo.known["telegram-100"] = ("*not closed, but \\*starred\\* and `x`",)
+    world.telegram.say(ME, "x")
+    await world.bot().poll()
+    (sent,) = world.telegram.sent
+    assert (sent.marked, sent.text) == (False, "not closed, but *starred* and x")
+
+
+async def test_it_waits_as_long_as_it_is_asked_to(world: World) -> None:
+    world.telegram.failures.append(("sendMessage", 429, {"parameters": {"retry_after": 17}, "description": "slow"}))
+    world.telegram.say(ME, "hi")
+    await world.bot().poll()
+    assert world.slept == [17.0]
+    assert len(world.telegram.sent) == 1
+
+
+async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
+    for _ in range(3):
+        world.telegram.say(STRANGER, "let me in")
+    world.telegram.say(ME, "hi")
+    await world.bot().poll()
+    world.telegram.say(STRANGER, "please")
+    await world.bot().poll()
+    told = [sent.shown for sent in world.telegram.sent if sent.chat_id == STRANGER]
+    assert len(told) == 1 and "666" in told[0]
+    assert [text for _, text, _ in world.echo.worked] == ["hi"]
+
+
+async def test_refusals_are_bounded(world: World) -> None:
+    bot = world.bot()
+    await world.store.put("refused", str(list(range(10_000, 10_000 + MAX_REFUSED))).encode())
+    world.telegram.say(STRANGER, "let me in")
+    await bot.poll()
+    assert world.telegram.sent == []
+
+
+async def test_a_fleet_that_is_away_is_waited_for(world: World) -> None:
+    world.echo.faults = [Unavailable("restarting"), PreconditionFailed("busy"), Unavailable("restarting")]
+    world.telegram.say(ME, "hi")
+    await world.bot().poll()
+    assert world.slept == [1.0, 2.0, 4.0]
+    assert world.telegram.sent[0].shown == "You said: hi"
+
+
+async def test_what_cannot_be_answered_is_said(world: World) -> None:
+    world.echo.faults = [InvalidRequest("the message has 20000 characters")]
+    world.telegram.say(ME, "hi")
+    await world.bot().poll()
+    assert world.telegram.sent[0].shown == "Sorry, this cannot be answered: the message has 20000 characters"
+
+
+async def test_commands_and_pictures(world: World) -> None:
+    for text in ("/start", None, "/new@fleet_bot"):
+        world.telegram.say(ME, text)
+    await world.bot().poll()
+    assert [sent.shown.split()[0] for sent in world.telegram.sent] == ["I", "I", "A"]
+    assert world.echo.worked == []
+    assert world.echo.forgotten == ["telegram-7"]
+
+
+async def test_it_runs_until_it_is_ended_and_outlives_failures(world: World) -> None:
+    world.telegram.failures.extend([("getUpdates", 502, {}), ("getUpdates", 429, {"parameters": {"retry_after": 3}})])
+    running = asyncio.create_task(world.bot().run())
+    world.telegram.say(ME, "hi")
+    await world.telegram.until_sent(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert world.slept == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "token"), (409, "another process")])
+async def test_what_no_try_can_help_ends_it(world: World, status: int, words: str) -> None:
+    world.telegram.failures.append(("getUpdates", status, {"description": "no"}))
+    with pytest.raises(PreconditionFailed, match=words):
+        await world.bot().run()
+
+
+async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = TOKEN.partition(":")[2]
+    faults: list[FleetError] = []
+    with structlog.testing.capture_logs() as logged:
+        for failure in (500, 400, 429, 401, 409):
+            body = {"description": f"https://x/bot{TOKEN}/getUpdates failed"}
+            world.telegram.failures.append(("getUpdates", failure, body))
+            with pytest.raises(FleetError) as fault:
+                await world.bot().poll()
+            faults.append(fault.value)
+        with pytest.raises(Unavailable) as away:
+            await world.bot(url="http://127.0.0.1:9").poll()
+        faults.append(away.value)
+        world.telegram.failures.append(("sendMessage", 403, {"description": f"bot{TOKEN} was blocked"}))
+        world.telegram.failures.append(("sendMessage", 403, {"description": f"bot{TOKEN} was blocked"}))
+        world.telegram.say(ME, "hi")
+        await world.bot().poll()
+    for fault in faults:
+        shown = repr((fault, fault.__cause__, fault.__dict__, str(fault)))
+        assert secret not in shown
+        assert fault.__suppress_context__ or fault.__context__ is None
+    assert logged and secret not in repr(logged)
+    assert secret not in caplog.text
+    assert secret not in repr(world.bot()._api)
+
+
+@pytest.mark.parametrize("token", ["", "with blank", "a/b", "a?b"])
+async def test_a_token_that_cannot_be_one_is_refused(token: str) -> None:
+    with pytest.raises(InvalidRequest) as fault:
+        BotApi("https://api.telegram.org", token)
+    assert fault.value.field == "telegram_token"
+
+
+def test_chats_are_named_by_their_ids() -> None:
+    assert allowed_chats("7, -100123") == {7, -100123}
+    for text in ("", "me", "7,x", "--7"):
+        with pytest.raises(InvalidRequest):
+            allowed_chats(text)

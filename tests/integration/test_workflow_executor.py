@@ -1,0 +1,454 @@
+"""Workflows as a library call: real tools, real memory, a scripted model over HTTP."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import swe_ai_fleet.workflows
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.workflow import (
+    AgentConfig,
+    AgentMode,
+    Edge,
+    Node,
+    NodeStatus,
+    NodeType,
+    Workflow,
+    WorkflowInput,
+)
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.tools import FunctionTool, ToolRegistry
+from swe_ai_fleet.workflows import (
+    ApprovalDecision,
+    ExecutionStatus,
+    InvalidWorkflow,
+    LLMAgent,
+    NodeApproval,
+    NodeDecision,
+    WorkflowExecutor,
+    read_workflow,
+)
+
+SECRET = "hunter2-hunter2"
+
+
+def call(name: str, arguments: Mapping[str, Any]) -> Turn:
+    return Turn(tool_calls=((name, arguments),))
+
+
+def answer(text: str) -> Turn:
+    return call("final_answer", {"result": text})
+
+
+SCRIPT = Script(
+    conversations=(
+        Conversation(
+            regex=r"15 (times|\*) 23",
+            turns=(call("calculator", {"expression": "15 * 23 + 17"}), answer("15 * 23 + 17 = 362")),
+        ),
+        Conversation(
+            match="squares",
+            turns=(
+                call("python_executor", {"code": "result = sum(n * n for n in range(1, 11))"}),
+                answer('{"sum": 385}'),
+            ),
+        ),
+        Conversation(match="What is my favourite colour", regex="(?s)teal.*What is", turns=(Turn(content="Teal."),)),
+        Conversation(match="What is my favourite colour", turns=(Turn(content="You never told me."),)),
+        Conversation(match="My favourite colour is teal", turns=(Turn(content="Noted."),)),
+        Conversation(
+            match="Add these up",
+            turns=(call("calculator", {"expression": "1 + 4 + 9"}), answer("The sum is 14.")),
+        ),
+        Conversation(match="[down]", turns=(Failure(status=400, message="no such model", times=0),)),
+        Conversation(match="[secret]", turns=(Turn(content=f"It is {SECRET}."),)),
+    ),
+    default=Conversation(turns=(Turn(content="Hm."),)),
+)
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncGenerator[ScriptedModelServer]:
+    async with ScriptedModelServer(SCRIPT) as running:
+        yield running
+
+
+@pytest.fixture
+def chosen(server: ScriptedModelServer, tmp_path: Path) -> Settings:
+    return Settings(
+        home=tmp_path / "home", model_url=server.url, model="scripted", model_api_key=SECRET, embeddings="none"
+    )
+
+
+def agent(name: str, query: str = "${inputs.query}", **config: Any) -> Node:
+    return Node(id=name, type=NodeType.AGENT, query=query, agent_config=AgentConfig(**config))
+
+
+def tool(name: str, of: str = "calculator", **arguments: Any) -> Node:
+    return Node(id=name, type=NodeType.TOOL, tool=of, arguments=arguments)
+
+
+def one(*nodes: Node, edges: tuple[Edge, ...] = (), inputs: str = "query", **options: Any) -> Workflow:
+    declared = tuple(WorkflowInput(name=name, required=False) for name in inputs.split())
+    return Workflow(name="flow", nodes=nodes, edges=edges, inputs=declared, **options)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class TestAgents:
+    async def test_the_calculator(self, chosen: Settings) -> None:
+        workflow = one(
+            agent("sum", tools=["calculator"], use_tools=True), outputs={"text": "${nodes.sum.output.answer}"}
+        )
+        state = await WorkflowExecutor(workflow, settings=chosen).execute({"query": "What is 15 times 23, plus 17?"})
+        assert state.status is ExecutionStatus.COMPLETED
+        assert state.outputs == {"text": "15 * 23 + 17 = 362"}
+        assert json.loads(state.nodes["sum"].output)["tools"] == ["calculator"]
+        assert state.usage.model_calls == 2
+
+    async def test_the_python_executor(self, chosen: Settings) -> None:
+        node = agent("squares", tools=["python_executor"])
+        found = await LLMAgent(node, use_tools=True, settings=chosen).execute({"query": "Sum the squares of 1..10"})
+        assert found["data"] == {"sum": 385}
+        assert found["tools"] == ["python_executor"]
+
+    async def test_what_tools_really_gave(self, chosen: Settings, server: ScriptedModelServer) -> None:
+        node = agent("both", tools=["calculator", "python_executor"])
+        for query in ("15 times 23", "squares"):
+            await LLMAgent(node, use_tools=True, settings=chosen).execute({"query": query})
+        results = [m["content"] for body in server.bodies for m in body["messages"] if m["role"] == "tool"]
+        assert any("362" in text for text in results)
+        assert any("385" in text for text in results)
+
+    async def test_tools_are_offered_only_where_they_are_on(
+        self, chosen: Settings, server: ScriptedModelServer
+    ) -> None:
+        for on in (False, True):
+            await LLMAgent(agent("a", tools=["calculator"]), use_tools=on, settings=chosen).execute(
+                {"query": f"Hm {on}"}
+            )
+            body = next(b for b in reversed(server.bodies) if f"Hm {on}" in str(b["messages"]))
+            assert ("calculator" in str(body.get("tools"))) is on
+
+    async def test_a_colour_told_once_is_known_to_a_later_process(self, chosen: Settings) -> None:
+        chat = one(agent("chat", use_memory=True))
+        asked = {"query": "What is my favourite colour?"}
+        before = await WorkflowExecutor(chat, settings=chosen).execute(asked)
+        assert before.outputs["chat"]["answer"] == "You never told me."
+        await WorkflowExecutor(chat, settings=chosen).execute({"query": "My favourite colour is teal."})
+        forgetful = await WorkflowExecutor(one(agent("chat")), settings=chosen).execute(asked)
+        assert forgetful.outputs["chat"]["answer"] == "You never told me."
+        program = (
+            "import asyncio, sys\n"
+            "from swe_ai_fleet.workflows import AgentConfig, Node, NodeType, Workflow, WorkflowInput\n"
+            "from swe_ai_fleet.workflows import WorkflowExecutor\n"
+            "node = Node(id='chat', type=NodeType.AGENT, agent_config=AgentConfig(use_memory=True))\n"
+            "flow = Workflow(name='later', nodes=(node,), inputs=(WorkflowInput(name='query'),))\n"
+            "state = asyncio.run(WorkflowExecutor(flow).execute({'query': 'What is my favourite colour?'}))\n"
+            "print(state.outputs['chat']['answer'])\n"
+        )
+        environment = {
+            "FLEET_HOME": str(chosen.home), "FLEET_MODEL_URL": chosen.model_url, "FLEET_MODEL": "scripted",
+            "FLEET_EMBEDDINGS": "none",
+        }  # fmt: skip
+        piped: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env=environment, **piped)
+        out, err = await process.communicate()
+        assert (out.decode().strip(), process.returncode) == ("Teal.", 0), err.decode()
+
+    async def test_an_agent_that_comes_to_no_answer(self, chosen: Settings) -> None:
+        state = await WorkflowExecutor(one(agent("a", "[down]")), settings=chosen).execute()
+        assert state.status is ExecutionStatus.FAILED
+        assert "no such model" in state.error
+
+    async def test_secrets_are_hidden(self, chosen: Settings, tmp_path: Path) -> None:
+        workflow = one(agent("a", "[secret] ${inputs.query}"))
+        file = tmp_path / "run.jsonl"
+        told: list[Any] = []
+        executor = WorkflowExecutor(workflow, settings=chosen, state=file, on_update=told.append)
+        state = await executor.execute({"query": f"mine is {SECRET}"})
+        assert SECRET not in str(state.outputs)
+        assert SECRET not in file.read_text()
+        assert [each["type"] for each in told if SECRET in str(each)] == ["node_update"] * 2
+
+    @pytest.mark.parametrize(
+        ("node", "said"),
+        [
+            (tool("t"), "is no agent"),
+            (agent("a", mode=AgentMode.DELIBERATE), "takes a fleet"),
+        ],
+    )
+    def test_what_is_no_agent_here(self, node: Node, said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            LLMAgent(node)
+
+    def test_an_unknown_tool(self) -> None:
+        with pytest.raises(NotFound, match="abacus"):
+            LLMAgent(agent("a", tools=["abacus"]), use_tools=True)
+        with pytest.raises(InvalidWorkflow, match="abacus"):
+            WorkflowExecutor(one(agent("a", tools=["abacus"])))
+
+    async def test_an_agent_needs_a_query(self) -> None:
+        with pytest.raises(InvalidRequest, match="needs a query"):
+            await LLMAgent(agent("a")).execute({})
+
+
+ALL = """
+name: everything
+inputs: {numbers: array}
+nodes:
+  - id: squares
+    type: map
+    over: ${inputs.numbers}
+    max_parallel: 2
+    node: {type: tool, tool: calculator, arguments: {expression: "${item} * ${item}"}}
+  - id: flaky
+    type: tool
+    tool: flaky
+    arguments: {number: "${nodes.squares.output[1].data.result}"}
+    retries: 2
+    retry_seconds: 0.001
+  - id: size
+    type: branch
+    cases:
+      - {label: large, when: {ref: "${nodes.flaky.output.data.value}", op: gt, value: 5}}
+      - label: small
+  - {id: ask, type: approval, prompt: "Use ${nodes.flaky.output.data.value}?"}
+  - {id: report, type: tool, tool: calculator, arguments: {expression: "${nodes.flaky.output.data.value} + 1"}}
+  - {id: never, type: tool, tool: calculator, arguments: {expression: "0"}}
+edges:
+  - {source: squares, target: flaky}
+  - {source: flaky, target: size}
+  - {source: size, target: ask, label: large}
+  - {source: size, target: never, label: small}
+  - {source: ask, target: report}
+outputs:
+  total: ${nodes.report.output.data.result}
+  skipped: ${nodes.never.output.data.result}
+"""
+
+
+class Flaky:
+    """Fails so many times, then gives its number back."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.calls = 0
+
+    async def flaky(self, number: int) -> int:
+        """A number, sometimes."""
+        self.calls += 1
+        if self.calls <= self.times:
+            raise RuntimeError("not now")
+        return number
+
+
+def registry(flaky: Flaky) -> ToolRegistry:
+    return ToolRegistry([FunctionTool(flaky.flaky, name="flaky")], standard=ToolRegistry.get_all_tools().values())
+
+
+class TestTogether:
+    async def test_branch_map_approval_and_retry(self, chosen: Settings) -> None:
+        flaky, asked = Flaky(2), list[NodeApproval]()
+
+        async def approve(approval: NodeApproval) -> NodeDecision:
+            asked.append(approval)
+            return NodeDecision(decision=ApprovalDecision.APPROVED, text="fine", approver="ada")
+
+        tools = registry(flaky)
+        workflow = read_workflow(ALL, tools=tools.get_all_tools())
+        executor = WorkflowExecutor(workflow, settings=chosen, registry=tools, approve=approve)
+        running = asyncio.create_task(executor.execute({"numbers": [2, 3, 4]}))
+        updates = [update async for update in executor.updates()]
+        state = await running
+        assert state.status is ExecutionStatus.COMPLETED
+        assert state.outputs == {"total": 10, "skipped": None}
+        assert asked[0].prompt == "Use 9?"
+        assert (flaky.calls, state.nodes["flaky"].attempt, state.nodes["flaky"].failures) == (3, 3, 2)
+        assert state.nodes["never"].status is NodeStatus.SKIPPED
+        assert [u["sequence"] for u in updates] == [*range(1, len(updates) + 1)]
+        assert [u["type"] for u in (updates[0], *updates[-2:])] == ["status", "status", "completion"]
+        assert updates[-1].get("result", {})["outputs"] == {"total": 10, "skipped": None}
+        assert len({u["execution_id"] for u in updates}) == 1
+        failed = [u.get("node_state", {}) for u in updates if u.get("node_id") == "flaky"][1]
+        assert (failed["status"], failed["inputs"]) == ("pending", {"number": 9})
+        assert "not now" in failed["error"]
+
+    @pytest.mark.parametrize(
+        ("decided", "status"),
+        [(True, "completed"), (False, "rejected"), (ApprovalDecision.ADJUSTED, "completed")],
+    )
+    async def test_decisions_in_short(self, chosen: Settings, decided: Any, status: str) -> None:
+        ask = Node(id="ask", type=NodeType.APPROVAL, prompt="?")
+        state = await WorkflowExecutor(one(ask), settings=chosen, approve=lambda _: decided).execute()
+        assert state.status == status
+
+    async def test_nobody_to_ask(self, chosen: Settings) -> None:
+        state = await WorkflowExecutor(
+            one(Node(id="ask", type=NodeType.APPROVAL, prompt="?")), settings=chosen
+        ).execute()
+        assert state.error.startswith("ask: there is nobody to ask")
+
+    async def test_a_tool_that_fails_says_why(self, chosen: Settings) -> None:
+        state = await WorkflowExecutor(one(tool("t", expression="1 / 0")), settings=chosen).execute()
+        assert "zero" in state.error.lower()
+
+
+class TestState:
+    async def test_another_executor_goes_on_where_the_first_failed(self, chosen: Settings, tmp_path: Path) -> None:
+        workflow = one(
+            tool("first", expression="1 + 1"), tool("second", "flaky", number="${nodes.first.output.data.result}"),
+            edges=(Edge(source="first", target="second"),),
+        )  # fmt: skip
+        flaky, told = Flaky(1), list[Any]()
+        options: dict[str, Any] = {"settings": chosen, "state": tmp_path / "a/run.jsonl"}
+        failed = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
+        assert failed.status is ExecutionStatus.FAILED
+        again = WorkflowExecutor(workflow, registry=registry(flaky), on_update=told.append, **options)
+        state = await again.execute()
+        assert state.status is ExecutionStatus.COMPLETED
+        assert state.outputs["second"]["data"] == {"value": 2}
+        assert {u["node_id"] for u in told if u["type"] == "node_update"} == {"second"}
+        assert state.nodes["second"].attempt == 2
+        third = await WorkflowExecutor(workflow, registry=registry(flaky), **options).execute()
+        assert (third.outputs, flaky.calls) == (state.outputs, 2)
+
+    async def test_a_killed_process(self, chosen: Settings, tmp_path: Path) -> None:
+        file = tmp_path / "run.jsonl"
+        program = (
+            "import asyncio, os\n"
+            "from swe_ai_fleet.workflows import Edge, Node, NodeType, Workflow, WorkflowExecutor\n"
+            "def die(update):\n"
+            "    if update.get('node_id') == 'b': os.kill(os.getpid(), 9)\n"
+            "def calc(name, text):\n"
+            "    return Node(id=name, type=NodeType.TOOL, tool='calculator', arguments={'expression': text})\n"
+            "flow = Workflow(name='flow', nodes=(calc('a', '2'), calc('b', '${nodes.a.output.data.result} * 3')),"
+            " edges=(Edge(source='a', target='b'),))\n"
+            f"asyncio.run(WorkflowExecutor(flow, state={str(file)!r}, on_update=die).execute())\n"
+        )
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, env={})
+        assert await process.wait() == -9
+        with file.open("ab") as torn:
+            torn.write(b'{"node_id":"b","sta')
+        workflow = Workflow(
+            name="flow",
+            nodes=(tool("a", expression="2"), tool("b", expression="${nodes.a.output.data.result} * 3")),
+            edges=(Edge(source="a", target="b"),),
+        )
+        told: list[Any] = []
+        state = await WorkflowExecutor(workflow, settings=chosen, state=file, on_update=told.append).execute()
+        assert state.outputs["b"]["data"]["result"] == 6
+        assert {u["node_id"] for u in told if u["type"] == "node_update"} == {"b"}
+        assert state.nodes["b"].attempt == 2
+        assert file.stat().st_mode & 0o777 == 0o600
+
+    @pytest.mark.parametrize(
+        "text", ["nonsense\n", '{"version": 1}\n', "[]\n", '{"version":1,"execution_id":"x","run":"y"}\n']
+    )
+    async def test_a_file_of_something_else(self, chosen: Settings, tmp_path: Path, text: str) -> None:
+        file = tmp_path / "run.jsonl"
+        file.write_text(text)
+        with pytest.raises(PreconditionFailed, match=r"no state of a workflow|another workflow"):
+            await WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=file).execute()
+        assert file.read_text() == text
+
+    async def test_one_run_at_a_time(self, chosen: Settings, tmp_path: Path) -> None:
+        executors = [
+            WorkflowExecutor(one(tool("t", expression="1")), settings=chosen, state=tmp_path / "run.jsonl")
+            for _ in "ab"
+        ]
+        executors[0].pause()
+        running = asyncio.create_task(executors[0].execute())
+        await until(lambda: executors[0].paused)
+        with pytest.raises(PreconditionFailed, match="another run has"):
+            await executors[1].execute()
+        with pytest.raises(PreconditionFailed, match="under way"):
+            executors[0].execute()
+        executors[0].continue_()
+        assert (await running).status is ExecutionStatus.COMPLETED
+
+
+class TestSteering:
+    async def test_pause_inspect_step_continue(self, chosen: Settings) -> None:
+        workflow = one(
+            tool("a", expression="2"),
+            tool("b", expression="${nodes.a.output.data.result} + 1"),
+            tool("c", expression="${nodes.b.output.data.result} + 1"),
+            edges=(Edge(source="a", target="b"), Edge(source="b", target="c")),
+        )
+        executor = WorkflowExecutor(workflow, settings=chosen)
+        executor.pause()
+        running = asyncio.create_task(executor.execute())
+        await until(lambda: executor.paused == ("a",))
+        executor.step()
+        await until(lambda: executor.paused == ("b",))
+        assert executor.inspect("b")["inputs"] == {"expression": "2 + 1"}
+        assert executor.inspect("a")["status"] == "completed"
+        with pytest.raises(NotFound):
+            executor.inspect("c")
+        assert executor.state.status is ExecutionStatus.IN_PROGRESS
+        executor.continue_()
+        state = await running
+        assert state.outputs["c"]["data"]["result"] == 4
+
+    async def test_cancel(self, chosen: Settings) -> None:
+        executor = WorkflowExecutor(one(tool("a", expression="2")), settings=chosen)
+        executor.pause()
+        running = asyncio.create_task(executor.execute())
+        await until(lambda: executor.paused)
+        executor.cancel("enough")
+        state = await running
+        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "enough")
+
+    async def test_before_the_first_execution(self, chosen: Settings) -> None:
+        executor = WorkflowExecutor(one(tool("a", expression="2")), settings=chosen, stream_updates=False)
+        with pytest.raises(PreconditionFailed, match="no execution has begun"):
+            executor.inspect("a")
+        with pytest.raises(PreconditionFailed, match="updates are off"):
+            _ = [update async for update in executor.updates()]
+        with pytest.raises(InvalidRequest, match="no input 'x'"):
+            executor.execute({"x": 1})
+
+
+async def test_the_document(
+    server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = (Path(__file__).parents[2] / "docs/workflows.md").read_text()
+    for name, value in {"MODEL_URL": server.url, "MODEL": "scripted", "HOME": "home", "EMBEDDINGS": "none"}.items():
+        monkeypatch.setenv(f"FLEET_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    files = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
+    Path("squares.yaml").write_text(files[0])
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", document, re.DOTALL):
+        code = compile(block, "workflows.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await FunctionType(code, names)()
+    printed = capsys.readouterr().out
+    assert "completed The sum is 14." in printed
+    assert "\n362\n" in printed
+    assert "15 * 23 + 17 = 362 ['calculator']" in printed
+    assert Path("squares.svg").read_text().startswith("<svg")
+
+
+def test_the_names() -> None:
+    for name in ("Workflow", "Node", "Edge", "AgentConfig", "WorkflowExecutor", "LLMAgent", "svg"):
+        assert getattr(swe_ai_fleet.workflows, name) is not None
+    with pytest.raises(AttributeError):
+        swe_ai_fleet.workflows.nothing  # type: ignore[attr-defined]  # noqa: B018
+    stub = (Path(swe_ai_fleet.workflows.__file__).parent / "__init__.pyi").read_text()
+    assert {line.split(" as ")[1] for line in stub.splitlines()} == set(swe_ai_fleet.workflows._HOMES)

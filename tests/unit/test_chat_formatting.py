@@ -1,0 +1,190 @@
+"""Answers as channels take them: read, escaped, cut into pages, with tables."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, pages, rendered, units
+from swe_ai_fleet.conversations.formatting.tables import MAX_ROWS, aligned, piped
+from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
+from tests.markdown_v2 import RESERVED, Malformed, parse
+
+_BITS = st.sampled_from(
+    ["**", "*", "_", "__", "~~", "`", "``", "```", "```py\n", "\n```\n", "[", "](http://a.b/c_(d))", "](", "]", ")",
+     "!", "\\", "> ", "\n> ", "\n# ", "\n- ", "\n1. ", "\n", "\n\n", " ", "| a | b |\n|---|---|\n| 1 | 2 |\n", "|",
+     "<http://x.y>", "a", "word", "snake_case", "2*3", "😀", "漢", "e\u0301", "---", "\n---\n", ".", "#", "+", "=", "{",
+     "}", "\0", "\ud83d"]
+)  # fmt: skip
+MARKDOWN = st.lists(st.one_of(_BITS, st.text(max_size=12)), max_size=60).map("".join)
+
+
+def telegram(text: str, **more: int) -> tuple[str, ...]:
+    return pages(text, Channel.TELEGRAM, **more)
+
+
+class TestTelegram:
+    @pytest.mark.parametrize(
+        ("markdown", "expected"),
+        [
+            ("Hello.", "Hello\\."),
+            ("**bold** and *it* and ~~gone~~", "*bold* and _it_ and ~gone~"),
+            ("***both***", "*_both_*"),
+            ("**a *b* c**", "*a _b_ c*"),
+            ("__strong__ _em_", "*strong* _em_"),
+            ("snake_case_name 2*3*4", "snake\\_case\\_name 2\\*3\\*4"),
+            ("# Title: a.b", "*Title: a\\.b*"),
+            ("- one\n  - two", "• one\n  • two"),
+            ("1. one", "1\\. one"),
+            ("> said **so**", ">said *so*"),
+            ("`a_b` and `c\\d`", "`a_b` and `c\\\\d`"),
+            ("``a ` b``", "`a \\` b`"),
+            ("[text](https://a.b/c_(d))", "[text](https://a.b/c_(d\\))"),
+            ("[**b**](https://a.b)", "[*b*](https://a.b)"),
+            ("[x](javascript:alert)", "\\[x\\]\\(javascript:alert\\)"),
+            ("![alt](https://a.b/p.png)", "[alt](https://a.b/p.png)"),
+            ("```python\nx = `1`\n```", "```python\nx = \\`1\\`\n```"),
+            ("a **not closed", "a \\*\\*not closed"),
+            ("\\*literal\\*", "\\*literal\\*"),
+            ("*a _b* c_", "_a \\_b_ c\\_"),
+            ("---", "———"),
+        ],
+    )
+    def test_markdown_becomes_entities(self, markdown: str, expected: str) -> None:
+        assert telegram(markdown) == (expected,)
+        parse(expected)
+
+    def test_every_reserved_character_is_escaped_and_shown(self) -> None:
+        text = "".join(sorted(RESERVED)) + "\\"
+        assert parse(escaped(text)).text == text
+        for character in RESERVED:
+            with pytest.raises(Malformed):
+                parse(f"a{character}b")
+
+    @given(MARKDOWN, st.integers(128, 400))
+    @settings(max_examples=120, deadline=None)
+    def test_every_page_is_taken_is_short_enough_and_together_they_say_the_same(self, text: str, limit: int) -> None:
+        whole = telegram(text, limit=0)
+        cut = telegram(text, limit=limit)
+        assert all(0 < units(page) <= limit and page.strip() for page in cut)
+        said = [character for page in cut for character, _ in parse(page).bare]
+        assert said == [character for page in whole for character, _ in parse(page).bare]
+
+    @given(MARKDOWN, st.integers(1, 60))
+    @settings(max_examples=25, deadline=None)
+    def test_marks_survive_paging(self, text: str, times: int) -> None:
+        text = "\n".join([text] * times)
+        cut = telegram(text)
+        assert all(units(page) <= TELEGRAM_UNITS for page in cut)
+        marked = [entry for page in cut for entry in parse(page).bare]
+        assert marked == [entry for page in telegram(text, limit=0) for entry in parse(page).bare]
+
+    @given(MARKDOWN)
+    @settings(max_examples=50, deadline=None)
+    def test_what_is_left_without_marks_says_it_too(self, text: str) -> None:
+        text = text.replace("http", "htp")  # of a link its target is shown besides
+        for page in telegram(text, limit=300):
+            plain = unmarked(page)
+            assert "".join(plain.split()) == "".join(character for character, _ in parse(page).bare)
+
+    def test_a_long_block_of_code_is_closed_and_opened_again(self) -> None:
+        code = "\n".join(f"line_{number} = `{number}`" for number in range(800))
+        cut = telegram(f"Here:\n```python\n{code}\n```\nDone.")
+        assert len(cut) > 3
+        assert all(page.startswith("```python\n") or number == 0 for number, page in enumerate(cut))
+        assert all(page.endswith("\n```") for page in cut[:-1])
+        assert cut[-1].endswith("Done\\.")
+        lines = [line for page in cut for line in parse(page).text.splitlines() if line.startswith("line_")]
+        assert lines == code.splitlines()
+
+    def test_words_are_not_cut_where_a_blank_is_near(self) -> None:
+        text = " ".join(f"word{number}" for number in range(2000))
+        cut = telegram(text)
+        assert [word for page in cut for word in page.split()] == text.split()
+
+    def test_emoji_count_twice_and_are_not_cut(self) -> None:
+        cut = telegram("😀" * 5000)
+        assert all(units(page) <= TELEGRAM_UNITS for page in cut)
+        assert "".join(cut) == "😀" * 5000
+
+    def test_a_target_that_would_fill_the_page_is_left_out(self) -> None:
+        cut = telegram(f"[here](https://a.b/{'x' * 1900})", limit=300)
+        assert cut == ("here",)
+
+    def test_blank_answers_have_no_page(self) -> None:
+        assert telegram(" \n\n") == () == pages("", Channel.PLAIN) == pages("", Channel.MARKDOWN)
+
+    def test_too_small_a_page_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="128"):
+            telegram("a", limit=10)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["*" * 20_000, "[a](" * 5_000, "**a" * 6_000, "`" * 5 + "``a" * 6_000, "_a*" * 6_000, "](" * 10_000,
+         "[x](http://a" * 2_000, " |" * 8_000 + "\n" + "-|" * 8_000, "> " * 10_000, "a\\" * 10_000, "***a" * 5_000,
+         "<http://" * 2_500, "x" * 20_000],
+        ids=range(13),
+    )  # fmt: skip
+    def test_time_is_linear(self, text: str) -> None:
+        began = time.process_time()
+        short = telegram(text[: len(text) // 8])
+        middle = time.process_time()
+        long = telegram(text)
+        ended = time.process_time()
+        assert all(units(page) <= TELEGRAM_UNITS for page in (*short, *long))
+        assert ended - middle < 30 * (middle - began) + 0.2
+
+
+class TestOthers:
+    TEXT = "# Title\n\n**bold** `code` [text](https://a.b) <https://c.d>\n\n- one\n\n```py\nx = 1\n```\n> said"
+
+    def test_plain_has_no_marks(self) -> None:
+        shown = rendered(self.TEXT, Channel.PLAIN)
+        assert shown == "Title\n\nbold code text (https://a.b) https://c.d\n\n• one\n\nx = 1\n> said"
+
+    def test_markdown_stays_as_it_is(self) -> None:
+        assert rendered(self.TEXT, Channel.MARKDOWN) == self.TEXT
+
+    def test_plain_pages_where_they_are_asked_for(self) -> None:
+        cut = pages("word " * 200, Channel.PLAIN, limit=200)
+        assert len(cut) == 5
+        assert " ".join(" ".join(cut).split()) == ("word " * 200).strip()
+
+
+class TestTables:
+    TABLE = Table.of([{"id": 1, "name": "Ä漢字", "note": None}, {"id": 22, "name": "b|c", "note": True}], title="Two")
+
+    def test_columns_are_aligned_by_what_a_terminal_shows(self) -> None:
+        assert aligned(self.TABLE).splitlines() == [
+            "id  name   note",
+            "--  -----  ----",
+            "1   Ä漢字",
+            "22  b|c    True",
+        ]
+
+    def test_pipes_in_markdown_are_escaped(self) -> None:
+        assert piped(self.TABLE).splitlines()[2:] == ["| 1 | Ä漢字 |  |", "| 22 | b\\|c | True |"]
+
+    def test_each_channel_shows_it_below_the_answer(self) -> None:
+        assert "Two" in rendered("Here.", Channel.PLAIN, [self.TABLE])
+        assert "**Two**" in rendered("Here.", Channel.MARKDOWN, [self.TABLE])
+        (page,) = pages("Here.", Channel.TELEGRAM, [self.TABLE])
+        assert parse(page).text.splitlines()[2:4] == ["Two", "id  name   note"]
+
+    def test_what_is_too_wide_is_cut_with_a_note(self) -> None:
+        wide = Table(columns=tuple(f"column{n}" for n in range(20)), rows=(tuple("x" * 50 for _ in range(20)),) * 60)
+        lines = aligned(wide, width=60).splitlines()
+        assert all(len(line) <= 60 for line in lines[:-2])
+        assert "columns left out: column4" in lines[-2]
+        assert lines[-1] == f"({60 - MAX_ROWS} more rows)"
+        assert "columns left out: column12" in piped(wide)
+
+    @given(st.lists(st.dictionaries(st.text(max_size=6), st.text(max_size=90), max_size=5), max_size=6))
+    @settings(max_examples=60, deadline=None)
+    def test_any_table_is_taken_on_pages(self, records: list[dict[str, str]]) -> None:
+        for page in pages("Data", Channel.TELEGRAM, [Table.of(records, title="*T_")], limit=256):
+            assert units(page) <= 256
+            parse(page)

@@ -1,0 +1,317 @@
+"""Parts of the context service's wire: enumerations, limits, faults, who is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from fleet.context.v1 import context_pb2 as pb
+from services.context import graph_messages
+from services.context.bounds import fields_within, source_of
+from services.context.servicer import ContextServicer
+from services.errors import status
+from swe_ai_fleet.adapters.context_service import messages, outcome_messages
+from swe_ai_fleet.adapters.context_service.faults import fault_of
+from swe_ai_fleet.cli.context_client import document
+from swe_ai_fleet.domain import errors
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import TestSummary as Tests
+from swe_ai_fleet.domain.context import (
+    ContextBlock,
+    ContextRequest,
+    Decision,
+    DecisionState,
+    GatheredContext,
+    Phase,
+    RelationKind,
+    Story,
+    StoryTask,
+    TaskState,
+    WorkRecord,
+)
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
+from swe_ai_fleet.domain.outcome import Advice, Option, Outcome, Recommendation
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.runtime.place import find_context
+from swe_ai_fleet.settings import Settings
+
+PROMISED = """
+GetContext UpdateContext RehydrateSession ValidateScope CreateStory CreateTask AddProjectDecision TransitionPhase
+GetGraphRelationships RecordOperations AddInteraction AddFact Recall ClearMemory RecordOutcome RecommendApproach
+"""
+
+
+def test_the_service_has_the_promised_calls_and_answers_each() -> None:
+    service = pb.DESCRIPTOR.services_by_name["ContextService"]
+    assert service.full_name == "fleet.context.v1.ContextService"
+    assert [method.name for method in service.methods] == PROMISED.split()
+    for name in PROMISED.split():
+        assert name in vars(ContextServicer)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "numbers"),
+    [
+        (messages.ROLES, Role, pb.Role),
+        (messages.PHASES, Phase, pb.Phase),
+        (messages.KINDS, MemoryKind, pb.MemoryKind),
+        (graph_messages.TASK_STATES, TaskState, pb.TaskState),
+        (graph_messages.DECISION_STATES, DecisionState, pb.DecisionState),
+        (graph_messages.RELATION_KINDS, RelationKind, pb.RelationKind),
+    ],
+)
+def test_every_word_has_a_number_of_the_same_name(names, kind, numbers) -> None:
+    assert list(names) == list(kind)
+    assert sorted(names.values()) == [number for number in numbers.values() if number]
+    for name, number in names.items():
+        assert numbers.Name(number).endswith(f"_{name.name}")
+
+
+USAGE = Usage(
+    prompt_tokens=1, completion_tokens=2, cached_tokens=3, model_calls=4, tool_calls=5, duration_ms=6, cost=0.5
+)
+AT = "2026-11-22T13:55:00.123+00:00"
+MEMORY = Memory(
+    namespace="agent:a", text="t", kind=MemoryKind.OUTCOME, metadata={"a": "b"}, source="agent:a", created_at=AT
+)
+REQUEST = ContextRequest(
+    case_id="C",
+    story_id="S",
+    task_id="T",
+    role=Role.QA,
+    phase=Phase.TEST,
+    query="q",
+    token_budget=7,
+    include_decisions=False,
+    include_history=False,
+    namespaces=("fleet",),
+)
+GATHERED = GatheredContext(
+    text="t",
+    blocks=(ContextBlock(kind="note", title="t", text="x", tokens=3, relevance=0.5),),
+    tokens=4,
+    version="v",
+    omitted=("o",),
+    recalled=(Recollection(memory=MEMORY, score=0.5, found_by="words"),),
+)
+OUTCOME = Outcome(
+    subject_id="x",
+    goal="g",
+    goal_type="fix",
+    role="DEV",
+    repository="r",
+    approach="deliberate",
+    council="c",
+    model="m",
+    model_profile="p",
+    agents=3,
+    agents_used=("a",),
+    rounds=2,
+    memory_share=0.25,
+    research_share=0.25,
+    tool_share=0.5,
+    success=True,
+    status="completed",
+    evidence=0.75,
+    usage=USAGE,
+    duration_ms=9,
+    rating=4,
+    rated_by="ada",
+    ended_at=AT,
+    metadata={"a": "b"},
+)
+ADVICE = Advice(
+    choice="agents",
+    value="3",
+    options=(Option(value="3", tried=2.0, expected=0.5, low=0.25, high=0.75, best=1.0),),
+    reason="so",
+)
+RECOMMENDATION = Recommendation(
+    goal_type="fix", council=ADVICE, model_profile=ADVICE, agents=ADVICE, approach=ADVICE, outcomes=5
+)
+STORY = Story(
+    story_id="S",
+    title="t",
+    description="d",
+    acceptance_criteria=("a",),
+    case_id="C",
+    phase=Phase.BUILD,
+    notes={"a": "b"},
+)
+TASK = StoryTask(
+    task_id="T",
+    story_id="S",
+    title="t",
+    description="d",
+    role=Role.DATA,
+    state=TaskState.DROPPED,
+    depends_on=("U",),
+)
+DECISION = Decision(
+    decision_id="D",
+    story_id="S",
+    title="t",
+    rationale="r",
+    alternatives=("a",),
+    state=DecisionState.PROPOSED,
+    decided_by="ada",
+    supersedes="E",
+    roles=(Role.QA,),
+    task_ids=("T",),
+)
+WORK = WorkRecord(
+    execution_id="x",
+    task_id="T",
+    story_id="S",
+    case_id="C",
+    plan_id="P",
+    kind="deliberate",
+    role="DEV",
+    repository="r",
+    instruction="i",
+    status="failed",
+    summary="s",
+    commits=("c",),
+    branch="b",
+    files_changed=("f",),
+    operations={"o": 1},
+    tests=Tests(passed=1, failed=2, errors=3, skipped=4, duration_ms=5, failing=("t",)),
+    checks={"c": "passed"},
+    parent_execution_id="y",
+    usage=USAGE,
+    duration_ms=8,
+    ended_at=AT,
+)
+OF_THE_SERVER = {"tenant", "created_at", "updated_at"}
+
+
+@pytest.mark.parametrize(
+    ("value", "there_and_back"),
+    [
+        (REQUEST, messages.context_request(messages.context_query(REQUEST), tenant="default")),
+        (GATHERED, messages.gathered_context(messages.context_reply(GATHERED, version=1), tenant="default")),
+        (OUTCOME, outcome_messages.outcome(outcome_messages.outcome_message(OUTCOME), tenant="default")),
+        (RECOMMENDATION, outcome_messages.recommendation(outcome_messages.recommendation_message(RECOMMENDATION))),
+        (STORY, graph_messages.story(graph_messages.story_message(STORY))),
+        (TASK, graph_messages.task(graph_messages.task_message(TASK))),
+        (DECISION, graph_messages.decision(graph_messages.decision_message(DECISION), caller="")),
+        (WORK, graph_messages.work_record(graph_messages.work_message(WORK))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_field_comes_back_from_the_wire(value, there_and_back) -> None:
+    assert there_and_back == value
+    for field in fields(value):
+        # One that a value gains, and this test does not know, would be lost on the way in silence.
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        assert field.name in OF_THE_SERVER or getattr(value, field.name) != default, field.name
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "1969-01-01T00:00:00+00:00"])
+def test_what_is_no_time_is_none(text: str) -> None:
+    assert messages.milliseconds(text) == 0
+
+
+def test_times_come_back_to_the_millisecond() -> None:
+    at = "2026-11-22T13:55:00.123+00:00"
+    assert messages.iso_time(messages.milliseconds(at)) == at
+    assert messages.iso_time(messages.MAX_MS).startswith("9999-12-31")
+
+
+@pytest.mark.parametrize(
+    ("given", "caller", "expected"),
+    [
+        ("", "", "caller"),
+        ("", "ada", "caller:ada"),
+        ("agent:dev-1", "", "agent:dev-1"),
+        ("execution:x", "ada", "execution:x, caller:ada"),
+    ],
+)
+def test_the_caller_stands_in_the_source(given: str, caller: str, expected: str) -> None:
+    assert source_of(given, caller) == expected
+
+
+@pytest.mark.parametrize("given", ["caller:root", "agent:", "agent:a\nb", "agent:" + 300 * "a", "me"])
+def test_nobody_else_can_be_claimed_as_a_source(given: str) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        source_of(given, "ada")
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [("title", "story.title"), ("notes[a.b]", "story.notes[a.b]"), ("expected_version", "expected_version"), ("", "")],
+)
+def test_fields_are_named_as_the_request_calls_them(field: str, told: str) -> None:
+    with (
+        pytest.raises(errors.NotFound) as fault,
+        fields_within("story", expected_version="expected_version"),
+    ):
+        raise errors.NotFound("no", field=field, hint="h")
+    assert (fault.value.field, fault.value.hint) == (told, "h")
+
+
+class Ended(grpc.aio.AioRpcError):
+    """A call that ended as a server of ours ends it."""
+
+    def __init__(self, error: errors.FleetError) -> None:
+        ending = status(error)
+        code = next(one for one in grpc.StatusCode if one.value[0] == ending.code)
+        trailer = (("grpc-status-details-bin", ending.SerializeToString()),)
+        super().__init__(code, grpc.aio.Metadata(), trailer, ending.message)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.InvalidRequest,
+        errors.NotFound,
+        errors.AlreadyExists,
+        errors.PreconditionFailed,
+        errors.ResourceExhausted,
+        errors.Unavailable,
+        errors.Fenced,
+    ],
+)
+def test_a_fault_is_the_same_on_the_other_side(kind: type[errors.FleetError]) -> None:
+    fault = fault_of(Ended(kind("it is so", field="a.b")), "here:1")
+    assert type(fault) is kind
+    assert (fault.message, fault.field) == ("it is so", "a.b")
+
+
+def test_a_document_has_every_field_and_words_for_numbers() -> None:
+    told = document(pb.CreateTaskResponse(version=3, task=pb.Task(task_id="T", role=pb.ROLE_QA, depends_on=["A"])))
+    assert told["version"] == 3
+    assert told["task"]["role"] == "qa"
+    assert (told["task"]["depends_on"], told["task"]["state"]) == (["A"], "")
+    assert "record" not in document(pb.RecordOperationsRequest())
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_the_service_that_is_asked_and_the_token_it_gets(tmp_path: Path) -> None:
+    assert find_context(Settings(home=tmp_path)) is None
+    card = {"address": "127.0.0.1:1", "token": "t", "pid": os.getpid(), "context": "127.0.0.1:2"}
+    (tmp_path / "fleet.json").write_text(json.dumps(card))
+    (tmp_path / "context.json").write_text(json.dumps({**card, "address": "127.0.0.1:3", "token": "alone"}))
+    found = find_context(Settings(home=tmp_path))
+    assert found is not None and (found.address, found.token) == ("127.0.0.1:2", "t")
+    named = Settings(home=tmp_path, context_url="far:9", context_token="theirs")
+    found = find_context(named)
+    assert found is not None and (found.address, found.token) == ("far:9", "theirs")
+    for address, token in (("far:8", ""), ("127.0.0.1:2", "t"), ("127.0.0.1:3", "alone")):
+        found = find_context(named, server=address)
+        assert found is not None and (found.address, found.token) == (address, token)
+
+
+def test_the_commands_load_no_store_and_no_model() -> None:
+    heavy = ["apsw", "numpy", "yaml", "ray", "nats"]
+    program = f"import sys, swe_ai_fleet.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

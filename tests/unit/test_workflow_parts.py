@@ -1,0 +1,370 @@
+"""References, conditions, the order of graphs, pictures and messages of workflows."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.workflow import BranchCase, Condition, Edge, Node, NodeStatus, NodeType, Workflow
+from swe_ai_fleet.workflows import references
+from swe_ai_fleet.workflows.answers import answer_output
+from swe_ai_fleet.workflows.conditions import OPS, condition_of, holds, verify
+from swe_ai_fleet.workflows.drawing import mermaid, svg
+from swe_ai_fleet.workflows.graph import cycle, ordered, upstream
+from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
+from swe_ai_fleet.workflows.state import ExecutionState
+from swe_ai_fleet.workflows.updates import end_update, log_update, node_update, status_update
+from swe_ai_fleet.workflows.values import exact_json, parsed_json, shown_json
+
+SCOPE = Scope(
+    inputs={"name": "Ada", "n": 3, "list": [1, {"deep": [True, None]}], "none": None, "odd key": {"a b": 1}},
+    nodes={
+        "a": NodeValue(output={"text": "hello", "2": "two"}, status="completed", label="yes"),
+        "failed": NodeValue(output={"error": "broke"}, status="failed", error="broke"),
+        "skipped": NodeValue(status="skipped"),
+    },
+    item={"x": 1},
+    index=4,
+    has_item=True,
+)
+
+
+class TestReferences:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("${inputs.name}", "Ada"),
+            ("${ inputs.n }", 3),
+            ("n=${inputs.n}, ${inputs.name}!", "n=3, Ada!"),
+            ("${inputs.list}", [1, {"deep": [True, None]}]),
+            ("${inputs.list[1].deep[0]}", True),
+            ("${inputs.list.1.deep.0}", True),
+            ('${inputs["odd key"]["a b"]}', 1),
+            ("of ${inputs.list}", 'of [1, {"deep": [true, null]}]'),
+            ("${nodes.a.output.text}", "hello"),
+            ("${nodes.a.output[2]}", "two"),
+            ("${nodes.a.status} ${nodes.a.label}", "completed yes"),
+            ("${nodes.failed.error}", "broke"),
+            ("${nodes.skipped.output.any.thing[3]}", None),
+            ("<${nodes.skipped.output}>", "<>"),
+            ("${item.x}${index}", "14"),
+            ("${item}", {"x": 1}),
+            ("$${inputs.name}", "${inputs.name}"),
+            ("$$${inputs.name}", "$${inputs.name}"),
+            ("$5 {a} $ $$", "$5 {a} $ $$"),
+            ("", ""),
+        ],
+    )
+    def test_what_they_name(self, text: str, value: object) -> None:
+        assert resolved(text, SCOPE) == value
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("${inputs.nam}", "there is no input 'nam' (there are: name, n, list, none, odd key)"),
+            ("${inputs.list[7]}", "there is no [7] in a list of 2"),
+            ("${inputs.list.x}", "there is no [x] in a list of 2"),
+            ("${inputs.name.x}", "a value of type string has no 'x'"),
+            ("${inputs.none.x}", "a value of type null has no 'x'"),
+            ("${nodes.b.output}", "node 'b' has given nothing yet"),
+            ("${nodes.a.output.x}", "there is no 'x' (there are: text, 2)"),
+            ("${nodes.a}", "is no reference"),
+            ("${nodes.a.inputs}", "is no reference"),
+            ("${inputs}", "is no reference"),
+            ("${index.x}", "is no reference"),
+            ("${env.HOME}", "is no reference"),
+            ("${__class__}", "is no reference"),
+            ("${inputs.a..b}", "is no reference"),
+            ("${}", "is no reference"),
+            ("${inputs.name", "has no closing brace"),
+            ("${" + "x" * 1000 + "}", "has no closing brace"),
+        ],
+    )
+    def test_what_names_nothing(self, text: str, said: str) -> None:
+        with pytest.raises(BadReference) as caught:
+            resolved(text, SCOPE)
+        assert said in str(caught.value)
+
+    def test_only_within_a_map(self) -> None:
+        with pytest.raises(BadReference, match="only within a map"):
+            resolved("${item}", Scope(inputs={}))
+
+    def test_all_texts_of_a_value_but_no_keys(self) -> None:
+        value = {"${inputs.n}": ["${inputs.n}", {"x": "a${inputs.n}"}], "y": 1.5}
+        assert resolved(value, SCOPE) == {"${inputs.n}": [3, {"x": "a3"}], "y": 1.5}
+
+    def test_it_does_not_grow_without_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(references, "MAX_CHARS", 1000)
+        scope = Scope(inputs={"x": "y" * 90, "l": ["y" * 90]})
+        assert len(resolved("${inputs.x}" * 11, scope)) == 990
+        for value in ("${inputs.x}" * 12, ["${inputs.x}"] * 12, ["${inputs.l}"] * 12, {"a": ["_${inputs.l}"] * 12}):
+            with pytest.raises(BadReference, match="longer than 1000"):
+                resolved(value, scope)
+
+    def test_what_is_put_in_is_not_looked_at_again(self) -> None:
+        assert resolved("a ${inputs.x}", Scope(inputs={"x": "${inputs.y}"})) == "a ${inputs.y}"
+
+    def test_too_deep(self) -> None:
+        value: Any = "x"
+        for _ in range(100):
+            value = [value]
+        with pytest.raises(BadReference, match="levels deep"):
+            resolved(value, SCOPE)
+        assert [*references_in(value)] == []
+
+    @given(st.text(alphabet='${}.[]"abinputs0 \\', max_size=60))
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
+        try:
+            parts = parsed(text)
+        except BadReference:
+            return
+        plain = "".join(part if isinstance(part, str) else part.text for part in parts)
+        assert len(plain) <= len(text)
+
+    @given(st.text(max_size=80))
+    def test_escaped_it_is_plain(self, text: str) -> None:
+        assert resolved(text.replace("${", "$${"), SCOPE) == text or text.endswith("$") or "$${" in text
+
+    def test_long_texts_take_linear_time(self) -> None:
+        text = "${inputs.n}" * 50_000
+        assert sum(1 for _ in references_in(text)) == 50_000
+        with pytest.raises(BadReference):
+            parsed("${" * 500_000)
+
+
+def when(ref: str, op: str, value: object = None) -> bool:
+    condition = condition_of({"ref": ref, "op": op, "value": value})
+    verify(condition)
+    return holds(condition, SCOPE)
+
+
+class TestConditions:
+    @pytest.mark.parametrize(
+        ("ref", "op", "value", "held"),
+        [
+            ("${inputs.n}", "eq", 3, True), ("${inputs.n}", "eq", 3.0, True), ("${inputs.n}", "eq", "3", False),
+            ("${inputs.list[1].deep[0]}", "eq", 1, False), ("${inputs.n}", "ne", 4, True),
+            ("${inputs.n}", "lt", 4, True), ("${inputs.n}", "le", 3, True), ("${inputs.n}", "gt", 3, False),
+            ("${inputs.n}", "ge", 2.5, True), ("${inputs.name}", "lt", "Bob", True),
+            ("${inputs.n}", "in", [1, 3], True), ("${inputs.name}", "in", "Adam", True),
+            ("${inputs.list}", "contains", 1, True), ("${inputs.list}", "contains", True, False),
+            ("${inputs.name}", "contains", "da", True), ("${nodes.a.output}", "contains", "text", True),
+            ("${inputs.none}", "contains", "x", False), ("${inputs.name}", "eq", "${inputs.name}", True),
+            ("${inputs.none}", "exists", None, True), ("${inputs.nope}", "exists", None, False),
+            ("${inputs.none}", "empty", None, True), ("${inputs.nope.x}", "empty", None, True),
+            ("${inputs.n}", "empty", None, False), ("${inputs.n}", "truthy", None, True),
+            ("${inputs.nope}", "truthy", None, False), ("${inputs.nope}", "not", None, True),
+            ("", "not", {"ref": "${inputs.n}", "value": 3}, False),
+            ("", "all", ["${inputs.n}", {"ref": "${inputs.n}", "op": "gt", "value": 1}], True),
+            ("", "any", [{"ref": "${inputs.n}", "op": "gt", "value": 9}, "${inputs.nope}"], False),
+        ],
+    )  # fmt: skip
+    def test_each_comparison(self, ref: str, op: str, value: object, held: bool) -> None:
+        assert when(ref, op, value) is held
+
+    def test_all_are_tested(self) -> None:
+        mark: Any = TestConditions.test_each_comparison.pytestmark[0]  # type: ignore[attr-defined]
+        assert {row[1] for row in mark.args[1]} == set(OPS)
+
+    @pytest.mark.parametrize(
+        ("ref", "op", "value", "said"),
+        [
+            ("${inputs.n}", "lt", "4", "values of type integer and string cannot"),
+            ("${inputs.list}", "lt", [1], "values of type array and array"),
+            ("${inputs.list[1].deep[0]}", "lt", 2, "values of type boolean and integer"),
+            ("${inputs.name}", "contains", 3, "a value of type string holds no integer"),
+            ("${inputs.n}", "contains", 3, "a value of type integer holds no integer"),
+            ("${inputs.nope}", "eq", 3, "there is no input"),
+            ("${inputs.n}", "like", 3, "is no comparison"),
+            ("n", "eq", 3, "ref is no reference"),
+            ("${inputs.n} x", "eq", 3, "ref is no reference"),
+            ("${inputs.n}", "exists", 3, "takes no value"),
+            ("${inputs.n}", "all", ["${inputs.n}"], "takes conditions as its value and no ref"),
+            ("", "all", [], "takes a list of conditions"),
+            ("", "all", "x", "takes a list of conditions"),
+            ("", "any", [3], "a condition is not of type integer"),
+            ("", "any", [{"if": 3}], "a condition has no 'if'"),
+            ("", "any", [{"ref": 3}], "are texts"),
+        ],
+    )
+    def test_what_cannot_be_judged(self, ref: str, op: str, value: object, said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            when(ref, op, value)
+
+    def test_too_deep(self) -> None:
+        value: Any = "${inputs.n}"
+        for _ in range(20):
+            value = {"op": "not", "value": value}
+        with pytest.raises(InvalidRequest, match="nested more than 16"):
+            verify(condition_of(value))
+
+
+class TestValues:
+    def test_what_json_cannot_hold_of_texts(self) -> None:
+        assert parsed_json(exact_json({"a": "half \ud800"}, "x"), "x") == {"a": "half ?"}
+
+    def test_long_inputs_are_not_shown(self) -> None:
+        assert shown_json({"x": "y" * 300_000}) == '{"left_out": "300009 characters of JSON"}'
+
+    @pytest.mark.parametrize(
+        ("text", "data"),
+        [
+            ('{"ok": true}', {"ok": True}),
+            ("```json\n[1, 2]\n```", [1, 2]),
+            ("```\n{}\n```", {}),
+            ("```python\n[1]\n```", None),
+            ("The answer is [1].", None),
+            ("[1] and more", None),
+            ("42", None),
+            ('{"x": NaN}', None),
+            ("[" * 100_000, None),
+            ("", None),
+        ],
+        ids=str,
+    )
+    def test_answers_that_are_json(self, text: str, data: object) -> None:
+        assert answer_output(text, model="m") == {"answer": text, "data": data, "model": "m"}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
+    ids = [f"n{number}" for number in range(draw(st.integers(1, 8)))]
+    pairs = draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(ids)), max_size=14, unique=True))
+    return ids, pairs
+
+
+class TestGraph:
+    @settings(max_examples=200)
+    @given(graphs())
+    def test_order_and_cycles(self, graph: tuple[list[str], list[tuple[str, str]]]) -> None:
+        ids, pairs = graph
+        order, circle = ordered(ids, pairs), cycle(ids, pairs)
+        assert bool(circle) is (len(order) < len(ids))
+        place = {name: at for at, name in enumerate(order)}
+        assert all(place[source] < place[target] for source, target in pairs if target in place)
+        if circle:
+            assert circle[0] == circle[-1]
+            assert set(pairwise(circle)) <= set(pairs)
+        else:
+            before = upstream(ids, pairs)
+            assert all(source in before[target] and before[source] <= before[target] for source, target in pairs)
+
+
+WORKFLOW = Workflow(
+    name="a <b> & 'c'",
+    nodes=(
+        Node(id="start", type=NodeType.TOOL, tool='say "hi" ]; click<script>'),
+        Node(id="which", type=NodeType.BRANCH, cases=(BranchCase(label="x", when=Condition(ref="${inputs.q}")),)),
+        Node(id="left", type=NodeType.AGENT, query="q", breakpoint=True, description="ﬁne \x00 \u2028"),
+        Node(id="right", type=NodeType.APPROVAL, prompt="?"),
+        Node(id="sub", type=NodeType.WORKFLOW, workflow="other"),
+        Node(id="each", type=NodeType.MAP, over="${inputs.l}", node=Node(id="i", type=NodeType.TOOL, tool="t")),
+    ),
+    edges=(
+        Edge(source="start", target="which"),
+        Edge(source="which", target="left", label='x"<y>'),
+        Edge(source="which", target="right", label="no"),
+        Edge(source="left", target="each"),
+        Edge(source="right", target="each"),
+        Edge(source="start", target="each"),
+        Edge(source="each", target="sub"),
+    ),
+)
+STANDING = {
+    "start": NodeUpdated(node_id="start", status=NodeStatus.COMPLETED),
+    "which": NodeUpdated(node_id="which", status=NodeStatus.COMPLETED),
+    "left": NodeUpdated(node_id="left", status=NodeStatus.RUNNING),
+}
+
+
+class TestDrawing:
+    def test_mermaid(self) -> None:
+        assert mermaid(WORKFLOW, STANDING) == (
+            "flowchart TD\n"
+            '    n0_start["start<br/>say #34;hi#34; #93;#59; click#60;script#62;"]\n'
+            '    n1_which{"which<br/>branch"}\n'
+            '    n2_left("left<br/>agent")\n'
+            '    n3_right[/"right<br/>approval"/]\n'
+            '    n4_sub[["sub<br/>other"]]\n'
+            '    n5_each[["each<br/>map of tool"]]\n'
+            "    n0_start --> n1_which\n"
+            '    n1_which -- "x#34;#60;y#62;" --> n2_left\n'
+            '    n1_which -- "no" --> n3_right\n'
+            "    n2_left --> n5_each\n"
+            "    n3_right --> n5_each\n"
+            "    n0_start --> n5_each\n"
+            "    n5_each --> n4_sub\n"
+            "    classDef completed fill:#e8f5e9,stroke:#2e7d32\n"
+            "    class n0_start,n1_which completed\n"
+            "    classDef running fill:#e3f2fd,stroke:#1565c0\n"
+            "    class n2_left running\n"
+        )
+
+    def test_svg_is_well_formed_and_the_same_each_time(self) -> None:
+        drawn = svg(WORKFLOW, STANDING)
+        assert drawn == svg(WORKFLOW, STANDING)
+        root = ET.fromstring(drawn)
+        space = "{http://www.w3.org/2000/svg}"
+        texts = [each.text for each in root.iter(f"{space}text")]
+        assert 'say "hi" ]; click<script>' in texts
+        assert 'x"<y>' in texts
+        assert {each.tag.removeprefix(space) for each in root.iter()} == {
+            "svg", "title", "defs", "marker", "path", "g", "rect", "text",
+        }  # fmt: skip
+        assert next(each.text for each in root.iter(f"{space}title")) == "a <b> & 'c'"
+        assert sum("#e3f2fd" in str(each.attrib) for each in root.iter(f"{space}rect")) == 1
+
+    def test_layers_go_down_and_boxes_do_not_overlap(self) -> None:
+        rects = [each.attrib for each in ET.fromstring(svg(WORKFLOW)).iter("{http://www.w3.org/2000/svg}rect")]
+        boxes = [[float(each[name]) for name in ("x", "y", "width", "height")] for each in rects]
+        tops = dict(zip((node.id for node in WORKFLOW.nodes), (y for _, y, *_ in boxes), strict=True))
+        assert all(tops[edge.source] < tops[edge.target] for edge in WORKFLOW.edges)
+        for number, (x, y, width, _) in enumerate(boxes):
+            for other_x, other_y, other_width, _ in boxes[number + 1 :]:
+                assert y != other_y or x + width <= other_x or other_x + other_width <= x
+
+    @settings(max_examples=50)
+    @given(st.text(max_size=60), st.text(max_size=60))
+    def test_any_text_is_drawn_safely(self, tool: str, label: str) -> None:
+        nodes = (Node(id="a", type=NodeType.TOOL, tool=tool), Node(id="b", type=NodeType.TOOL, tool="t"))
+        made = Workflow(name=label, nodes=nodes, edges=(Edge(source="a", target="b", label=label),))
+        ET.fromstring(svg(made).encode())
+        lines = mermaid(made).splitlines()
+        assert len(lines) == 4
+        assert lines[1].count('"') == 2
+
+
+class TestUpdates:
+    def test_their_shapes(self) -> None:
+        update = NodeUpdated(
+            node_id="a", status=NodeStatus.COMPLETED, inputs='{"x": 1}', output="[2]", usage=Usage(cost=1)
+        )
+        done = ExecutionState(status=ExecutionStatus.COMPLETED, outputs={"o": 1})
+        failed = ExecutionState(status=ExecutionStatus.FAILED, error="a: broke")
+        told = [
+            status_update("e", 1, ExecutionStatus.IN_PROGRESS, {"workflow": "w"}),
+            node_update("e", 2, update),
+            log_update("e", 3, "info", "m"),
+            end_update("e", 4, done),
+            end_update("e", 5, failed),
+        ]
+        assert json.loads(json.dumps(told)) == told
+        assert [*map(sorted, told)] == [
+            ["data", "execution_id", "sequence", "status", "type"],
+            ["execution_id", "node_id", "node_state", "sequence", "type"],
+            ["execution_id", "log", "sequence", "type"],
+            ["execution_id", "result", "sequence", "type"],
+            ["error", "execution_id", "sequence", "type"],
+        ]
+        assert told[1].get("node_state", {})["inputs"] == {"x": 1}
+        assert told[1].get("node_state", {})["output"] == [2]
+        assert told[3].get("result", {})["outputs"] == {"o": 1}
