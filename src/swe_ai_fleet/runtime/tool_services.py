@@ -51,6 +51,7 @@ def secret_mask(settings: Settings) -> Secrets:
         (
             *settings.secrets,
             *secret_values(settings.databases),
+            *secret_values({"memory_store": settings.memory_store} if "://" in settings.memory_store else {}),
             *(secret for server in servers for secret in server.secrets),
             *(remote.secret for remote in remotes if remote.secret),
         )
