@@ -20,16 +20,14 @@ from services.auth import caller_of
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator import responses
-from services.orchestrator.quantities import usage
-from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
+from services.orchestrator.workflow_replies import paused, run_message, summary
 from services.values import check_values
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
-from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind
-from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
+from swe_ai_fleet.domain.workflow import Workflow, WorkflowTask
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
@@ -74,7 +72,7 @@ class WorkflowServicer(WorkflowServiceServicer):
     async def ListWorkflows(self, request: pb.ListWorkflowsRequest, context: Context) -> pb.ListWorkflowsResponse:
         shelf = await asyncio.to_thread(self._shelf)
         return pb.ListWorkflowsResponse(
-            workflows=[_summary(one.workflow, built_in=one.built_in) for one in shelf.workflows.values()],
+            workflows=[summary(one.workflow, built_in=one.built_in) for one in shelf.workflows.values()],
             broken=[str(fault) for fault in shelf.broken],
         )
 
@@ -82,7 +80,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         check_values(request)
         one = await self._named(request.name)
         return pb.GetWorkflowResponse(
-            summary=_summary(one.workflow, built_in=one.built_in),
+            summary=summary(one.workflow, built_in=one.built_in),
             definition=one.text,
             mermaid=mermaid(one.workflow),
             svg=svg(one.workflow),
@@ -102,7 +100,7 @@ class WorkflowServicer(WorkflowServiceServicer):
                 ]
             )
         return pb.ValidateWorkflowResponse(
-            summary=_summary(workflow, built_in=False), mermaid=mermaid(workflow), svg=svg(workflow)
+            summary=summary(workflow, built_in=False), mermaid=mermaid(workflow), svg=svg(workflow)
         )
 
     async def RunWorkflow(self, request: pb.RunWorkflowRequest, context: Context) -> pb.RunWorkflowResponse:
@@ -123,13 +121,13 @@ class WorkflowServicer(WorkflowServiceServicer):
             raise InvalidRequest("no action given", field="action", hint="PAUSE, STEP or CONTINUE")
         by = request.by.strip() or f"token holder at {context.peer()}"
         state = await self._executions.steer(DEFAULT_TENANT, execution_id, action, request.node_id, by=by)
-        return pb.SteerWorkflowResponse(execution_id=execution_id, paused=_paused(state))
+        return pb.SteerWorkflowResponse(execution_id=execution_id, paused=paused(state))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
         if state.task.workflow is None:
             raise NotFound(f"execution {state.execution_id} is no run of a workflow", field="execution_id")
-        return pb.GetRunResponse(run=_run(state, state.task.workflow))
+        return pb.GetRunResponse(run=run_message(state, state.task.workflow))
 
     async def _named(self, name: str) -> ShelvedWorkflow:
         return (await asyncio.to_thread(self._shelf)).get(name)
@@ -225,83 +223,6 @@ def _whole(value: object) -> object:
             return [_whole(one) for one in cast("list[object]", value)]
         case _:
             return value
-
-
-def _summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
-    return pb.WorkflowSummary(
-        name=workflow.name,
-        description=workflow.description,
-        inputs=[
-            pb.WorkflowInput(
-                name=one.name,
-                type=one.type,
-                description=one.description,
-                required=one.required and one.default is None,
-                default_json="" if one.default is None else json.dumps(one.default, ensure_ascii=False),
-            )
-            for one in workflow.inputs
-        ],
-        outputs=list(workflow.outputs),
-        nodes=len(workflow.nodes),
-        built_in=built_in,
-    )
-
-
-def _paused(state: ExecutionState) -> list[str]:
-    return [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED]
-
-
-def _run(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
-    run = pb.WorkflowRun(
-        execution_id=state.execution_id,
-        task_id=state.task.task_id,
-        status=responses.status(state.status),
-        workflow=order.workflow.name,
-        error_message=state.error[: responses.MAX_ERROR_CHARS],
-        usage=usage(state.usage),
-        duration_ms=state.duration_ms,
-        mermaid=mermaid(order.workflow, state.nodes),
-        last_sequence=state.last_sequence,
-    )
-    if state.output is not None:
-        run.outputs_json = state.output.output
-        if state.output.output_blob is not None:
-            run.output_artifact.CopyFrom(
-                responses.artifact(state.output.output_blob, state.execution_id, "outputs.json")
-            )
-    room = MAX_REPLY_BYTES - run.ByteSize()
-    if len(order.inputs.encode()) < room // 4:
-        run.inputs_json = order.inputs
-        room -= len(order.inputs.encode())
-    for update in state.nodes.values():
-        told = _node(state, update)
-        if told.ByteSize() + 16 > room:
-            told.ClearField("inputs_json")
-            told.ClearField("output_json")
-        if (room := room - told.ByteSize() - 16) < 0:
-            break
-        run.nodes.append(told)
-    return run
-
-
-def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
-    told = pb.NodeRun(
-        node_id=update.node_id,
-        status=cast("pb.NodeStatus", pb.NodeStatus.Value(f"NODE_STATUS_{update.status.upper()}")),
-        attempt=update.attempt,
-        failures=update.failures,
-        inputs_json=update.inputs,
-        output_json=update.output,
-        error_message=update.error,
-        execution_id=update.execution_id,
-        label=update.label,
-        usage=usage(update.usage),
-        duration_ms=update.duration_ms,
-    )
-    if update.output_blob is not None:
-        name = f"{update.node_id.replace('/', '.')}.json"
-        told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
-    return told
 
 
 def _execution_id(text: str) -> str:

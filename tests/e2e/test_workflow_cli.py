@@ -81,7 +81,8 @@ async def test_a_run_waits_for_people_and_is_stepped(shell: Shell, tmp_path: Pat
     assert (told["ask"]["label"], told["two"]["output"]["answer"]) == ("approved", "At once.")
     late = await shell.fleet("workflow", "steer", task_id, "pause")
     assert (late.code, "has ended" in late.err) == (2, True)
-    assert (await shell.fleet("show", task_id)).code == 0
+    shown = await shell.fleet("show", task_id)
+    assert (shown.code, "At once." in shown.out) == (0, True)
 
 
 async def test_a_rejected_run_has_an_exit_code_of_its_own(shell: Shell, tmp_path: Path) -> None:

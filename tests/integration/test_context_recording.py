@@ -354,7 +354,8 @@ class Served:
     address: str
 
     async def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGKILL)
         await self.process.wait()
 
 
@@ -402,6 +403,7 @@ async def test_nothing_acknowledged_is_lost_when_the_service_and_nats_are_killed
         server = await first.enter_async_context(EmbeddedNats(tmp_path / "nats"))
         url, token = server.address.url, server.address.token
         service = await served(home, url, token)
+        stack.push_async_callback(service.kill)
         client = await stack.enter_async_context(ContextServiceClient(service.address, TOKEN, seconds=2.0))
         async with a_world(server, tmp_path / "world") as world:
             await world.recorder.book.create_story("default", Story(story_id=story_id, title="Outlives everything"))
@@ -428,6 +430,7 @@ async def test_nothing_acknowledged_is_lost_when_the_service_and_nats_are_killed
             executions = await world.run(*(a_name() for _ in range(5)))
         await service.kill()
         service = await served(home, url, token, listen=service.address)
+        stack.push_async_callback(service.kill)
         async with a_world(server, tmp_path / "world") as world:
             executions += await world.run(*(a_name() for _ in range(5)))
         before = len(acknowledged)

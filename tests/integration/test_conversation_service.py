@@ -33,7 +33,7 @@ from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chat
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -46,6 +46,7 @@ SCRIPT = Script(
     conversations=(
         *said("What runs", called("list_executions"), answered("Here is **everything**.")),
         *said("second", called("show_execution", execution="task-1"), answered("It won.")),
+        *said("slow", Turn(content="Late.", delay_seconds=30)),
         *said("Mend", called("start_task", description="Fix the parser", repository="/srv/app"), answered("Shall I?")),
     ),
     default=Conversation(turns=(answered("Hello."),)),
@@ -157,6 +158,27 @@ class TestRpcs:
         first = await service.answer("s", "Hi", message_id="m")
         again = await service.answer("s", "Hi", message_id="m")
         assert (again.turn, again.text, again.repeated_message) == (1, first.text, True)
+
+    async def test_a_caller_that_goes_away_ends_the_work_and_frees_the_session(self, service: Service) -> None:
+        metadata = (("authorization", f"Bearer {TOKEN}"),)
+        call = service.stub.Send(pb.SendRequest(session_id="s", text="a slow one"), metadata=metadata)
+        reading = asyncio.ensure_future(anext(aiter(call)))
+        while True:
+            found = await service.stub.ListConversations(pb.ListConversationsRequest(), metadata=metadata)
+            if found.conversations:
+                break
+        with pytest.raises(grpc.aio.AioRpcError) as busy:
+            await service.answer("s", "Hi")
+        assert busy.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        call.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        answer: pb.Answer | None = None
+        while answer is None:
+            try:
+                answer = await service.answer("s", "Hi")
+            except grpc.aio.AioRpcError as fault:
+                assert fault.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert (answer.turn, answer.text) == (1, "Hello.")
 
     async def test_sessions_are_shown_listed_and_ended(self, service: Service) -> None:
         metadata = (("authorization", f"Bearer {TOKEN}"),)

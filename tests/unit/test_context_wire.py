@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.context_service.faults import fault_of
 from swe_ai_fleet.cli.context_client import document
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import TestSummary as Tests
+from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import (
     ContextBlock,
     ContextRequest,
@@ -183,7 +183,7 @@ WORK = WorkRecord(
     branch="b",
     files_changed=("f",),
     operations={"o": 1},
-    tests=Tests(passed=1, failed=2, errors=3, skipped=4, duration_ms=5, failing=("t",)),
+    tests=Summary(passed=1, failed=2, errors=3, skipped=4, duration_ms=5, failing=("t",)),
     checks={"c": "passed"},
     parent_execution_id="y",
     usage=USAGE,

@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
+from swe_ai_fleet.domain.errors import (
+    AgentLost,
+    AlreadyExists,
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
 from swe_ai_fleet.domain.event import (
     BreakpointsSet,
     ExecutionClaimed,
@@ -23,6 +32,7 @@ from swe_ai_fleet.domain.event import (
     WorkflowFinished,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, SCRATCH, ApprovalPolicy, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -40,6 +50,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
+from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
 from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, ScriptedRun
@@ -433,7 +444,7 @@ def _whole_task() -> Task:
     return a_run(
         agent("look"),
         gate,
-        agent("fix", mode=AgentMode.ORCHESTRATE),
+        agent("fix", mode=AgentMode.ORCHESTRATE, timeout_seconds=60),
         each,
         tool("sum", expression="${nodes.each.output[1].answer}"),
         edges=(*chain("look", "gate", "fix", "sum"), *chain("look", "each", "sum")),
@@ -565,3 +576,49 @@ def test_places_in_a_run_have_names_of_their_own():
     names = [node_name(place) for place in places]
     assert len(set(names)) == len(places)
     assert all(len(name) <= 60 and ".." not in name and not name.endswith(".") for name in names)
+
+
+@dataclass
+class Remembering:
+    """A context service that knows one thing and keeps what it is told; `fault` is what it answers with."""
+
+    fault: FleetError | None = None
+    asked: list[ContextRequest] = field(default_factory=list)
+    kept: list[Memory] = field(default_factory=list)
+
+    async def gather(self, request: ContextRequest) -> GatheredContext:
+        self.asked.append(request)
+        if self.fault is not None:
+            raise self.fault
+        return GatheredContext(text="blue is liked")
+
+    async def remember(self, memory: Memory) -> bool:
+        if self.fault is not None:
+            raise self.fault
+        self.kept.append(memory)
+        return True
+
+
+@pytest.mark.parametrize("fault", [None, Unavailable("gone")])
+async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(world: World, fault: FleetError | None):
+    memory = Remembering(fault=fault)
+    ask = Node(id="ask", type=NodeType.AGENT, query="which colour?", agent_config=AgentConfig(use_memory=True))
+    surroundings = Surroundings(
+        log=world.log,
+        blobs=world.log,
+        results=world.log,
+        fleet=world.fleet,
+        workspaces=world.workspaces,
+        model=world.model,
+        owner="test",
+        context=memory,
+        memories=memory,
+    )
+    async with asyncio.timeout(10), Executions(surroundings) as executions:
+        task = a_run(agent("plain"), ask, edges=chain("plain", "ask"))
+        state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.background for one in world.fleet.asked] == ["", "" if fault else "blue is liked"]
+    (asked,) = memory.asked
+    assert (asked.query, len(asked.namespaces)) == ("which colour?", 1)
+    assert [one.text for one in memory.kept] == ([] if fault else ["which colour?\n<which colour?>"])

@@ -286,3 +286,21 @@ class TestPython:
         for _ in range(9):
             inner = Workflow(name="inner", nodes=(Node(id="s", type=NodeType.WORKFLOW, workflow=inner),))
         assert "nested more than 8 deep" in faults_of(inner)[0].message
+
+    def test_workflows_of_workflows_do_not_grow_without_end(self) -> None:
+        twice = ("a", "b", "c", "d", "e", "f", "g", "h")
+        library = {"w8": Workflow(name="w8", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),))}
+        for level in range(7, 0, -1):
+            nodes = tuple(Node(id=name, type=NodeType.WORKFLOW, workflow=f"w{level + 1}") for name in twice)
+            library[f"w{level}"] = Workflow(name=f"w{level}", nodes=nodes)
+        assert "4493896 nodes" in faults_of(library["w1"], workflows=library)[0].message
+        deep = {"w0": Workflow(name="w0", nodes=(Node(id="t", type=NodeType.TOOL, tool="t"),))}
+        for level in range(1, 9):
+            node = Node(id="s", type=NodeType.WORKFLOW, workflow=f"w{level - 1}")
+            deep[f"w{level}"] = Workflow(name=f"w{level}", nodes=(node,))
+        assert faults_of(deep["w7"], workflows=deep) == ()
+        assert "nested more than 8 deep" in faults_of(deep["w8"], workflows=deep)[0].message
+
+    def test_too_many_nodes(self) -> None:
+        nodes = tuple(Node(id=f"n{number}", type=NodeType.TOOL, tool="t") for number in range(501))
+        assert "at most 500 nodes" in faults_of(Workflow(name="flow", nodes=nodes))[0].message

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.cli.context_client import ContextServer, ContextToken, context_client, document, enum_name
+from swe_ai_fleet.cli.context_client import (
+    ContextServer,
+    ContextToken,
+    caller_name,
+    context_client,
+    document,
+    enum_name,
+)
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Json
@@ -36,7 +42,7 @@ def rate(
 
     async def work(screen: Screen, settings: Settings) -> Exit:
         subject = await _subject(settings, name, anywhere=bool(server))
-        async with context_client(settings, server=server, token=token, caller=getpass.getuser()) as client:
+        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
             request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject, rating=rating))
             answer = await client.call("RecordOutcome", request, pb.RecordOutcomeResponse)
         if screen.json:

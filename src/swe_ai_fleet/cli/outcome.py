@@ -10,6 +10,7 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.events import fold_events
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.node_tables import node_row, nodes_table
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.cli.text import one_line, visible
@@ -49,7 +50,9 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
     """The comparison of the candidates, the winner's diff and where it stands, for people."""
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
-    if state.ranking or state.agents:
+    if state.task.workflow is not None:
+        screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
+    elif state.ranking or state.agents:
         screen.out.print(candidates_table(state))
     print_pending(screen, state)
     if diff:

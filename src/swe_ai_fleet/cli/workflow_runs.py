@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
@@ -23,13 +21,14 @@ from swe_ai_fleet.cli.context_client import caller_name
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
 from swe_ai_fleet.cli.interrupts import interrupts
 from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.node_tables import gist, node_row, nodes_table
 from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import enum_word, status_word
 from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.cli.workflow_files import file_text, is_file
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 
 _ACTIONS = {
@@ -37,10 +36,8 @@ _ACTIONS = {
     "step": pb.STEER_ACTION_STEP,
     "continue": pb.STEER_ACTION_CONTINUE,
 }
-_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
 _SHOWN_CHARS = 4_000
-_CELL = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,24 +178,7 @@ class NodeProgress(Progress):
 
     def table(self) -> Table:
         nodes = self.state.nodes.values() if self.state is not None else ()
-        return nodes_table([_row(one) for one in nodes])
-
-
-def nodes_table(rows: list[tuple[str, ...]]) -> Table:
-    """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("node", "status", "attempt", "seconds", "tokens", "what"):
-        table.add_column(name, no_wrap=name in ("node", "status"))
-    for row in rows:
-        table.add_row(*(Text(one_line(cell, _CELL)) for cell in row), style=_STYLES.get(row[1], ""))
-    return table
-
-
-def _row(update: NodeUpdated) -> tuple[str, ...]:
-    seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
-    tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
-    what = update.error or _told(update.output or update.inputs)
-    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+        return nodes_table(node_row(one) for one in nodes)
 
 
 async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_it_stands: bool = False) -> Exit:
@@ -220,7 +200,7 @@ async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_i
             str(one.attempt),
             f"{one.duration_ms / 1000:.1f}" if one.duration_ms else "",
             f"{one.usage.prompt_tokens + one.usage.completion_tokens:,}" if one.usage.prompt_tokens else "",
-            one.error_message or _told(one.output_json or one.inputs_json),
+            one.error_message or gist(one.output_json or one.inputs_json),
         )
         for one in run.nodes
     ]
@@ -295,9 +275,3 @@ def _value(name: str, text: str, kind: str) -> object:
 def _fields(text: str) -> dict[str, object]:
     found: object = json.loads(text) if text else {}
     return cast("dict[str, object]", found) if isinstance(found, dict) else {"output": found}
-
-
-def _told(text: str) -> str:
-    """An output in a few words: what an agent answered or a tool printed, else the JSON."""
-    found = _fields(text)
-    return str(found.get("answer") or found.get("summary") or found.get("content") or text)

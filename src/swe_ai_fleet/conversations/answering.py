@@ -16,6 +16,7 @@ from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_re
 from swe_ai_fleet.conversations.desk import Desk
 from swe_ai_fleet.conversations.fleet_tools import fleet_tools, proposed, table_of
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.formatting.document import read
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.memory_tools import keep
 from swe_ai_fleet.conversations.mentions import last_list
@@ -147,7 +148,8 @@ class Answering:
             answer = f"{answer}\n\n{unclear}"
         naming.answer(answer)
         found = [table_of(call.name, result) for call, result in reply.calls]
-        tables = () if last_list(answer) or "|" in answer else tuple(table for table in found if table)[-MAX_TABLES:]
+        told = bool(last_list(answer)) or any(isinstance(part, Table) for part in read(answer))
+        tables = () if told else tuple(table for table in found if table)[-MAX_TABLES:]
         proposal = replace(desk.proposal, turn=session.count + 1) if desk.proposal else None
         if proposal is not None:
             answer = f"{answer}\n\n{self._clean(proposed(proposal))}"

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 MAX_THINGS = 240
 """Of a session; beyond them the oldest are forgotten."""
-MAX_PER_TURN = 80
+MAX_PER_TURN = 140
 MAX_LIST = 30
 MAX_NAME_CHARS = 200
 PERSON, ANSWER = "person", "answer"

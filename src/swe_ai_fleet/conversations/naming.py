@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 
 _MAX_DEPTH = 3
+_LEAST_LABEL_CHARS = 6
 _KEYS: Mapping[str, ThingKind] = {
     "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
     "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
@@ -92,13 +93,10 @@ class Naming:
         """The list that an answer shows, if it shows one; what it lists of this turn's things is known for them."""
         entries = last_list(text)
         members: list[tuple[ThingKind, str, str]] = []
-        known = {thing.name: thing.kind for thing in self.things if thing.kind is not ThingKind.ITEM}
         for entry in entries:
-            meant = [name for name in known if name in entry]
-            # The longest one is named where one name is a part of another.
-            meant = [name for name in meant if not any(name != other and name in other for other in meant)]
-            if len(meant) == 1:
-                members.append((known[meant[0]], meant[0], entry))
+            meant = self._meant(entry)
+            if meant is not None:
+                members.append((meant.kind, meant.name, entry))
             else:
                 words = in_words(entry)
                 members.append((*words[0], entry) if len(words) == 1 else (ThingKind.ITEM, entry, ""))
@@ -108,17 +106,31 @@ class Naming:
                 if not any(thing.name == name for thing in self.things):
                     self._alone(kind, name, ANSWER)
 
+    def _meant(self, entry: str) -> NamedThing | None:
+        """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
+        known = {thing.name: thing for thing in self.things if thing.kind is not ThingKind.ITEM}
+        for alias in (_name, _beginning, _label):
+            meant = [thing for thing in known.values() if _mentions(entry, alias(thing))]
+            # The longest one is meant where one is a part of another.
+            longest = max((len(alias(thing)) for thing in meant), default=0)
+            meant = [thing for thing in meant if len(alias(thing)) == longest]
+            if len(meant) == 1:
+                return meant[0]
+        return None
+
     def _alone(self, kind: ThingKind, name: str, source: str, label: str = "") -> None:
         name = exact(kind, name)
         same = any((one.kind, one.name, one.source, one.group) == (kind, name, source, 0) for one in self.things)
-        if name and not same and len(self.things) < MAX_PER_TURN:
+        if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(NamedThing(kind=kind, name=name, turn=self._turn, source=source, label=one_line(label)))
 
     def _list(self, members: Sequence[tuple[ThingKind, str, str]], source: str) -> None:
         named = [
             (kind, shown, one_line(label)) for kind, name, label in members[:MAX_LIST] if (shown := exact(kind, name))
         ]
-        if not named or len(self.things) + len(named) > MAX_PER_TURN:
+        # What the person sees or chooses has its room whatever tools said.
+        room = MAX_PER_TURN if source in (ANSWER, PERSON) else MAX_PER_TURN - 2 * MAX_LIST
+        if not named or len(self.things) + len(named) > room:
             return
         for position, (kind, name, label) in enumerate(named, start=1):
             self.things.append(
@@ -128,6 +140,27 @@ class Naming:
                 )
             )  # fmt: skip
         self._group += 1
+
+
+def _name(thing: NamedThing) -> str:
+    return thing.name
+
+
+def _beginning(thing: NamedThing) -> str:
+    return thing.name[:8] if thing.kind is ThingKind.EXECUTION and len(thing.name) > 8 else ""
+
+
+def _label(thing: NamedThing) -> str:
+    return thing.label if len(thing.label) >= _LEAST_LABEL_CHARS else ""
+
+
+def _mentions(text: str, name: str) -> bool:
+    """Whether a name stands in a text as a whole."""
+    start = text.find(name) if name else -1
+    if start < 0:
+        return False
+    before, after = text[start - 1 : start] if start else "", text[start + len(name) : start + len(name) + 1]
+    return not (before.isalnum() and name[0].isalnum()) and not (after.isalnum() and name[-1].isalnum())
 
 
 @dataclass(slots=True)

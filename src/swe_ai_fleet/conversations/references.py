@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from swe_ai_fleet.conversations.named_things import ANSWER, PERSON, NamedThing, ThingKind
 from swe_ai_fleet.conversations.phrases import Phrase, Pointing, phrases
+from swe_ai_fleet.memory.disarming import disarmed, visible
 
 STALE_TURNS = 5
 """What was named longer ago than this is asked about before it is taken for what is meant."""
@@ -110,8 +111,13 @@ def _noted(reference: Reference) -> str:
 
 def _named(thing: NamedThing) -> str:
     place = f", number {thing.position} of {thing.size}" if thing.group else ""
-    label = f" ({json.dumps(thing.label[:80], ensure_ascii=False)})" if thing.label else ""
-    return f"{thing.kind} {json.dumps(thing.name, ensure_ascii=False)}{label}{place}"
+    label = f" ({_quoted(thing.label[:80])})" if thing.label else ""
+    return f"{thing.kind} {_quoted(thing.name)}{label}{place}"
+
+
+def _quoted(text: str) -> str:
+    """A name as data: what is invisible in it is escaped, marks of conversations are broken."""
+    return disarmed(json.dumps(text, ensure_ascii=visible(text) != text))
 
 
 def _asked(reference: Reference) -> str:

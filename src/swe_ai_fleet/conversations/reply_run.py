@@ -68,13 +68,13 @@ async def reply_to(
     # A chat's answer is what the model says, so there is no call to end with.
     shown = ShownTools(model, {FINAL_ANSWER.name: None})
     patient = PatientModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
+    mode, mode_rules = _way(request, toolbox, rules)
     history = History(
         (*before, message),
-        context_tokens=await _context_tokens(model),
+        context_tokens=await _context_tokens(model) if mode is PlanningMode.AGENTIC else 0,
         summarise=summariser(patient, budget),
         task=message,
     )
-    mode, mode_rules = _way(request, toolbox, rules)
     trajectory = await drive(
         mode,
         model=patient,

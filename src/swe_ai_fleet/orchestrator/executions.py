@@ -31,7 +31,7 @@ from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
 from swe_ai_fleet.orchestrator.steering import words
-from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, located
+from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, normalised
 from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.tools.access import ToolAccess
 
@@ -130,7 +130,7 @@ class Executions:
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted.
         """
-        task = located(task)
+        task = normalised(task)
         task.validated(max_agents=self._room.agents)
         self._check(task)
         known = self.projection.get(task.tenant, task.execution_id)

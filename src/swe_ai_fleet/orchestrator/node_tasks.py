@@ -118,7 +118,7 @@ def _constraints(parent: Task, node: Node) -> Constraints:
     """The parent's, no longer than the node has time and with no more turns than it says."""
     limits, config = parent.constraints.limits, node.agent_config
     if node.timeout_seconds > 0:
-        limits = replace(limits, timeout_seconds=max(1.0, min(limits.timeout_seconds, node.timeout_seconds)))
+        limits = replace(limits, timeout_seconds=max(1.0, float(min(limits.timeout_seconds, node.timeout_seconds))))
     if config.max_iterations > 0:
         limits = replace(limits, max_iterations=min(limits.max_iterations, config.max_iterations))
     return replace(parent.constraints, limits=limits)

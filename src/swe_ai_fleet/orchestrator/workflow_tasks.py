@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import cast
 
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import SCRATCH, Role, Task, TaskKind
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, WorkflowTask
@@ -16,11 +17,14 @@ from swe_ai_fleet.workflows.values import checked_inputs
 MAX_ROUNDS = 16
 
 
-def located(task: Task) -> Task:
-    """The task with a repository: a workflow that names none works on one that has nothing in it."""
-    if task.kind is not TaskKind.WORKFLOW or task.repo.location.strip():
+def normalised(task: Task) -> Task:
+    """A run of a workflow as the log will have it, so that its nodes' tasks are the same to every driver; with a
+    repository: one that names none works on one that has nothing in it. Other tasks as they are."""
+    if task.kind is not TaskKind.WORKFLOW:
         return task
-    return replace(task, repo=replace(task.repo, location=SCRATCH))
+    if not task.repo.location.strip():
+        task = replace(task, repo=replace(task.repo, location=SCRATCH))
+    return from_json(Task, to_json(task))
 
 
 def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, memory: bool = False) -> None:

@@ -11,14 +11,17 @@ from swe_ai_fleet.workflows.documents import Path, Problem
 from swe_ai_fleet.workflows.edge_checks import edge_problems
 from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.workflows.graph import ordered, upstream
+from swe_ai_fleet.workflows.nesting import size, way_back
 from swe_ai_fleet.workflows.node_checks import Known, Level, node_problems
 from swe_ai_fleet.workflows.references import BadReference, references_in
-from swe_ai_fleet.workflows.schema import ID
+from swe_ai_fleet.workflows.schema import ID, MAX_EDGES, MAX_NODES
 from swe_ai_fleet.workflows.shape import nearest
 from swe_ai_fleet.workflows.values import INPUT_TYPES, fits
 
 MAX_NESTED = 8
 """Workflows within workflows."""
+MAX_WHOLE = 5_000
+"""Nodes of a workflow and of all workflows in it."""
 _ID = re.compile(ID)
 _ID_HINT = "letters, digits, '_' and '-', at most 64, a letter first"
 
@@ -58,21 +61,40 @@ def problems_of(
     workflow: Workflow, *, tools: Collection[str] | None, workflows: Mapping[str, Workflow] | None
 ) -> list[Problem]:
     """What is wrong with the meaning of a workflow, with places as in its file."""
-    return _problems(workflow, (), Known(tools=tools, workflows=workflows), (workflow.name,))
+    if len(workflow.nodes) > MAX_NODES or len(workflow.edges) > MAX_EDGES:
+        message = f"a workflow has at most {MAX_NODES} nodes and {MAX_EDGES} edges"
+        return [Problem(path=("nodes",), message=message, hint="a map repeats a node for each item of a list")]
+    found = _problems(workflow, (), Known(tools=tools, workflows=workflows), (workflow.name,))
+    if not found:
+        whole = size(workflow, workflows or {})
+        if whole.depth > MAX_NESTED:
+            found.append(Problem(path=("nodes",), message=f"workflows are nested more than {MAX_NESTED} deep"))
+        if whole.nodes > MAX_WHOLE:
+            message = f"with the workflows in it there are {whole.nodes} nodes, at most {MAX_WHOLE} are run"
+            found.append(Problem(path=("nodes",), message=message))
+    return found
 
 
 def resolved_workflows(workflow: Workflow, workflows: Mapping[str, Workflow]) -> Workflow:
     """A checked workflow, the sub-workflows that it names put in."""
-    return replace(workflow, nodes=tuple(_resolved(node, workflows) for node in workflow.nodes))
+    return _resolved_workflow(workflow, workflows, {})
 
 
-def _resolved(node: Node, workflows: Mapping[str, Workflow]) -> Node:
+def _resolved_workflow(workflow: Workflow, workflows: Mapping[str, Workflow], done: dict[str, Workflow]) -> Workflow:
+    return replace(workflow, nodes=tuple(_resolved(node, workflows, done) for node in workflow.nodes))
+
+
+def _resolved(node: Node, workflows: Mapping[str, Workflow], done: dict[str, Workflow]) -> Node:
     if node.node is not None:
-        return replace(node, node=_resolved(node.node, workflows))
+        return replace(node, node=_resolved(node.node, workflows, done))
+    inner = node.workflow
     if node.type is not NodeType.WORKFLOW:
         return node
-    inner = workflows[node.workflow] if isinstance(node.workflow, str) else node.workflow
-    return replace(node, workflow=resolved_workflows(inner, workflows))
+    if isinstance(inner, Workflow):
+        return replace(node, workflow=_resolved_workflow(inner, workflows, done))
+    if inner not in done:
+        done[inner] = _resolved_workflow(workflows[inner], workflows, done)
+    return replace(node, workflow=done[inner])
 
 
 def _problems(workflow: Workflow, path: Path, known: Known, within: tuple[str, ...]) -> list[Problem]:
@@ -110,25 +132,19 @@ def _inner_problems(node: Node, place: Path, known: Known, within: tuple[str, ..
     if node.type is not NodeType.WORKFLOW:
         return []
     place, inner = (*place, "workflow"), node.workflow
-    if len(within) >= MAX_NESTED:
-        return [Problem(path=place, message=f"workflows are nested more than {MAX_NESTED} deep")]
     if isinstance(inner, Workflow):
+        if len(within) > MAX_NESTED:
+            return [Problem(path=place, message=f"workflows are nested more than {MAX_NESTED} deep")]
         return _problems(inner, place, known, (*within, inner.name))
-    if known.workflows is None:
+    if known.workflows is None or not inner:
         return []
-    if inner in within:
-        path = " -> ".join((*within[within.index(inner) :], inner))
-        return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=path)]
+    # What is named was checked when it was read; what remains is whether it leads back here.
+    if back := way_back(inner, within, known.workflows):
+        return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=" -> ".join(back))]
     if inner not in known.workflows:
         hint = nearest(inner, sorted(known.workflows))
-        return [Problem(path=place, message=f"there is no workflow {inner!r}", hint=hint)]
-    # It was checked when it was read; what remains is whether it leads back here.
-    return [
-        replace(each, path=place)
-        for at, each_node in enumerate(known.workflows[inner].nodes)
-        for each in _inner_problems(each_node, ("nodes", at), known, (*within, inner))
-        if "contains itself" in each.message or "nested" in each.message or "there is no workflow" in each.message
-    ]
+        return [Problem(path=place, message=f"there is no workflow {inner!r:.60}", hint=hint)]
+    return []
 
 
 def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:

@@ -41,7 +41,7 @@ def read_workflow(
 ) -> Workflow:
     """The workflow that a YAML file holds, checked, the sub-workflows that it names put in.
 
-    This takes some 100 ms for the largest file that is read (256 KiB): on an event loop, call it in a thread.
+    The largest file that is read (256 KiB) takes about half a second: on an event loop, call it in a thread.
 
     Args:
         text: The file; UTF-8.

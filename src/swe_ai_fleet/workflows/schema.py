@@ -13,6 +13,8 @@ from swe_ai_fleet.workflows.values import INPUT_TYPES
 Schema = Mapping[str, Any]
 
 ID = "^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+MAX_NODES = 500
+MAX_EDGES = 2_000
 MAX_AGENTS = 32
 MAX_RETRIES = 20
 MAX_SECONDS = 30 * 24 * 3600
@@ -157,8 +159,8 @@ _WORKFLOW: Mapping[str, Schema] = {
         "additionalProperties": {"$ref": "#/$defs/input"},
         "description": "What a run is given.",
     },
-    "nodes": {"type": "array", "minItems": 1, "maxItems": 500, "items": {"$ref": "#/$defs/node"}},
-    "edges": {"type": "array", "maxItems": 2000, "items": {"$ref": "#/$defs/edge"}},
+    "nodes": {"type": "array", "minItems": 1, "maxItems": MAX_NODES, "items": {"$ref": "#/$defs/node"}},
+    "edges": {"type": "array", "maxItems": MAX_EDGES, "items": {"$ref": "#/$defs/edge"}},
     "outputs": {
         "type": "object",
         "additionalProperties": {"type": "string"},

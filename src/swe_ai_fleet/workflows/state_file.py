@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -62,8 +63,6 @@ class StateFile:
         await asyncio.to_thread(self._written, update)
 
     def _written(self, update: NodeUpdated) -> None:
-        from dataclasses import replace
-
         _write(self._descriptor, to_json(replace(update, inputs=self._mask(update.inputs))) + b"\n")
 
 

@@ -1,0 +1,95 @@
+"""Workflows and their runs on the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+from fleet.workflow.v1 import workflow_pb2 as pb
+from services.orchestrator import responses
+from services.orchestrator.quantities import usage
+from services.orchestrator.replies import MAX_REPLY_BYTES
+from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
+from swe_ai_fleet.workflows.drawing import mermaid
+
+
+def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
+    """A workflow in a few words."""
+    return pb.WorkflowSummary(
+        name=workflow.name,
+        description=workflow.description,
+        inputs=[
+            pb.WorkflowInput(
+                name=one.name,
+                type=one.type,
+                description=one.description,
+                required=one.required and one.default is None,
+                default_json="" if one.default is None else json.dumps(one.default, ensure_ascii=False),
+            )
+            for one in workflow.inputs
+        ],
+        outputs=list(workflow.outputs),
+        nodes=len(workflow.nodes),
+        built_in=built_in,
+    )
+
+
+def paused(state: ExecutionState) -> list[str]:
+    """The nodes that wait at a breakpoint."""
+    return [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED]
+
+
+def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
+    """A run as it stands; what would make the reply too large is left out, the last nodes' first."""
+    run = pb.WorkflowRun(
+        execution_id=state.execution_id,
+        task_id=state.task.task_id,
+        status=responses.status(state.status),
+        workflow=order.workflow.name,
+        error_message=state.error[: responses.MAX_ERROR_CHARS],
+        usage=usage(state.usage),
+        duration_ms=state.duration_ms,
+        mermaid=mermaid(order.workflow, state.nodes),
+        last_sequence=state.last_sequence,
+    )
+    if state.output is not None:
+        run.outputs_json = state.output.output
+        if state.output.output_blob is not None:
+            run.output_artifact.CopyFrom(
+                responses.artifact(state.output.output_blob, state.execution_id, "outputs.json")
+            )
+    room = MAX_REPLY_BYTES - run.ByteSize()
+    if len(order.inputs.encode()) < room // 4:
+        run.inputs_json = order.inputs
+        room -= len(order.inputs.encode())
+    for update in state.nodes.values():
+        told = _node(state, update)
+        if told.ByteSize() + 16 > room:
+            told.ClearField("inputs_json")
+            told.ClearField("output_json")
+        if (room := room - told.ByteSize() - 16) < 0:
+            break
+        run.nodes.append(told)
+    return run
+
+
+def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
+    told = pb.NodeRun(
+        node_id=update.node_id,
+        status=cast("pb.NodeStatus", pb.NodeStatus.Value(f"NODE_STATUS_{update.status.upper()}")),
+        attempt=update.attempt,
+        failures=update.failures,
+        inputs_json=update.inputs,
+        output_json=update.output,
+        error_message=update.error,
+        execution_id=update.execution_id,
+        label=update.label,
+        usage=usage(update.usage),
+        duration_ms=update.duration_ms,
+    )
+    if update.output_blob is not None:
+        name = f"{update.node_id.replace('/', '.')}.json"
+        told.output_artifact.CopyFrom(responses.artifact(update.output_blob, state.execution_id, name))
+    return told

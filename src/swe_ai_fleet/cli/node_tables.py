@@ -1,0 +1,44 @@
+"""The nodes of a workflow's run as a table. Every cell may hold untrusted text and is cleaned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import cast
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.domain.event import NodeUpdated
+
+_STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
+_CELL = 100
+
+
+def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
+    """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("node", "status", "attempt", "seconds", "tokens", "what"):
+        table.add_column(name, no_wrap=name in ("node", "status"))
+    for row in rows:
+        table.add_row(*(Text(one_line(cell, _CELL)) for cell in row), style=_STYLES.get(row[1], ""))
+    return table
+
+
+def node_row(update: NodeUpdated) -> tuple[str, ...]:
+    """A node as its events tell it."""
+    seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
+    tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
+    what = update.error or gist(update.output or update.inputs)
+    return (update.node_id, str(update.status), str(update.attempt), seconds, tokens, what)
+
+
+def gist(text: str) -> str:
+    """An output in a few words: what an agent answered or a tool printed, else the JSON."""
+    found: object = json.loads(text) if text else None
+    if not isinstance(found, dict):
+        return text
+    fields = cast("dict[str, object]", found)
+    return str(fields.get("answer") or fields.get("summary") or fields.get("content") or text)
