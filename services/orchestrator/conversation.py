@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1 import conversation_pb2_grpc
@@ -19,9 +19,18 @@ from swe_ai_fleet.conversations.formatting.channel import Channel
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.references import Reference, Standing
 from swe_ai_fleet.conversations.session import Session, Turn, check_namespaces
+from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.chat_service import open_chat
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.stack import Stack
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ConversationService"].full_name
+CHATS_KEPT_SECONDS = 90 * 86_400.0
+"""After the last message of a session."""
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
 MAX_REPLY_BYTES = 3 * 1024 * 1024
@@ -107,6 +116,15 @@ class ConversationServicer(ConversationServiceServicer):
     async def EndConversation(self, request: pb.EndConversationRequest, context: Context) -> pb.EndConversationResponse:
         check_values(request)
         return pb.EndConversationResponse(existed=await self._chat.end(request.session_id))
+
+
+@asynccontextmanager
+async def open_conversations(stack: Stack) -> AsyncGenerator[Service]:
+    """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
+    view = ExecutionsView(stack.executions, tenant=DEFAULT_TENANT)
+    store = await stack.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
+    async with open_chat(stack.settings, store=store, fleet=view, starter=view, memories=stack.context) as chat:
+        yield conversation_service(ConversationServicer(chat))
 
 
 def conversation_service(servicer: ConversationServicer) -> Service:

@@ -407,7 +407,7 @@ class TestLongTermMemory:
         chat = Chat(model=model, memories=memories)
         await chat.send("one", "Remember that my favourite colour is green.", namespaces=["agent:ada"])
         (kept,) = memories.memories
-        assert (kept.text, kept.namespace, kept.source) == ("my favourite colour is green.", "agent:ada", "chat:one")
+        assert (kept.text, kept.namespace, kept.source) == ("my favourite colour is green.", "agent:ada", "agent:chat-one")
         assert (await chat.send("two", "What is my favourite colour?", namespaces=["agent:ada"])).text == COLOUR
         assert (await chat.send("three", "What is my favourite colour?")).text == "You have not told me."
         other = await chat.send("four", "What is my favourite colour?", namespaces=["agent:grace"])

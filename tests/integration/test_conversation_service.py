@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +18,11 @@ from rich.console import Console
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
+from services.context.main import open_context
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import ConversationServicer, conversation_service
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
 from swe_ai_fleet.cli.chat import ChatOrder, converse
 from swe_ai_fleet.cli.chat_client import chat_client
@@ -32,12 +36,13 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chat
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from tests.chat_script import answered, called, said
+from tests.chat_script import answered, called, last_message, said
 from tests.telegram_server import TOKEN as BOT_TOKEN
 from tests.telegram_server import TelegramServer
 
@@ -315,6 +320,43 @@ class TestCommand:
         with pytest.raises(CommandFault) as fault:
             await self.say(service, shown, order(channel="smoke", once="Hello"))
         assert fault.value.exit_code is Exit.USAGE
+
+
+class TestMemory:
+    async def test_what_a_chat_keeps_the_context_service_has_for_the_next_one(
+        self, nats_server: EmbeddedNats, tmp_path: Path
+    ) -> None:
+        address = nats_server.address
+        colour = Conversation(
+            predicate=lambda request: (
+                "What is my" in last_message(request) and "> my favourite" in last_message(request)
+            ),
+            turns=(answered("It is green."),),
+        )
+        async with (
+            asyncio.timeout(30),
+            ScriptedModelServer(Script(conversations=(colour,))) as model,
+            JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log,
+        ):
+            await log.ensure_streams()
+            settings = Settings(
+                home=tmp_path,
+                model_url=model.url,
+                model="scripted",
+                nats_url=address.url,
+                nats_token=address.token,
+                context_listen="127.0.0.1:0",
+                embeddings="none",
+            )
+            namespace = f"agent:{uuid.uuid4().hex}"
+            async with (
+                open_context(settings, log, token=TOKEN) as context,
+                ContextServiceClient(context.address, TOKEN) as memories,
+                open_chat(settings, store=MemoryKeyValue(), memories=memories) as chat,
+            ):
+                await chat.send("one", "Remember that my favourite colour is green.", namespaces=[namespace])
+                answer = await chat.send("two", "What is my favourite colour?", namespaces=[namespace])
+        assert answer.text == "It is green."
 
 
 class TestTelegram:

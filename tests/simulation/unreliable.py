@@ -20,8 +20,10 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.testing.fleet import ScriptedFleet
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -161,3 +163,11 @@ class UnreliableFleet:
 
     async def derive(self, assignment: DeriveAssignment) -> Derivation:
         return await self.inner.derive(assignment)
+
+    async def answer(self, assignment: AnswerAssignment) -> Answer:
+        self._maybe_lost()
+        return await self.inner.answer(assignment)
+
+    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+        self._maybe_lost()
+        return await self.inner.operate(assignment)

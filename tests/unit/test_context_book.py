@@ -304,7 +304,13 @@ async def test_an_execution_is_recorded_once_and_makes_no_version(book: ContextB
     # Nobody has to have created what an execution worked on.
     assert await book.record_work(TENANT, record("e-2", story_id="later", task_id="unknown"))
     assert [one.record.execution_id for one in book.graph(TENANT).work("story:later")] == ["e-2"]
-    for wrong in (record(""), record("a b"), record("e-3", story_id="a.."), record("e-3", task_id="x y")):
+    for wrong in (
+        record(""),
+        record("a b"),
+        record("e-3", story_id="a.."),
+        record("e-3", story_id="_x"),
+        record("e-3", task_id="x y"),
+    ):
         with pytest.raises(InvalidRequest):
             await book.record_work(TENANT, wrong)
 

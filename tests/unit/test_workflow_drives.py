@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.event import (
+    ApprovalResolved,
     BreakpointsSet,
     ExecutionClaimed,
     ExecutionStarted,
@@ -331,14 +332,19 @@ async def test_people_decide_through_the_execution_s_own_approvals(world: World,
         assert json.loads(state.nodes["gate"].output)["approver"] == "ada"
 
 
-async def test_nobody_in_time_is_a_rejection_also_behind_a_restart(world: World):
-    gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Go?", timeout_seconds=0.2)
+@pytest.mark.parametrize("restart", [False, True])
+async def test_nobody_in_time_is_a_rejection_also_behind_a_restart(world: World, restart: bool):
+    gate = Node(id="gate", type=NodeType.APPROVAL, prompt="Go?", timeout_seconds=0.5)
     async with world.running() as executions:
         execution_id = (await executions.submit(a_run(gate))).execution_id
         await asked(executions, execution_id)
-    async with world.running() as executions:
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert ended.status in (ExecutionStatus.REJECTED, ExecutionStatus.FAILED)
+        if not restart:
+            ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    if restart:
+        async with world.running() as executions:
+            ended = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert ended.status is ExecutionStatus.REJECTED
+    assert [one.resolution.approver for one in world.bodies(ApprovalResolved)] == ["time-out"]
 
 
 async def test_a_task_that_wants_every_call_approved_asks_for_those_of_tool_nodes(world: World):

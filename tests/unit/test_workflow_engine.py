@@ -697,10 +697,14 @@ class TestResumption:
 
     async def test_a_failure_stands(self) -> None:
         world = World()
-        world.log = [NodeUpdated(node_id="a", status=NodeStatus.FAILED, error="it broke")]
-        state = await world.go(flow(tool("a"), tool("b")))
+        world.log = [
+            NodeUpdated(node_id="b", status=NodeStatus.RUNNING),
+            NodeUpdated(node_id="a", status=NodeStatus.FAILED, error="it broke"),
+        ]
+        state = await world.go(flow(tool("b"), tool("a"), tool("c")))
         assert (state.status, state.error) == (ExecutionStatus.FAILED, "a: it broke")
-        assert "a" not in world.ran()
+        assert world.ran() == []
+        assert world.told("b") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
 
     async def test_an_output_kept_by_reference_must_be_loaded(self) -> None:
         world = World()

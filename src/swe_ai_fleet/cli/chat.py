@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -246,13 +246,9 @@ def _listed(one: pb.Conversation) -> dict[str, object]:
         "turns": one.turn_count,
         "started_at_ms": one.started_at_ms,
         "updated_at_ms": one.updated_at_ms,
-        "memory": _strings(one.memory_namespaces),
+        "memory": list(one.memory_namespaces),
         "last_text": one.last_text,
     }
-
-
-def _strings(values: Sequence[str]) -> list[str]:
-    return list(values)
 
 
 async def _fails(fault: CommandFault) -> Exit:

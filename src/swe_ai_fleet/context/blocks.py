@@ -39,6 +39,7 @@ _LEAST_BYTES = 160
 """Where less room is left a block is not cut to it: it would say nothing."""
 _MAX_OMITTED = 50
 _TITLE_CHARS = 240
+_HEAD = "## {}\n"
 _ORDER = {section: place for place, section in enumerate(Section)}
 _MAX_BLOCK_CHARS = 24_000
 
@@ -72,8 +73,7 @@ def compose(
         omitted: What is missing already, in words.
     """
     ranked = rank(drafts, viewpoint)
-    empty = _framed("")
-    room = math.floor(token_budget * BYTES_PER_TOKEN) - _size(empty)
+    room = math.floor(token_budget * BYTES_PER_TOKEN) - _size(_framed("x"))
     blocks, left_out = _packed(ranked, room, lambda text: disarmed(mask(visible(text))))
     text = rendered(blocks)
     return GatheredContext(
@@ -131,13 +131,14 @@ def _packed(
             left_out.append(f"{len(ranked) - number} more")
             break
         title = one_line(clean(draft.title), _TITLE_CHARS)
-        header = _size(_rendered(title, "")) + 2
+        # What a block takes beside its text: its title, and the empty line that parts it from the next one.
+        header = _size(f"{_HEAD.format(title)}\n\n")
         text = clean(draft.text[:_MAX_BLOCK_CHARS]).strip() if room >= _LEAST_BYTES else ""
         fitted = _fitted(text, min(room, most) - header) if room >= _LEAST_BYTES else None
         if fitted is None:
             left_out.append(title)
             continue
-        room -= header + _size(fitted) + 1
+        room -= header + _size(fitted)
         block = ContextBlock(
             kind=draft.kind, title=title, text=fitted, tokens=tokens(fitted), relevance=round(relevance, 4)
         )
@@ -175,14 +176,13 @@ def _fitted(text: str, room: int) -> str | None:
 
 
 def _rendered(title: str, text: str) -> str:
-    return f"## {title}\n{text}".rstrip()
+    return f"{_HEAD.format(title)}{text}".rstrip()
 
 
 def _framed(body: str) -> str:
     """The text for a prompt: what it is, and the body between fences that its authors cannot close."""
     fence = Fence(lambda text: text, "context", body)
-    fenced = fence(body, len(body)) or f"{fence.begin}\n{fence.end}"
-    return f"{_ABOUT.format(begin=fence.begin, end=fence.end)}\n{fenced}"
+    return f"{_ABOUT.format(begin=fence.begin, end=fence.end)}\n{fence(body, len(body))}"
 
 
 def _size(text: str) -> int:

@@ -202,7 +202,7 @@ class ContextBook:
         check_identifier(record.execution_id, field="execution_id")
         for name, text in (
             ("task_id", record.task_id),
-            ("story_id", record.story_id.removeprefix(NO_STORY)),
+            ("story_id", "" if record.story_id == NO_STORY else record.story_id),
             ("case_id", record.case_id),
             ("parent_execution_id", record.parent_execution_id),
         ):

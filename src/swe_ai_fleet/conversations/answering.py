@@ -115,7 +115,7 @@ class Answering:
         desk = Desk(
             text=text,
             scope=MemoryScope(tenant=session.tenant, namespaces=session.namespaces),
-            source=f"chat:{session.session_id}",
+            source=f"agent:chat-{session.session_id}",
             now=now,
             nonce=session.nonce,
         )

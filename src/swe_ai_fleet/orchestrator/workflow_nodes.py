@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
 from swe_ai_fleet.domain.message import ToolCall
@@ -32,7 +32,27 @@ from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcom
 
 MAX_PROMPT_CHARS = 16_000
 MAX_REMEMBERED_CHARS = 2_000
+MAX_MARGIN_SECONDS = 2.0
 _REFUSED = frozenset({Outcome.INVALID, Outcome.REFUSED})
+
+
+class CutOff(Exception):
+    """What the fleet stands on does not answer: no failure of a node, but the end of the drive, to be taken up again.
+
+    `cause` says what it is.
+    """
+
+    def __init__(self, cause: Unavailable) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@contextmanager
+def _cut_off() -> Generator[None]:
+    try:
+        yield
+    except Unavailable as error:
+        raise CutOff(error) from error
 
 
 @dataclass(kw_only=True)
@@ -65,7 +85,13 @@ class FleetNodes:
     async def run(
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, Fenced."""
+        """Carry out an agent or a tool node; what an earlier driver began is joined. Raises FleetError, CutOff."""
+        with _cut_off():
+            return await self._carried_out(node, inputs, node_id, attempt, earlier)
+
+    async def _carried_out(
+        self, node: Node, inputs: Mapping[str, JsonValue], node_id: str, attempt: int, earlier: str
+    ) -> NodeOutcome:
         number = self._try(node_id, attempt)
         if node.type is NodeType.TOOL:
             return await self._operate(node, inputs, node_id, number)
@@ -97,11 +123,10 @@ class FleetNodes:
 
     async def decide(self, approval: NodeApproval) -> NodeDecision:
         """Ask a person through the execution's own approvals; nobody in time is a rejection."""
-        return await self._asked(
-            approval.node_id,
-            approval.prompt or approval.description,
-            seconds=approval.timeout_seconds or self.approval_timeout_seconds,
-        )
+        # A moment before the node's own time is up: a decision stands in the log then, and nothing waits for one.
+        seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
+        with _cut_off():
+            return await self._asked(approval.node_id, approval.prompt or approval.description, seconds=seconds)
 
     def _try(self, node_id: str, attempt: int) -> int:
         """The try that an attempt is: one that was cut off goes on under a number of its own, but as the same try."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
@@ -19,7 +19,7 @@ from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.node_results import NodeResults
 from swe_ai_fleet.orchestrator.node_tasks import NODE
 from swe_ai_fleet.orchestrator.parts import Parts
-from swe_ai_fleet.orchestrator.workflow_nodes import FleetNodes
+from swe_ai_fleet.orchestrator.workflow_nodes import CutOff, FleetNodes
 from swe_ai_fleet.orchestrator.workflow_tasks import inputs_of
 from swe_ai_fleet.ports import BlobStore, ContextSource, Journal, Memories, Repositories
 from swe_ai_fleet.workflows.engine import WorkflowRun
@@ -28,6 +28,8 @@ from swe_ai_fleet.workflows.steering import Steering
 MAX_INLINE_BYTES = 64 * 1024
 """A longer output is kept in the blob store."""
 JSON_TYPE = "application/json"
+AGAIN_SECONDS = 1.0
+"""After so long the log is asked again what people said, where it did not answer."""
 LEFT_OVER = "the workflow ended without it"
 
 
@@ -108,6 +110,8 @@ class WorkflowDrive:
         following = asyncio.create_task(self._follow(steering, len(self.known.steering)), name="steering")
         try:
             ended = await run.run()
+        except CutOff as cut:
+            raise cut.cause from cut
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -122,7 +126,12 @@ class WorkflowDrive:
         while True:
             await self._news.wait()
             self._news.clear()
-            said = (await self.approvals.refresh()).steering
+            try:
+                said = (await self.approvals.refresh()).steering
+            except Unavailable:
+                await asyncio.sleep(AGAIN_SECONDS)
+                self._news.set()
+                continue
             for one in said[heard:]:
                 steering.apply(one)
             heard = len(said)

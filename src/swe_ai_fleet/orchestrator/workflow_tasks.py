@@ -31,6 +31,8 @@ def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, me
     """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest naming the field."""
     if (task.kind is TaskKind.WORKFLOW) != (task.workflow is not None):
         raise InvalidRequest("a task has a workflow if, and only if, it is a run of one", field="workflow")
+    if task.kind is TaskKind.ORCHESTRATE and task.repo.location == SCRATCH:
+        raise InvalidRequest("nothing can be delivered to an empty repository", field="repo", hint="name another one")
     if task.workflow is None:
         return
     for node in nodes_of(task.workflow.workflow):

@@ -150,6 +150,9 @@ class WorkflowRun:
                 if all(edge.source in values for edge in into[target]):
                     group.create_task(step(nodes[target], group))
 
+        # What ended an earlier run of this ends it again, before anything else is begun.
+        for node in workflow.nodes:
+            self._verify(node, f"{prefix}{node.id}", may_reject=node.id in decides)
         async with together() as group:
             for node in workflow.nodes:
                 if not into[node.id]:
@@ -173,13 +176,19 @@ class WorkflowRun:
             if len(self._places) > MAX_NODES:
                 raise NodeFailed(node_id, f"a run has {MAX_NODES} nodes at most, its items counted")
             await self._carried_out(node, node_id, scope, known)
-            known = self._record.updates[node_id]
-        if known.status is NodeStatus.FAILED and node.on_error != "continue":
-            raise NodeFailed(node_id, known.error)
-        value = self._record.value(node_id)
-        if node.type is NodeType.APPROVAL and known.label == _REJECTED and not may_reject:
-            raise Rejected(node_id, str(value.output["text"]))
-        return value
+        self._verify(node, node_id, may_reject=may_reject)
+        return self._record.value(node_id)
+
+    def _verify(self, node: Node, node_id: str, *, may_reject: bool) -> None:
+        """Raise Ended where the run does not go on from a node as it stands."""
+        match self._record.updates.get(node_id):
+            case NodeUpdated(status=NodeStatus.FAILED, error=error) if node.on_error != "continue":
+                raise NodeFailed(node_id, error)
+            case NodeUpdated(status=NodeStatus.COMPLETED, label=label) if label == _REJECTED and not may_reject:
+                if node.type is NodeType.APPROVAL:
+                    raise Rejected(node_id, str(self._record.value(node_id).output["text"]))
+            case _:
+                pass
 
     async def _carried_out(self, node: Node, node_id: str, scope: Scope, known: NodeUpdated | None) -> None:
         """Bring a node to its end, completed or failed; either stands in the record."""
