@@ -20,9 +20,9 @@ from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
 from swe_ai_fleet.context.blocks import MAX_TOKENS
 from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.graph import StoryState
 from swe_ai_fleet.context.rehydration import StorySession, rehydrate
 from swe_ai_fleet.context.scope import validate_scope
+from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, Relation
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, check_identifier

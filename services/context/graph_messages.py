@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.context_service.messages import (
     usage,
     usage_message,
 )
-from swe_ai_fleet.context.graph import PhaseStep
+from swe_ai_fleet.context.story import PhaseStep
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.context import (
     NO_STORY,

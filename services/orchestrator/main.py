@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from services.context.main import open_context
 from services.grpc_server import serve_grpc
+from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.server import orchestrator_service
@@ -79,7 +80,10 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         )
         workflows = workflow_service(workflow_servicer(stack.executions, stack.settings))
         async with (
-            serve_grpc([orchestrator_service(servicer), workflows], settings.listen, token, stack.ready) as address,
+            open_conversations(stack) as chats,
+            serve_grpc(
+                [orchestrator_service(servicer), workflows, chats], settings.listen, token, stack.ready
+            ) as address,
             open_intake(stack.log, stack.executions, planning),
         ):
             running = RunningFleet(

@@ -29,6 +29,7 @@ from swe_ai_fleet.cli.chat_client import chat_client
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.telegram import FleetAnswers
+from swe_ai_fleet.cli.telegram import serve as serve_telegram
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -371,7 +372,9 @@ class TestTelegram:
                 before = len(telegram.sent)
                 for text in texts:
                     telegram.say(7, text)
-                await TelegramBot(api, FleetAnswers(client), store, chats=[7], poll_seconds=0).poll()
+                bot = TelegramBot(api, FleetAnswers(client), store, chats=[7], poll_seconds=0)
+                await bot.poll()
+                await bot.settled()
                 await api.close()
                 return [sent.shown for sent in telegram.sent[before:]]
 
@@ -388,3 +391,24 @@ class TestTelegram:
             (again,) = await after_restart("/new")
             assert again.startswith("A new conversation")
         assert len(service.executions.projection.all(DEFAULT_TENANT)) == 3
+
+    async def test_the_command_serves_until_it_is_ended(self, service: Service, nats_server: EmbeddedNats) -> None:
+        async with TelegramServer() as telegram:
+            settings = service.settings.model_copy(
+                update={
+                    "nats_url": nats_server.address.url,
+                    "nats_token": nats_server.address.token,
+                    "telegram_url": telegram.url,
+                    "telegram_token": BOT_TOKEN,
+                    "telegram_chats": "7",
+                }
+            )
+            shown, _, err = screen()
+            serving = asyncio.create_task(serve_telegram(shown, settings, server=service.address, token=TOKEN))
+            telegram.say(7, "Hello")
+            await telegram.until_sent(1)
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+        assert telegram.sent[0].shown == "Hello."
+        assert BOT_TOKEN not in err.getvalue()

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
-from swe_ai_fleet.adapters.telegram.bot import MAX_REFUSED
+from swe_ai_fleet.adapters.telegram.bot import MAX_REFUSED, MAX_WAITING
 from swe_ai_fleet.cli.telegram import allowed_chats
 from swe_ai_fleet.conversations.formatting import Channel, pages
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
@@ -29,10 +29,15 @@ class Echo:
     faults: list[FleetError] = field(default_factory=list)
     known: dict[str, Sequence[str]] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    holds: dict[str, asyncio.Event] = field(default_factory=dict)
+    asked: int = 0
 
     async def answer(self, session_id: str, text: str, *, message_id: str) -> Sequence[str]:
+        self.asked += 1
         if self.faults:
             raise self.faults.pop(0)
+        if text in self.holds:
+            await self.holds[text].wait()
         if message_id not in self.known:
             self.worked.append((session_id, text, message_id))
             long = "\n".join(f"{n}. **line** {n}!" for n in range(800))
@@ -50,6 +55,12 @@ class World:
     echo: Echo = field(default_factory=Echo)
     slept: list[float] = field(default_factory=list)
     apis: list[BotApi] = field(default_factory=list)
+
+    async def poll(self) -> None:
+        """Ask once and answer everything, by a bot that was just started."""
+        bot = self.bot()
+        await bot.poll()
+        await bot.settled()
 
     def bot(self, url: str = "", token: str = TOKEN) -> TelegramBot:
         """A bot as it is after a restart: it knows what the store knows."""
@@ -73,7 +84,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_a_message_is_answered(world: World) -> None:
     world.telegram.say(ME, "hello_world")
-    assert await world.bot().poll() == 1
+    await world.poll()
     (sent,) = world.telegram.sent
     assert (sent.chat_id, sent.marked, sent.shown) == (ME, True, "You said: hello_world")
     assert world.echo.worked == [("telegram-7", "hello_world", "telegram-100")]
@@ -81,7 +92,7 @@ async def test_a_message_is_answered(world: World) -> None:
 
 async def test_long_answers_come_in_pages(world: World) -> None:
     world.telegram.say(ME, "long")
-    await world.bot().poll()
+    await world.poll()
     assert len(world.telegram.sent) > 3
     shown = "\n".join(sent.shown for sent in world.telegram.sent)
     assert shown.splitlines() == [f"{n}. line {n}!" for n in range(800)]
@@ -90,10 +101,10 @@ async def test_long_answers_come_in_pages(world: World) -> None:
 async def test_nothing_is_answered_twice_after_a_restart(world: World) -> None:
     world.telegram.say(ME, "one")
     world.telegram.say(FRIEND, "two")
-    await world.bot().poll()
-    await world.bot().poll()
+    await world.poll()
+    await world.poll()
     world.telegram.say(ME, "three")
-    await world.bot().poll()
+    await world.poll()
     assert sorted(sent.shown for sent in world.telegram.sent) == ["You said: one", "You said: three", "You said: two"]
     assert world.telegram.asked == [0, 102, 102]
 
@@ -101,29 +112,74 @@ async def test_nothing_is_answered_twice_after_a_restart(world: World) -> None:
 async def test_what_was_cut_short_goes_on_at_the_page_that_was_missing(world: World) -> None:
     world.telegram.say(ME, "before")
     world.telegram.say(ME, "long")
+    world.telegram.say(ME, "after")
     bot = world.bot()
-    taken: list[str] = []
-    send = bot._api.send
+    send, reached, taken = bot._api.send, asyncio.Event(), []
 
-    async def breaks(chat_id: int, text: str, *, marked: bool) -> None:
+    async def dies(chat_id: int, text: str, *, marked: bool) -> None:
         if len(taken) == 3:
-            raise Unavailable("gone")
+            reached.set()
+            await asyncio.Event().wait()
         taken.append(text)
         await send(chat_id, text, marked=marked)
 
-    bot._api.send = breaks  # type: ignore[method-assign]
-    with pytest.raises(Unavailable):
-        await bot.poll()
-    await world.bot().poll()
+    bot._api.send = dies  # type: ignore[method-assign]
+    assert await bot.poll() == 3
+    await reached.wait()
+    await bot.close()
+    await world.poll()
     shown = "\n".join(sent.shown for sent in world.telegram.sent)
-    assert shown.splitlines() == ["You said: before", *(f"{n}. line {n}!" for n in range(800))]
-    assert [text for _, text, _ in world.echo.worked] == ["before", "long"]
+    assert shown.splitlines() == ["You said: before", *(f"{n}. line {n}!" for n in range(800)), "You said: after"]
+    assert [text for _, text, _ in world.echo.worked] == ["before", "long", "after"]
+    assert await world.store.entries("inbox.") == ()
+
+
+async def test_what_was_accepted_and_comes_again_is_answered_once(world: World) -> None:
+    world.telegram.say(ME, "one")
+    await world.poll()
+    # As if the process had died between accepting the message and telling Telegram so.
+    await world.store.put("inbox.00000000000000000100", b'[7, "one"]')
+    await world.store.put("offset", b"100")
+    await world.poll()
+    assert [sent.shown for sent in world.telegram.sent] == ["You said: one"]
+    assert await world.store.entries("inbox.") == ()
+
+
+async def test_a_slow_chat_does_not_keep_others_waiting(world: World) -> None:
+    slow = asyncio.Event()
+    world.echo.holds["slow"] = slow
+    world.telegram.say(ME, "slow")
+    world.telegram.say(ME, "behind it")
+    bot = world.bot()
+    await bot.poll()
+    world.telegram.say(FRIEND, "quick")
+    await bot.poll()
+    await world.telegram.until_sent(1)
+    assert [sent.shown for sent in world.telegram.sent] == ["You said: quick"]
+    slow.set()
+    await bot.settled()
+    assert [sent.shown for sent in world.telegram.sent[1:]] == ["You said: slow", "You said: behind it"]
+
+
+async def test_with_too_many_waiting_no_others_are_asked_for(world: World) -> None:
+    hold = asyncio.Event()
+    world.echo.holds["slow"] = hold
+    for number in range(MAX_WAITING):
+        await world.store.put(f"inbox.{number:020d}", b'[7, "slow"]')
+    bot = world.bot()
+    polling = asyncio.create_task(bot.poll())
+    while not world.echo.asked:
+        await asyncio.sleep(0)
+    assert world.telegram.asked == []
+    await bot.close()
+    polling.cancel()
+    await asyncio.gather(polling, return_exceptions=True)
 
 
 async def test_what_telegram_cannot_read_is_sent_plainly(world: World) -> None:
     world.echo.known["telegram-100"] = ("*not closed, but \\*starred\\* and `x`",)
     world.telegram.say(ME, "x")
-    await world.bot().poll()
+    await world.poll()
     (sent,) = world.telegram.sent
     assert (sent.marked, sent.text) == (False, "not closed, but *starred* and x")
 
@@ -131,7 +187,7 @@ async def test_what_telegram_cannot_read_is_sent_plainly(world: World) -> None:
 async def test_it_waits_as_long_as_it_is_asked_to(world: World) -> None:
     world.telegram.failures.append(("sendMessage", 429, {"parameters": {"retry_after": 17}, "description": "slow"}))
     world.telegram.say(ME, "hi")
-    await world.bot().poll()
+    await world.poll()
     assert world.slept == [17.0]
     assert len(world.telegram.sent) == 1
 
@@ -140,26 +196,25 @@ async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
     for _ in range(3):
         world.telegram.say(STRANGER, "let me in")
     world.telegram.say(ME, "hi")
-    await world.bot().poll()
+    await world.poll()
     world.telegram.say(STRANGER, "please")
-    await world.bot().poll()
+    await world.poll()
     told = [sent.shown for sent in world.telegram.sent if sent.chat_id == STRANGER]
     assert len(told) == 1 and "666" in told[0]
     assert [text for _, text, _ in world.echo.worked] == ["hi"]
 
 
 async def test_refusals_are_bounded(world: World) -> None:
-    bot = world.bot()
     await world.store.put("refused", str(list(range(10_000, 10_000 + MAX_REFUSED))).encode())
     world.telegram.say(STRANGER, "let me in")
-    await bot.poll()
+    await world.poll()
     assert world.telegram.sent == []
 
 
 async def test_a_fleet_that_is_away_is_waited_for(world: World) -> None:
     world.echo.faults = [Unavailable("restarting"), PreconditionFailed("busy"), Unavailable("restarting")]
     world.telegram.say(ME, "hi")
-    await world.bot().poll()
+    await world.poll()
     assert world.slept == [1.0, 2.0, 4.0]
     assert world.telegram.sent[0].shown == "You said: hi"
 
@@ -167,14 +222,14 @@ async def test_a_fleet_that_is_away_is_waited_for(world: World) -> None:
 async def test_what_cannot_be_answered_is_said(world: World) -> None:
     world.echo.faults = [InvalidRequest("the message has 20000 characters")]
     world.telegram.say(ME, "hi")
-    await world.bot().poll()
+    await world.poll()
     assert world.telegram.sent[0].shown == "Sorry, this cannot be answered: the message has 20000 characters"
 
 
 async def test_commands_and_pictures(world: World) -> None:
     for text in ("/start", None, "/new@fleet_bot"):
         world.telegram.say(ME, text)
-    await world.bot().poll()
+    await world.poll()
     assert [sent.shown.split()[0] for sent in world.telegram.sent] == ["I", "I", "A"]
     assert world.echo.worked == []
     assert world.echo.forgotten == ["telegram-7"]
@@ -207,7 +262,7 @@ async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.
             body = {"description": f"https://x/bot{TOKEN}/getUpdates failed"}
             world.telegram.failures.append(("getUpdates", failure, body))
             with pytest.raises(FleetError) as fault:
-                await world.bot().poll()
+                await world.poll()
             faults.append(fault.value)
         with pytest.raises(Unavailable) as away:
             await world.bot(url="http://127.0.0.1:9").poll()
@@ -215,7 +270,7 @@ async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.
         world.telegram.failures.append(("sendMessage", 403, {"description": f"bot{TOKEN} was blocked"}))
         world.telegram.failures.append(("sendMessage", 403, {"description": f"bot{TOKEN} was blocked"}))
         world.telegram.say(ME, "hi")
-        await world.bot().poll()
+        await world.poll()
     for fault in faults:
         shown = repr((fault, fault.__cause__, fault.__dict__, str(fault)))
         assert secret not in shown

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.graph import ContextGraph, StoryState, fold, in_order
+from swe_ai_fleet.context.graph import ContextGraph, fold
+from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
     NO_STORY,

@@ -8,8 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, Unavailable
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.memory.kept import KeptMemories
 from swe_ai_fleet.memory.limits import MemoryLimits, moment
@@ -178,6 +179,48 @@ class TestRemembering:
         assert found == ["deploy by hand"]
         assert await texts(memories, "deploy", MemoryScope(metadata={"role": "QA"})) == ["deploy by robot"]
         assert await texts(memories, "deploy", MemoryScope(tenant="other")) == ["deploy by night"]
+
+
+    async def test_a_vector_that_no_index_takes_costs_nobody_a_memory(self, world: World) -> None:
+        world.embedder = _CursedEmbedder()
+        async with world.open() as memories:
+            assert await memories.remember(fact("the cursed automobile"))
+            assert await memories.remember(fact("the beloved bicycle"))
+            assert await texts(memories, "cursed automobile") == ["the cursed automobile"]
+            assert await texts(memories, "favourite bicycle") == ["the beloved bicycle"]
+
+    async def test_a_vector_that_no_index_takes_keeps_no_other_waiting(self, world: World) -> None:
+        world.embedder = None
+        async with world.open() as memories:
+            for text in ("the cursed automobile", "the beloved bicycle"):
+                await memories.remember(fact(text))
+        world.embedder = _CursedEmbedder()
+        async with world.open() as memories:
+            if isinstance(memories, SharedMemories):
+                await memories.settled()
+            else:
+                await memories.catch_up("default")
+            assert await texts(memories, "favourite bicycle") == ["the beloved bicycle"]
+            assert await texts(memories, "cursed automobile") == ["the cursed automobile"]
+
+    async def test_a_memory_kept_while_vectors_are_caught_up_gets_its_own_later(self) -> None:
+        world = World("kept")
+        world.embedder = None
+        async with world.open() as memories:
+            await memories.remember(fact("the beloved bicycle"))
+        world.embedder = halting = _HaltingEmbedder()
+        async with world.open() as memories:
+            assert isinstance(memories, KeptMemories)
+            catching_up = asyncio.create_task(memories.catch_up("default"))
+            await halting.asked.wait()
+            assert await memories.remember(fact("the beloved automobile"))
+            halting.go.set()
+            await catching_up
+        world.embedder = WordEmbedder()
+        async with world.open() as memories:
+            assert isinstance(memories, KeptMemories)
+            await memories.catch_up("default")
+            assert await texts(memories, "car") == ["the beloved automobile"]
 
 
 class TestForgetting:
@@ -377,6 +420,31 @@ class TestSharing:
                 with pytest.raises(FleetError, match="stopped"):
                     await memories.remember(fact("alpha"))
 
+    async def test_nobody_is_served_what_grows_old_unnoticed(self) -> None:
+        index = _FailingIndex()
+        refused: list[FleetError] = []
+        with capture_logs() as logs, pytest.raises(ExceptionGroup):
+            async with SharedMemories.open(MemoryKeyValue(), index, mask=Secrets(), patience=5.0) as memories:
+                await memories.remember(fact("alpha"))
+                index.bug = True
+                for act in (memories.remember(fact("beta")), memories.recall("alpha", HERS), memories.forget(HERS)):
+                    try:
+                        await act
+                    except FleetError as error:
+                        refused.append(error)
+                # Told at once, not only to whoever closes it one day.
+                told = [one["event"] for one in logs if one["log_level"] == "error"]
+        assert [error.message for error in refused] == ["the index of memories has stopped following them"] * 3
+        assert told == ["memory.not_followed"]
+
+    async def test_what_the_bucket_does_not_hold_is_not_recalled(self) -> None:
+        store, index = MemoryKeyValue(), InMemoryIndex()
+        async with SharedMemories.open(store, index, mask=Secrets(), patience=5.0) as memories:
+            await memories.remember(fact("alpha one"))
+            # As of an index that has not heard yet what another replica forgot.
+            await index.put([(fact("alpha two"), None)])
+            assert await texts(memories, "alpha") == ["alpha one"]
+
     async def test_a_bucket_has_one_origin(self) -> None:
         store = MemoryKeyValue()
         first, second = await asyncio.gather(origin(store), origin(store))
@@ -397,6 +465,31 @@ class _BlindEmbedder(WordEmbedder):
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         return await super().embed(["same"] * len(texts))
+
+
+class _HaltingEmbedder(WordEmbedder):
+    """Of a bicycle it thinks for long; at an automobile it breaks down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        if any("automobile" in text for text in texts):
+            raise ModelUnavailable("the embedder is away")
+        self.asked.set()
+        await self.go.wait()
+        return await super().embed(texts)
+
+
+class _CursedEmbedder(WordEmbedder):
+    """Of some texts it makes what is no vector."""
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        vectors = await super().embed(texts)
+        return [
+            [float("nan")] * len(one) if "cursed" in text else one for text, one in zip(texts, vectors, strict=True)
+        ]
 
 
 class _SlowEmbedder(WordEmbedder):

@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.event import (
+    ApprovalAwaited,
     ApprovalResolved,
     BreakpointsSet,
     ExecutionClaimed,
@@ -110,9 +111,10 @@ async def until(executions: Executions, execution_id: str, status: NodeStatus, *
 
 async def asked(executions: Executions, execution_id: str) -> ExecutionState:
     """The state once a person is asked."""
-    while not (state := await executions.get(DEFAULT_TENANT, execution_id)).pending:
-        await asyncio.sleep(0)
-    return state
+    async for stored in executions.watch(DEFAULT_TENANT, execution_id):
+        if isinstance(stored.event.body, ApprovalAwaited):
+            break
+    return await executions.get(DEFAULT_TENANT, execution_id)
 
 
 @pytest.fixture
@@ -229,6 +231,15 @@ async def test_a_node_that_delivers_is_an_execution_of_its_own_and_the_next_one_
     assert (output["branch"], output["status"]) == (f"fleet/{child.task.task_id}", "completed")
     assert output["patch"].startswith("diff of agent-qa-1")
     assert output["checks"] == [{"name": "tests", "passed": True, "required": True, "message": ""}]
+
+
+async def test_a_finished_run_is_run_again_with_executions_and_branches_of_its_own(world: World):
+    first = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE)))
+    again = await world.run(a_run(agent("fix", mode=AgentMode.ORCHESTRATE), attempt=2))
+    assert (first.status, again.status) == (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED)
+    assert first.nodes["fix"].execution_id != again.nodes["fix"].execution_id
+    branches = [json.loads(state.nodes["fix"].output)["branch"] for state in (first, again)]
+    assert branches == ["fleet/flow.fix-1", "fleet/flow.fix-1.2"]
 
 
 async def test_what_was_only_deliberated_is_a_commit_for_the_next_node(world: World):
@@ -474,14 +485,15 @@ async def test_cut_off_at_any_entry_it_goes_on_and_does_nothing_twice(world: Wor
         ]
 
     async def ended(executions: Executions, enough: int) -> bool:
-        while len(entries()) < enough:
-            state = await executions.get(DEFAULT_TENANT, task.execution_id)
-            if state.status.terminal:
-                return True
-            if state.pending:
+        """Approve what is asked, until the workflow's own subject has so many entries, or its run has ended."""
+        count = 0
+        async for stored in executions.watch(DEFAULT_TENANT, task.execution_id):
+            count += stored.event.agent_id == "_"
+            if isinstance(stored.event.body, ApprovalAwaited):
                 await executions.resolve(DEFAULT_TENANT, task.execution_id, approved)
-            await asyncio.sleep(0)
-        return False
+            if count >= enough:
+                return False
+        return True
 
     async with world.running() as executions:
         await executions.submit(task)

@@ -213,7 +213,7 @@ def show(
     token: ContextToken = "",
     json: Json = False,
 ) -> None:
-    """Show the context that agents get."""
+    """Show the context that agents get for a story; without one, what holds for the whole project."""
 
     async def work(screen: Screen, settings: Settings) -> Exit:
         request = pb.GetContextRequest(
@@ -231,9 +231,15 @@ def show(
         if screen.json:
             screen.document(document(answer))
             return Exit.ACCEPTED
-        _lines(screen, answer.context_text.splitlines())
-        left_out = f", left out: {', '.join(answer.omitted)}" if answer.omitted else ""
-        screen.note(f"about {answer.token_count} tokens, version {answer.version_hash[:12]}{left_out}")
+        nothing = (
+            "nothing is known" if story_id or case or task else "nothing holds for the whole project; name a STORY"
+        )
+        _lines(screen, answer.context_text.splitlines(), nothing=nothing)
+        if not answer.context_text:
+            return Exit.ACCEPTED
+        at = f", the story at version {answer.version}" if answer.version else ""
+        left_out = f", not in it: {', '.join(answer.omitted)}" if answer.omitted else ""
+        screen.note(f"about {answer.token_count} tokens, content {answer.version_hash[:12]}{at}{left_out}")
         return Exit.ACCEPTED
 
     carry_out(work, json=json)
@@ -278,9 +284,9 @@ def relations(
     carry_out(work, json=json)
 
 
-def _lines(screen: Screen, lines: Sequence[str]) -> None:
+def _lines(screen: Screen, lines: Sequence[str], *, nothing: str = "nothing is known") -> None:
     if not lines:
-        screen.note("nothing is known")
+        screen.note(nothing)
     for line in lines:
         screen.line(line)
 

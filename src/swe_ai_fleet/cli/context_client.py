@@ -32,6 +32,12 @@ ContextServer = Annotated[
 ContextToken = Annotated[str, typer.Option("--token", envvar="FLEET_CONTEXT_TOKEN", hidden=True)]
 
 _CALL_SECONDS = 30.0
+_NOT_FOUND_HINTS = {
+    "story_id": "`fleet context story STORY TITLE` begins one",
+    "task_id": "`fleet context task STORY TASK TITLE` adds one to a story",
+    "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:PATH",
+    "subject_id": "`fleet list` shows the executions, `fleet show ID` whether one has ended",
+}
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
@@ -50,9 +56,26 @@ class ContextClient:
         try:
             answer = await cast("Awaitable[object]", call(request, metadata=self._metadata, timeout=_CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
-            raise fault_of_call(error, self._address) from error
+            raise self._fault(error) from error
         assert isinstance(answer, kind)
         return answer
+
+    def _fault(self, error: grpc.aio.AioRpcError) -> CommandFault:
+        fault = fault_of_call(error, self._address)
+        message, hint = fault.message, fault.hint
+        match error.code():
+            case grpc.StatusCode.UNAVAILABLE if not fault.field:
+                message = f"no context service answers at {self._address}"
+                hint = f"start a fleet with `fleet up`, or name another one with --server ({error.details()})"
+            case grpc.StatusCode.UNAUTHENTICATED:
+                hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
+            case grpc.StatusCode.NOT_FOUND:
+                hint = _NOT_FOUND_HINTS.get(fault.field.rpartition(".")[2], hint)
+            case grpc.StatusCode.INVALID_ARGUMENT if fault.field == "namespaces":
+                hint = "name some with --namespace, or all of them with --everywhere"
+            case _:
+                pass
+        return CommandFault(message, exit_code=fault.exit_code, field=fault.field, hint=hint)
 
 
 @asynccontextmanager

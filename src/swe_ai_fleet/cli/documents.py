@@ -12,6 +12,7 @@ from swe_ai_fleet.cli.tables import enum_word, status_word
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import RankedCandidate
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.execution import ExecutionState
 
 
@@ -26,6 +27,7 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "status": str(state.status),
         "exit_code": int(exit_of(state.status)),
         "base_commit": state.repository.commit,
+        "context": _context(state.context) if state.context is not None else None,
         "winner": state.winner_id,
         "branch": delivered.branch if delivered else "",
         "commit": delivered.commit_sha if delivered else "",
@@ -96,6 +98,24 @@ def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, obje
         "deletions": candidate.artifacts.deletions,
         "usage": _usage(candidate.usage),
         "audit_head": candidate.audit_head,
+    }
+
+
+def _context(context: GatheredContext) -> dict[str, object]:
+    return {
+        "tokens": context.tokens,
+        "version": context.version,
+        "omitted": list(context.omitted),
+        "recalled": [
+            {
+                "memory_id": found.memory.memory_id,
+                "namespace": found.memory.namespace,
+                "text": found.memory.text,
+                "source": found.memory.source,
+                "score": found.score,
+            }
+            for found in context.recalled
+        ],
     }
 
 

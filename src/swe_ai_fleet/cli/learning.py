@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 from uuid import UUID
 
 import typer
 
 from fleet.context.v1 import context_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb_fleet
+from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.context_client import (
     ContextServer,
     ContextToken,
@@ -20,13 +23,15 @@ from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.order import repo_ref
-from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.task import UncommittedChanges
+from swe_ai_fleet.learning.recommending import DEFAULT
+from swe_ai_fleet.runtime.place import Place, find_place
 from swe_ai_fleet.settings import Settings
 
+_GOAL = 120
 _CHOICES = ("approach", "council", "model_profile", "agents")
 
 
@@ -34,6 +39,11 @@ def rate(
     name: Annotated[str, typer.Argument(metavar="ID", help="An execution id, a task id, or a plan session's id.")],
     rating: Annotated[int, typer.Argument(min=LEAST_RATING, max=BEST_RATING, help="From 1 (useless) to 5.")],
     *,
+    fleet: Annotated[
+        str,
+        typer.Option(envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet that knows the task, not this home's."),
+    ] = "",
+    fleet_token: Annotated[str, typer.Option(envvar="FLEET_TOKEN", hidden=True)] = "",
     server: ContextServer = "",
     token: ContextToken = "",
     json: Json = False,
@@ -41,14 +51,16 @@ def rate(
     """Say how good the outcome of an execution was; recommendations learn from it."""
 
     async def work(screen: Screen, settings: Settings) -> Exit:
-        subject = await _subject(settings, name, anywhere=bool(server))
+        subject = await _subject(settings, name, place=find_place(settings, server=fleet, token=fleet_token))
         async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
             request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject, rating=rating))
             answer = await client.call("RecordOutcome", request, pb.RecordOutcomeResponse)
         if screen.json:
             screen.document(document(answer.outcome))
         else:
-            screen.line(f"{subject}: rated {answer.outcome.rating} of {BEST_RATING}")
+            outcome = answer.outcome
+            screen.line(f"execution {subject}: {one_line(outcome.goal, _GOAL)}")
+            screen.line(f"rated {outcome.rating} of {BEST_RATING}", style="bold")
         return Exit.ACCEPTED
 
     carry_out(work, json=json)
@@ -87,19 +99,22 @@ def recommend(
     carry_out(work, json=json)
 
 
-async def _subject(settings: Settings, name: str, *, anywhere: bool) -> str:
-    """What is rated: the newest execution of a task, or the id itself where it is one."""
+async def _subject(settings: Settings, name: str, *, place: Place | None) -> str:
+    """What is rated: the newest execution of a task, or the name itself where no fleet knows a task by it."""
     try:
         return str(UUID(name))
     except ValueError:
-        if anywhere:
-            return name
-    async with fleet_client(settings, server="", token="") as client:
-        return await client.find(name)
+        pass
+    if place is None:
+        return name
+    async with connect(place.address, place.token) as client:
+        found = await client.executions(pb_fleet.ListExecutionsRequest(task_id=name, page_size=1))
+    return found.executions[0].execution_id if found.executions else name
 
 
 def _show(screen: Screen, answer: pb.RecommendApproachResponse) -> None:
-    screen.line(f"goal: {answer.goal_type}; {answer.outcomes} outcomes are known", style="bold")
+    known = f"{answer.outcomes} outcomes are known" if answer.outcomes != 1 else "1 outcome is known"
+    screen.line(f"goal type {answer.goal_type}; {known}", style="bold")
     for choice in _CHOICES:
         advice: pb.Advice = getattr(answer, choice)
         screen.line(f"{choice.replace('_', ' ')}: {one_line(advice.value)}", style="bold")
@@ -107,5 +122,20 @@ def _show(screen: Screen, answer: pb.RecommendApproachResponse) -> None:
         for option in advice.options:
             screen.line(
                 f"  {one_line(option.value)}: {option.expected:.2f} ({option.low:.2f} to {option.high:.2f}), "
-                f"tried {option.tried:g}, best with {option.best:.0%}"
+                f"tried {option.tried:.3g}, the best with a chance of {option.best:.0%}"
             )
+    if flags := _flags(answer):
+        screen.note(f"to follow it: fleet run {flags} ...")
+
+
+def _flags(answer: pb.RecommendApproachResponse) -> str:
+    """What is recommended, as options of `fleet run`; what is the default anyway, and what has no option, left out."""
+    kind, _, mode = answer.approach.value.partition("/")
+    profile, agents = answer.model_profile.value, answer.agents.value
+    flags = [
+        "--deliberate-only" if kind == "deliberate" else "",
+        f"--mode {shlex.quote(mode)}" if mode and kind in ("deliberate", "orchestrate") else "",
+        f"--profile {shlex.quote(profile)}" if profile not in ("", DEFAULT) else "",
+        f"--agents {agents}" if agents.isdecimal() else "",
+    ]
+    return " ".join(flag for flag in flags if flag)

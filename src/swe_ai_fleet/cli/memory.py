@@ -73,7 +73,7 @@ def recall(
     token: ContextToken = "",
     json: Json = False,
 ) -> None:
-    """Show what fits a question, best first."""
+    """Show what fits a question, best first: how well, where it belongs, where it comes from, its id."""
 
     async def work(screen: Screen, settings: Settings) -> Exit:
         request = pb.RecallRequest(
@@ -88,8 +88,8 @@ def recall(
             screen.note("nothing that fits is remembered")
         for found in answer.recollections:
             memory = found.memory
-            screen.line(f"{found.score:.2f}  {memory.text}")
-            screen.note(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}")
+            screen.line(f"{found.score:.2f}  " + memory.text.replace("\n", "\n      "))
+            screen.line(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}", style="dim")
         return Exit.ACCEPTED
 
     carry_out(work, json=json)

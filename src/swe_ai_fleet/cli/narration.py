@@ -6,6 +6,7 @@ from swe_ai_fleet.cli.approvals import waiting_line
 from swe_ai_fleet.cli.tables import checks_text
 from swe_ai_fleet.cli.text import clean, one_line
 from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
     ApprovalResolved,
@@ -46,8 +47,7 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
         case ContextGathered(context=context, error=error):
-            recalled = f", {len(context.recalled)} memories" if context.recalled else ""
-            line = f"context: {error}" if error else f"context: {context.tokens:,} tokens{recalled}"
+            line = f"context: none: {error}" if error else f"context: {gathered_text(context)}"
         case NodeUpdated(node_id=node, status=status, attempt=attempt, error=error):
             again = f" (attempt {attempt})" if attempt > 1 else ""
             line = f"{node}: {status}{again}" + (f": {error}" if error else "")
@@ -79,6 +79,15 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case _:
             line = ""
     return one_line(line, _LINE)
+
+
+def gathered_text(context: GatheredContext) -> str:
+    """What agents are told beside their task, in a few words."""
+    if not context.text:
+        return "nothing is known that fits"
+    count = len(context.recalled)
+    recalled = f", {count} {'memory' if count == 1 else 'memories'}" if count else ""
+    return f"{context.tokens:,} tokens{recalled}"
 
 
 def _tool(entry: AuditEntry) -> str:

@@ -82,7 +82,11 @@ class Order:
         given = environment if self.setup or self.variables or self.path else None
         memory = pb.MemoryOptions(read=self.recall, write=self.remember, namespaces=self.namespaces)
         if self.namespaces and not (self.recall or self.remember):
-            raise CommandFault("--namespace does nothing without --recall or --remember", exit_code=Exit.USAGE)
+            raise CommandFault(
+                "--namespace does nothing without --recall or --remember",
+                exit_code=Exit.USAGE,
+                hint="--recall reads memories there, --remember writes them",
+            )
         if self.deliberate_only and self.story:
             raise CommandFault("--story belongs to a delivery, not to --deliberate-only", exit_code=Exit.USAGE)
         if self.deliberate_only:

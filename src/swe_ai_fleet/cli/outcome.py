@@ -10,13 +10,16 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.events import fold_events
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.narration import gathered_text
 from swe_ai_fleet.cli.node_tables import node_row, nodes_table
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.cli.text import one_line, visible
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.execution import ExecutionState
 
 _DIFF_LINES = 400
+_MEMORY = 160
 _STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
 
@@ -50,6 +53,8 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
     """The comparison of the candidates, the winner's diff and where it stands, for people."""
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
+    if state.context is not None:
+        print_context(screen, state.context)
     if state.task.workflow is not None:
         screen.out.print(nodes_table(node_row(one) for one in state.nodes.values()))
     elif state.ranking or state.agents:
@@ -69,6 +74,16 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         told += f": {one_line(state.error, 1000)}"
     cost = f" ({seconds:.1f} s, {state.usage.total_tokens:,} tokens)" if state.status.terminal else ""
     screen.line(told + cost, style=_STYLES.get(exit_of(state.status), "bold yellow"))
+
+
+def print_context(screen: Screen, context: GatheredContext) -> None:
+    """How much agents were told of the project, and what was recalled for them."""
+    screen.line(f"context {gathered_text(context)}")
+    for found in context.recalled:
+        memory = found.memory
+        screen.line(f"  recalled from {memory.namespace}: {one_line(memory.text, _MEMORY)}")
+    if context.omitted:
+        screen.line(f"  not in it: {one_line(', '.join(context.omitted), 2 * _MEMORY)}")
 
 
 def print_diff(screen: Screen, diff: str) -> None:

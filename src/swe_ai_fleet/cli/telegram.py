@@ -19,6 +19,9 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionF
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.settings import Settings, listed
 
+_KEPT_SECONDS = 30 * 86_400.0
+"""Telegram itself keeps messages for a day."""
+
 
 async def serve(screen: Screen, settings: Settings, *, server: str, token: str) -> Exit:
     """Poll, answer and send until a signal comes."""
@@ -28,7 +31,7 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
         stack.push_async_callback(api.close)
         client = await stack.enter_async_context(chat_client(settings, server=server, token=token))
         log = await stack.enter_async_context(connect_log(nats_of(settings), name="telegram"))
-        store = await log.bucket(TELEGRAM_BUCKET)
+        store = await log.bucket(TELEGRAM_BUCKET, ttl_seconds=_KEPT_SECONDS)
         bot = TelegramBot(api, FleetAnswers(client), store, chats=chats)
         screen.note(f"the bot serves {len(chats)} chats of the fleet at {client.address}; Ctrl-C stops it")
         with interrupts() as signals:

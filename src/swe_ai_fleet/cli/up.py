@@ -29,6 +29,7 @@ async def up(screen: Screen, settings: Settings) -> Exit:
                 screen.document(
                     {
                         "address": fleet.address,
+                        "context": fleet.context,
                         "nats_url": fleet.nats_url,
                         "model_url": settings.model_url,
                         "card": str(card),
@@ -36,11 +37,12 @@ async def up(screen: Screen, settings: Settings) -> Exit:
                     }
                 )
             else:
-                screen.line(f"gRPC   {fleet.address}", style="bold")
-                screen.line(f"NATS   {fleet.nats_url}")
-                screen.line(f"model  {settings.model_url or 'none; set FLEET_MODEL_URL'}")
-                screen.line(f"tokens {card}")
-                screen.line('try    fleet run --repo . "what to do"')
+                screen.line(f"gRPC    {fleet.address}", style="bold")
+                screen.line(f"context {fleet.context}")
+                screen.line(f"NATS    {fleet.nats_url}")
+                screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")
+                screen.line(f"tokens  {card}")
+                screen.line('try     fleet run --repo . "what to do"')
                 screen.note("Ctrl-C stops everything")
             await signals.wait()
             screen.note("stopping ...")

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from swe_ai_fleet.context.cleaning import Cleaner
 from swe_ai_fleet.context.following import GraphFollower
-from swe_ai_fleet.context.graph import ContextGraph, StoryState, updated_story, updated_task
+from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.rules import (
     check_decision,
@@ -24,6 +24,7 @@ from swe_ai_fleet.context.rules import (
     check_update,
     check_update_texts,
 )
+from swe_ai_fleet.context.story import StoryState, unchanged
 from swe_ai_fleet.domain.context import (
     NO_STORY,
     Change,
@@ -175,23 +176,22 @@ class ContextBook:
     async def update(
         self, tenant: str, story_id: str, update: StoryUpdated, *, expected_version: int | None = None
     ) -> StoryState:
-        """Change fields of a story or (with `update.task_id`) of one of its tasks; to what they are: no new version.
+        """Change fields of a story, or (with `update.task_id`) of one of its tasks, or accept a proposed decision.
 
-        Raises as the class says.
+        A decision of the whole project has no story. Changed to what it is, nothing gets a new version. Raises as the
+        class says.
         """
         check_update_texts(update)
         cleaned = self._clean.update(update)
+        common = bool(update.decision_id) and not story_id
 
         def decide(graph: ContextGraph, state: StoryState) -> ChangeBody | None:
-            story = graph.story(story_id).story
-            assert story is not None
+            if not common:
+                graph.story(story_id)
             check_update(state, cleaned)
-            task = state.tasks.get(cleaned.task_id)
-            if task is not None:
-                return None if updated_task(task, cleaned, task.updated_at) == task else cleaned
-            return None if updated_story(story, cleaned, story.updated_at) == story else cleaned
+            return None if unchanged(state, cleaned) else cleaned
 
-        return await self._write(tenant, story_id, expected_version, decide)
+        return await self._write(tenant, NO_STORY if common else story_id, expected_version, decide)
 
     async def record_work(self, tenant: str, record: WorkRecord) -> bool:
         """Keep what an execution did; False where it is kept already, whatever the second record says.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, StoryUpdated, WorkRecord
 from swe_ai_fleet.ports import SecretMask
@@ -76,7 +77,7 @@ class Cleaner:
             plan_id=self._line(record.plan_id),
             kind=self._line(record.kind),
             role=self._line(record.role),
-            repository=self._line(record.repository, _PATH_CHARS),
+            repository=self._line(without_login(record.repository), _PATH_CHARS),
             instruction=self._cut(record.instruction, MAX_INSTRUCTION_CHARS),
             status=self._line(record.status),
             summary=self._cut(record.summary, MAX_SUMMARY_CHARS),

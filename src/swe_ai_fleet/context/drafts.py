@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from swe_ai_fleet.context.graph import ContextGraph, StoryState, Work, in_order
+from swe_ai_fleet.context.files import file_node, repository_name
+from swe_ai_fleet.context.graph import ContextGraph, Work
 from swe_ai_fleet.context.sections import Section
+from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain.context import NO_STORY, Decision, DecisionState, StoryTask, TaskState
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
@@ -58,6 +60,11 @@ def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: R
     """Everything there is to tell of a story, for a task of it and a role. What is for other roles only is left out."""
     return (*_of_story(graph, state), *_of_tasks(state, task_id, role), *_of_decisions(graph, state, task_id, role),
             *_of_work(graph, state, task_id))  # fmt: skip
+
+
+def excerpt(graph: ContextGraph, states: Iterable[StoryState], task_id: str = "") -> ContextGraph:
+    """As much of a graph as drafts of these stories are made of. It stands still, so that another thread may read it."""
+    return graph.excerpt(states, task_id=task_id, neighbours=_MAX_SIBLINGS, work=_FILES_OF)
 
 
 def of_memory(recalled: Recollection) -> Draft:
@@ -117,7 +124,8 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         )
     for name, text in story.notes.items():
         yield Draft(section=Section.NOTES, title=f"note {name} of {story.story_id}", text=text, place=place)
-    siblings = [one.story for one in graph.case(story.case_id) if one.story_id != story.story_id and one.story]
+    near = graph.case(story.case_id, limit=_MAX_SIBLINGS + 1)
+    siblings = [one.story for one in near if one.story_id != story.story_id and one.story]
     if siblings:
         yield Draft(
             section=Section.CASE,
@@ -217,9 +225,11 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
             place=tested.sequence,
         )
     changed: dict[str, list[str]] = {}
+    several = len({repository_name(one.record.repository) for one in works[:_FILES_OF]}) > 1
     for one in works[:_FILES_OF]:
         for path in one.record.files_changed:
-            changed.setdefault(path, []).append(one.record.execution_id[:8])
+            name = file_node(one.record.repository, path).partition(":")[2] if several else path
+            changed.setdefault(name, []).append(one.record.execution_id[:8])
     if changed:
         yield Draft(
             section=Section.FILES,

@@ -6,8 +6,9 @@ import asyncio
 
 from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
 from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.drafts import Draft, drafts, of_memory
-from swe_ai_fleet.context.graph import ContextGraph, StoryState
+from swe_ai_fleet.context.drafts import Draft, drafts, excerpt, of_memory
+from swe_ai_fleet.context.graph import ContextGraph
+from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, MemoryScope, Recollection, check_namespace
@@ -52,25 +53,28 @@ class ContextGatherer:
             if not request.namespaces:
                 raise
             states, missing = (), (fault.message,)
-        graph = self._book.graph(request.tenant)
-        found = [
-            draft for state in states for draft in drafts(graph, state, task_id=request.task_id, role=request.role)
-        ]
-        told = [draft for draft in dict.fromkeys(found) if _wanted(draft, request)]
+        part = excerpt(self._book.graph(request.tenant), states, request.task_id)
         viewpoint = Viewpoint(
             role=request.role,
             phase=request.phase or _phase(states),
             query=(request.query.strip() or _own_words(states, request))[:_QUERY_CHARS],
         )
-        return await asyncio.to_thread(
-            compose,
-            (*told, *map(of_memory, recalled)),
-            viewpoint,
-            token_budget=request.token_budget or self._token_budget,
-            mask=self._mask,
-            recalled=recalled,
-            omitted=missing,
-        )
+
+        def composed() -> GatheredContext:
+            found = [
+                draft for state in states for draft in drafts(part, state, task_id=request.task_id, role=request.role)
+            ]
+            told = [draft for draft in dict.fromkeys(found) if _wanted(draft, request)]
+            return compose(
+                (*told, *map(of_memory, recalled)),
+                viewpoint,
+                token_budget=request.token_budget or self._token_budget,
+                mask=self._mask,
+                recalled=recalled,
+                omitted=missing,
+            )
+
+        return await asyncio.to_thread(composed)
 
     async def _chosen(self, request: ContextRequest) -> tuple[StoryState, ...]:
         try:
@@ -95,10 +99,10 @@ def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ..
     if request.story_id:
         return (_story(graph, request.story_id),)
     if request.case_id:
-        states = graph.case(request.case_id)
+        states = graph.case(request.case_id, limit=_MAX_STORIES)
         if not states:
             raise NotFound(f"there is no case {request.case_id[:64]!r}", field="case_id", hint="name it in CreateStory")
-        return states[-_MAX_STORIES:]
+        return states
     if request.task_id:
         if graph.tasks(request.task_id):
             return (graph.story(graph.task(request.task_id).story_id),)

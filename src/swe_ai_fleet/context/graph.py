@@ -7,56 +7,24 @@ ends with the same graph.
 
 from __future__ import annotations
 
-import heapq
 from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
+from swe_ai_fleet.context.files import file_node
+from swe_ai_fleet.context.story import StoryState, advance
 from swe_ai_fleet.domain.context import (
     NO_STORY,
     Decision,
     DecisionAdded,
-    DecisionState,
-    Phase,
-    PhaseChanged,
     StoredChange,
-    Story,
     StoryCreated,
     StoryTask,
-    StoryUpdated,
     TaskCreated,
     WorkRecord,
     WorkRecorded,
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseStep:
-    """A story entered a phase. `version` is that of the story from then on."""
-
-    phase: Phase
-    at: str
-    version: int
-    reason: str = ""
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoryState:
-    """A story with its tasks and decisions (in the order in which they were made) and the phases it went through.
-
-    `story` is None for what belongs to no story. `version` counts its changes; records of work are none. `places` say
-    for each node (`task:<id>`) at which sequence number of the log it was changed last.
-    """
-
-    story_id: str
-    version: int = 0
-    story: Story | None = None
-    tasks: Mapping[str, StoryTask] = field(default_factory=dict[str, StoryTask])
-    decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
-    phases: tuple[PhaseStep, ...] = ()
-    places: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +41,7 @@ class ContextGraph:
     def __init__(self) -> None:
         self._stories: dict[str, StoryState] = {}
         self._work: dict[str, Work] = {}
-        self._cases: dict[str, set[str]] = {}
+        self._cases: dict[str, list[tuple[str, str]]] = {}
         self._holders: dict[str, set[str]] = {}
         self._work_of: dict[str, list[tuple[int, str]]] = {}
 
@@ -130,10 +98,12 @@ class ContextGraph:
         found = [self._stories[one].decisions.get(decision_id) for one in stories if one in self._stories]
         return tuple(decision for decision in found if decision is not None)
 
-    def case(self, case_id: str) -> tuple[StoryState, ...]:
-        """The stories of a case, in the order of their creation; none where nobody knows it."""
-        found = [self._stories[story_id] for story_id in self._cases.get(case_id, ())]
-        return tuple(sorted(found, key=lambda one: (one.story.created_at if one.story else "", one.story_id)))
+    def case(self, case_id: str, *, limit: int = 0) -> tuple[StoryState, ...]:
+        """The stories of a case, in the order of their creation; none where nobody knows it.
+
+        Of more than `limit` those created last; 0: all of them.
+        """
+        return tuple(self._stories[story_id] for _, story_id in self._cases.get(case_id, ())[-limit:])
 
     def work(self, node: str, *, limit: int = 0) -> tuple[Work, ...]:
         """What executions did for a story, a task or a case, to a file, with a commit, or as parts of an execution.
@@ -141,15 +111,40 @@ class ContextGraph:
         The newest first; `limit` 0: all of it.
 
         Args:
-            node: `story:<id>`, `task:<id>`, `case:<id>`, `file:<path>`, `commit:<id>` or `execution:<id>` (its parts).
+            node: `story:<id>`, `task:<id>`, `case:<id>`, `file:<repository>/<path>`, `commit:<id>`, or `execution:<id>`
+                (its parts).
             limit: The most that is returned.
         """
         found = self._work_of.get(node, ())
-        return tuple(self._work[execution_id] for _, execution_id in reversed(found[-limit:] if limit else found))
+        return tuple(self._work[execution_id] for _, execution_id in reversed(found[-limit:]))
 
     def execution(self, execution_id: str) -> Work | None:
         """What one execution did, None where it is not recorded."""
         return self._work.get(execution_id)
+
+    def excerpt(self, stories: Iterable[StoryState], *, task_id: str = "", neighbours: int, work: int) -> ContextGraph:
+        """What there is to tell of these stories, as a graph of its own that stands still.
+
+        Args:
+            stories: Some of this graph's.
+            task_id: A task whose work is wanted too.
+            neighbours: How many other stories of their cases come with them, those created last.
+            work: How many records of each story and of the task, the newest.
+        """
+        part = ContextGraph()
+        part._stories[NO_STORY] = self.common()
+        for state in stories:
+            part._stories[state.story_id] = state
+            case_id = state.story.case_id if state.story else ""
+            if case_id and case_id not in part._cases:
+                part._cases[case_id] = self._cases.get(case_id, [])[-neighbours - 1 :]
+                part._stories.update((one.story_id, one) for one in self.case(case_id, limit=neighbours + 1))
+            part._work_of[f"story:{state.story_id}"] = self._work_of.get(f"story:{state.story_id}", [])[-work:]
+        if task_id:
+            part._work_of[f"task:{task_id}"] = self._work_of.get(f"task:{task_id}", [])[-work:]
+        for found in part._work_of.values():
+            part._work.update((execution_id, self._work[execution_id]) for _, execution_id in found)
+        return part
 
     def apply(self, stored: StoredChange) -> bool:
         """Take in one change; False where it was known already."""
@@ -163,7 +158,7 @@ class ContextGraph:
         self._stories[change.story_id] = changed
         match change.body:
             case StoryCreated(story=story) if story.case_id:
-                self._cases.setdefault(story.case_id, set()).add(story.story_id)
+                insort(self._cases.setdefault(story.case_id, []), (story.created_at, story.story_id))
             case TaskCreated(task=task):
                 self._holders.setdefault(f"task:{task.task_id}", set()).add(change.story_id)
             case DecisionAdded(decision=decision):
@@ -181,103 +176,12 @@ class ContextGraph:
         return True
 
 
-def advance(state: StoryState, stored: StoredChange) -> StoryState:
-    """A story after one more of its changes. What a change speaks of and is not there, it leaves out."""
-    change = stored.change
-    state = replace(state, version=change.version)
-    match change.body:
-        case StoryCreated(story=story):
-            step = PhaseStep(phase=story.phase, at=change.at, version=change.version)
-            state = replace(state, story=story, phases=(*state.phases, step))
-        case TaskCreated(task=task):
-            state = replace(state, tasks={**state.tasks, task.task_id: task})
-            return _placed(state, f"task:{task.task_id}", stored.sequence)
-        case DecisionAdded(decision=decision):
-            decisions = {**state.decisions, decision.decision_id: decision}
-            old = decisions.get(decision.supersedes)
-            if old is not None:
-                decisions[old.decision_id] = replace(old, state=DecisionState.SUPERSEDED)
-            return _placed(replace(state, decisions=decisions), f"decision:{decision.decision_id}", stored.sequence)
-        case PhaseChanged(phase=phase) if state.story is not None:
-            step = PhaseStep(
-                phase=phase, at=change.at, version=change.version, reason=change.body.reason, by=change.body.by
-            )
-            story = replace(state.story, phase=phase, updated_at=change.at)
-            state = replace(state, story=story, phases=(*state.phases, step))
-        case StoryUpdated(task_id=task_id) if task_id:
-            task = state.tasks.get(task_id)
-            if task is None:
-                return state
-            tasks = {**state.tasks, task_id: updated_task(task, change.body, change.at)}
-            return _placed(replace(state, tasks=tasks), f"task:{task_id}", stored.sequence)
-        case StoryUpdated() if state.story is not None:
-            state = replace(state, story=updated_story(state.story, change.body, change.at))
-        case _:
-            return state
-    return _placed(state, f"story:{state.story_id}", stored.sequence)
-
-
 def fold(changes: Iterable[StoredChange]) -> Mapping[str, ContextGraph]:
     """The graphs of all tenants that these changes, oldest first, lead to."""
     graphs: dict[str, ContextGraph] = {}
     for stored in changes:
         graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored)
     return graphs
-
-
-def in_order(tasks: Iterable[StoryTask]) -> tuple[StoryTask, ...]:
-    """Tasks with those that they depend on first, otherwise as given; what is not among them counts as done.
-
-    Kahn's algorithm, taking the first that can come next. What lies on a cycle comes last, as given.
-    """
-    given = list(tasks)
-    places = {task.task_id: place for place, task in enumerate(given)}
-    missing = [{places[other] for other in task.depends_on if other in places} for task in given]
-    followers: dict[int, list[int]] = {}
-    for place, others in enumerate(missing):
-        for other in others:
-            followers.setdefault(other, []).append(place)
-    heap = [place for place, others in enumerate(missing) if not others]
-    ordered: list[int] = []
-    while heap:
-        place = heapq.heappop(heap)
-        ordered.append(place)
-        for follower in followers.get(place, ()):
-            missing[follower].discard(place)
-            if not missing[follower]:
-                heapq.heappush(heap, follower)
-    taken = set(ordered)
-    return tuple(given[place] for place in (*ordered, *(one for one in range(len(given)) if one not in taken)))
-
-
-def _placed(state: StoryState, node: str, sequence: int) -> StoryState:
-    return replace(state, places={**state.places, node: sequence})
-
-
-def updated_story(story: Story, update: StoryUpdated, at: str) -> Story:
-    """A story after an update."""
-    notes = {name: text for name, text in {**story.notes, **update.notes}.items() if text}
-    return replace(
-        story,
-        title=story.title if update.title is None else update.title,
-        description=story.description if update.description is None else update.description,
-        acceptance_criteria=(
-            story.acceptance_criteria if update.acceptance_criteria is None else update.acceptance_criteria
-        ),
-        notes=notes,
-        updated_at=at,
-    )
-
-
-def updated_task(task: StoryTask, update: StoryUpdated, at: str) -> StoryTask:
-    """A task after an update."""
-    return replace(
-        task,
-        title=task.title if update.title is None else update.title,
-        description=task.description if update.description is None else update.description,
-        state=task.state if update.state is None else update.state,
-        updated_at=at,
-    )
 
 
 def _worked_on(record: WorkRecord) -> Iterator[str]:
@@ -291,6 +195,6 @@ def _worked_on(record: WorkRecord) -> Iterator[str]:
     if record.parent_execution_id:
         yield f"execution:{record.parent_execution_id}"
     for path in record.files_changed:
-        yield f"file:{path}"
+        yield file_node(record.repository, path)
     for commit in record.commits:
         yield f"commit:{commit}"

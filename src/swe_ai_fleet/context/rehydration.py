@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
-from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, in_force, one_line
-from swe_ai_fleet.context.graph import ContextGraph, StoryState, Work, in_order
+from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, excerpt, in_force, one_line
+from swe_ai_fleet.context.graph import ContextGraph, Work
 from swe_ai_fleet.context.sections import Section
+from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain.context import Decision, GatheredContext, Phase, StoryTask, TaskState
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role
@@ -54,7 +56,7 @@ class RehydratedSession:
     context: GatheredContext
 
 
-def rehydrate(
+async def rehydrate(
     graph: ContextGraph,
     *,
     story_id: str = "",
@@ -82,15 +84,26 @@ def rehydrate(
             f"token_budget is {token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
         )
     states = _states(graph, story_id, case_id)
+    return await asyncio.to_thread(
+        _rehydrated, excerpt(graph, states), states, case_id, role, token_budget or DEFAULT_TOKENS, mask
+    )
+
+
+def _rehydrated(
+    graph: ContextGraph,
+    states: tuple[StoryState, ...],
+    case_id: str,
+    role: Role | None,
+    token_budget: int,
+    mask: SecretMask,
+) -> RehydratedSession:
     sessions = tuple(_session(graph, state, role) for state in states)
     told: dict[Draft, None] = {}
     for session in sessions:
         told[_steps_draft(session)] = None
         told |= dict.fromkeys(drafts(graph, session.state, role=role))
     phase = sessions[0].phase if len(sessions) == 1 else None
-    context = compose(
-        tuple(told), Viewpoint(role=role, phase=phase), token_budget=token_budget or DEFAULT_TOKENS, mask=mask
-    )
+    context = compose(tuple(told), Viewpoint(role=role, phase=phase), token_budget=token_budget, mask=mask)
     story = states[0].story
     return RehydratedSession(case_id=case_id or (story.case_id if story else ""), stories=sessions, context=context)
 
@@ -107,10 +120,10 @@ def _states(graph: ContextGraph, story_id: str, case_id: str) -> tuple[StoryStat
         return (state,)
     if not case_id:
         raise InvalidRequest("no session is named", field="story_id", hint="name a story or a case")
-    states = graph.case(case_id)
+    states = graph.case(case_id, limit=MAX_STORIES)
     if not states:
         raise NotFound(f"there is no case {case_id[:64]!r}", field="case_id", hint="name it in CreateStory")
-    return states[-MAX_STORIES:]
+    return states
 
 
 def _session(graph: ContextGraph, state: StoryState, role: Role | None) -> StorySession:

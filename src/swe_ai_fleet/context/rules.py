@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.context.graph import ContextGraph, StoryState
+from swe_ai_fleet.context.graph import ContextGraph
+from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import (
     NO_STORY,
     ChangeBody,
@@ -32,6 +33,17 @@ MAX_NAME_CHARS = 128
 MAX_CHANGE_BYTES = 512 * 1024
 """Of one change as it is stored; the server takes twice as much."""
 _PHASES = tuple(Phase)
+_OF: Mapping[str, tuple[str, ...]] = {
+    "title": ("story", "task"),
+    "description": ("story", "task"),
+    "acceptance_criteria": ("story",),
+    "notes": ("story",),
+    "state": ("task",),
+    "role": ("task",),
+    "depends_on": ("task",),
+    "decision_state": ("decision",),
+}
+"""What each field of an update can be changed of."""
 
 
 def check_story(graph: ContextGraph, story: Story) -> None:
@@ -50,7 +62,7 @@ def check_story(graph: ContextGraph, story: Story) -> None:
 def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
     """Whether a task can be added. Raises InvalidRequest, NotFound, AlreadyExists, ResourceExhausted.
 
-    What a task depends on is there before it and never changes, so that there can be no cycle.
+    What a new task depends on is there before it, so that there can be no cycle.
     """
     check_task_texts(task)
     if task.task_id in task.depends_on:
@@ -68,10 +80,7 @@ def check_task_texts(task: StoryTask) -> None:
     check_identifier(task.task_id, field="task_id")
     _check_title(task.title)
     _check_text(task.description, field="description")
-    if len(task.depends_on) > MAX_ITEMS:
-        raise InvalidRequest(
-            f"{len(task.depends_on)} dependencies are too many", field="depends_on", hint=f"at most {MAX_ITEMS}"
-        )
+    _check_number(task.depends_on, field="depends_on")
 
 
 def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -> None:
@@ -84,20 +93,7 @@ def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -
         raise AlreadyExists(
             f"{where} has a decision {decision.decision_id}", field="decision_id", hint="choose another"
         )
-    if decision.supersedes:
-        old = state.decisions.get(decision.supersedes)
-        if old is None:
-            raise NotFound(
-                f"there is no decision {decision.supersedes[:64]!r} to supersede",
-                field="supersedes",
-                hint="name one of the same story",
-            )
-        if old.state is DecisionState.SUPERSEDED:
-            raise PreconditionFailed(
-                f"decision {old.decision_id} is superseded already",
-                field="supersedes",
-                hint="supersede the decision that took its place",
-            )
+    _check_supersedes(state, decision.supersedes)
     if len(state.decisions) >= MAX_DECISIONS:
         raise ResourceExhausted(f"story {state.story_id} has {MAX_DECISIONS} decisions already", field="decision_id")
 
@@ -113,10 +109,7 @@ def check_decision_texts(decision: Decision) -> None:
         raise InvalidRequest(
             "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
         )
-    if len(decision.task_ids) > MAX_ITEMS:
-        raise InvalidRequest(
-            f"{len(decision.task_ids)} tasks are too many", field="task_ids", hint=f"at most {MAX_ITEMS}"
-        )
+    _check_number(decision.task_ids, field="task_ids")
 
 
 def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
@@ -141,10 +134,17 @@ def check_reason(reason: str, by: str) -> None:
 
 
 def check_update(state: StoryState, update: StoryUpdated) -> None:
-    """Whether a story or one of its tasks can be changed so. Raises InvalidRequest, NotFound."""
+    """Whether a story, one of its tasks or of its decisions can be changed so.
+
+    Raises InvalidRequest, NotFound, PreconditionFailed.
+    """
     check_update_texts(update)
-    if update.task_id:
+    if update.decision_id:
+        _check_acceptance(state, update)
+    elif update.task_id:
         _check_known(state, (update.task_id,), field="task_id")
+        _check_known(state, update.depends_on or (), field="depends_on")
+        _check_acyclic(state, update.task_id, update.depends_on or ())
     else:
         known: Mapping[str, str] = state.story.notes if state.story else {}
         _check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
@@ -157,14 +157,80 @@ def check_update_texts(update: StoryUpdated) -> None:
     _check_text(update.description or "", field="description")
     _check_items(update.acceptance_criteria or (), field="acceptance_criteria")
     _check_notes({name: text for name, text in update.notes.items() if text})
-    if update.task_id:
-        for field, given in (("acceptance_criteria", update.acceptance_criteria), ("notes", update.notes or None)):
-            if given is not None:
-                raise InvalidRequest(f"a task has no {field}", field=field, hint="leave out task_id for the story's")
-    elif update.state is not None:
-        raise InvalidRequest("a story has a phase, no state", field="state", hint="name the task that has it")
-    if update == StoryUpdated(task_id=update.task_id):
+    _check_number(update.depends_on or (), field="depends_on")
+    if update.task_id and update.decision_id:
+        raise InvalidRequest(
+            "a task and a decision are named", field="decision_id", hint="change one of them at a time"
+        )
+    kind = "decision" if update.decision_id else "task" if update.task_id else "story"
+    given = _given(update)
+    for field in given:
+        if kind not in _OF[field]:
+            raise InvalidRequest(
+                f"{field} cannot be changed of a {kind}", field=field, hint=f"of a {' or a '.join(_OF[field])} only"
+            )
+    if not given:
         raise InvalidRequest("nothing is to be changed", field="update", hint="set at least one field")
+
+
+def _given(update: StoryUpdated) -> list[str]:
+    """The fields that an update sets."""
+    return [name for name in _OF if getattr(update, name) is not None and getattr(update, name) != {}]
+
+
+def _check_supersedes(state: StoryState, decision_id: str) -> None:
+    if not decision_id:
+        return
+    old = state.decisions.get(decision_id)
+    if old is None:
+        raise NotFound(
+            f"there is no decision {decision_id[:64]!r} to supersede",
+            field="supersedes",
+            hint="name one of the same story",
+        )
+    if old.state is DecisionState.SUPERSEDED:
+        raise PreconditionFailed(
+            f"decision {old.decision_id} is superseded already",
+            field="supersedes",
+            hint="supersede the decision that took its place",
+        )
+
+
+def _check_acceptance(state: StoryState, update: StoryUpdated) -> None:
+    decision = state.decisions.get(update.decision_id)
+    if decision is None:
+        where = "the project" if state.story_id == NO_STORY else f"story {state.story_id}"
+        raise NotFound(
+            f"{where} has no decision {update.decision_id[:64]!r}",
+            field="decision_id",
+            hint="add it with AddProjectDecision",
+        )
+    if update.decision_state is decision.state:
+        return
+    if decision.state is DecisionState.PROPOSED and update.decision_state is DecisionState.ACCEPTED:
+        _check_supersedes(state, decision.supersedes)
+    else:
+        raise PreconditionFailed(
+            f"a decision that is {decision.state} does not become {update.decision_state}",
+            field="decision_state",
+            hint="a proposed one can be accepted; add another one that supersedes it",
+        )
+
+
+def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -> None:
+    """Whether a task that depends on these does not depend on itself. Raises InvalidRequest."""
+    seen = set[str]()
+    waiting = list(depends_on)
+    while waiting:
+        other = waiting.pop()
+        if other == task_id:
+            raise InvalidRequest(
+                f"task {task_id} would depend on itself", field="depends_on", hint="leave out what comes after it"
+            )
+        if other not in seen:
+            seen.add(other)
+            known = state.tasks.get(other)
+            waiting.extend(known.depends_on if known else ())
 
 
 def check_size(body: ChangeBody) -> None:
@@ -182,6 +248,11 @@ def _check_known(state: StoryState, task_ids: Sequence[str], *, field: str) -> N
             raise NotFound(
                 f"story {state.story_id} has no task {task_id[:64]!r}", field=field, hint="create it with CreateTask"
             )
+
+
+def _check_number(items: Sequence[str], *, field: str) -> None:
+    if len(items) > MAX_ITEMS:
+        raise InvalidRequest(f"{len(items)} of {field} are too many", field=field, hint=f"at most {MAX_ITEMS}")
 
 
 def _check_title(text: str) -> None:
@@ -206,8 +277,7 @@ def _check_name(text: str, *, field: str) -> None:
 
 
 def _check_items(items: Sequence[str], *, field: str) -> None:
-    if len(items) > MAX_ITEMS:
-        raise InvalidRequest(f"{len(items)} of {field} are too many", field=field, hint=f"at most {MAX_ITEMS}")
+    _check_number(items, field=field)
     for number, item in enumerate(items):
         if not item.strip() or len(item) > MAX_ITEM_CHARS:
             raise InvalidRequest(

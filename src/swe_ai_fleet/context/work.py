@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from urllib.parse import urlsplit, urlunsplit
 
 from swe_ai_fleet.context.cleaning import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
+from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -42,7 +42,7 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
         plan_id=task.plan_id,
         kind=task.kind,
         role=task.role,
-        repository=_without_login(state.repository.location),
+        repository=without_login(state.repository.location),
         instruction=truncate(task.description, MAX_INSTRUCTION_CHARS),
         status=state.status,
         summary=truncate((winner.summary if winner else "") or state.error, MAX_SUMMARY_CHARS),
@@ -93,14 +93,3 @@ def _name(text: str) -> str:
         return check_identifier(text, field="id") if text else ""
     except InvalidRequest:
         return ""
-
-
-def _without_login(location: str) -> str:
-    """A repository's location without user and password."""
-    try:
-        parts = urlsplit(location)
-    except ValueError:
-        return ""
-    if not parts.scheme or "@" not in parts.netloc:
-        return location
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

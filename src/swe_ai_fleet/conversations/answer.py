@@ -69,13 +69,14 @@ class Answer:
 
     @classmethod
     def again(cls, session: Session, turn: Turn, channel: Channel) -> Answer:
-        """The answer that a message got before; its tables are gone."""
+        """The answer that a message got before."""
         return cls(
             session_id=session.session_id,
             turn=turn.number,
             text=turn.answer,
             channel=channel,
-            pages=pages(turn.answer, channel),
+            pages=pages(turn.answer, channel, turn.tables),
+            tables=turn.tables,
             success=turn.success,
             stop_reason=turn.stop_reason,
             tools=turn.tools,

@@ -274,6 +274,7 @@ class Chat:
             success=answered.success,
             tools=answered.tools,
             messages=answered.messages,
+            tables=answered.tables,
             execution_id=answered.execution_id,
         )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.named_things import NamedThing, kept
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
@@ -51,6 +52,7 @@ class Turn:
     success: bool = True
     tools: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
+    tables: tuple[Table, ...] = ()
     execution_id: str = ""
 
 

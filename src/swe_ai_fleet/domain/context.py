@@ -167,7 +167,10 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoryUpdated:
-    """Fields of a story or of one of its tasks anew; None leaves one as it is. An empty note removes it."""
+    """Fields of a story, of one of its tasks or of a decision anew; None leaves one as it is.
+
+    An empty note is removed, an empty role is anybody's. Of decisions `decision_state` alone is changed.
+    """
 
     task_id: str = ""
     title: str | None = None
@@ -175,6 +178,10 @@ class StoryUpdated:
     acceptance_criteria: tuple[str, ...] | None = None
     state: TaskState | None = None
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    role: Role | Literal[""] | None = None
+    depends_on: tuple[str, ...] | None = None
+    decision_id: str = ""
+    decision_state: DecisionState | None = None
     type: Literal["story_updated"] = "story_updated"
 
 

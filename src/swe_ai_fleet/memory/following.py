@@ -11,6 +11,7 @@ import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory
+from swe_ai_fleet.following import PAUSES
 from swe_ai_fleet.memory.meaning import Meaning
 from swe_ai_fleet.memory.records import id_in, loaded
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
@@ -19,7 +20,6 @@ T = TypeVar("T")
 _BATCH = 256
 # Few, so that somebody who asks meanwhile does not wait for long.
 _EMBEDDED_AT_ONCE = 8
-_PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
 
 _log = structlog.get_logger(__name__)
 
@@ -72,21 +72,28 @@ class Following:
                 group.create_task(self._write())
                 if self._meaning.space:
                     group.create_task(self._embed())
+        except Exception:
+            # Nobody waits for this task, so it is told here.
+            _log.exception("memory.not_followed")
+            raise
         finally:
             self._ended = True
             async with self._moved:
                 self._moved.notify_all()
 
     async def reached(self, revision: int, *, patience: float) -> None:
-        """Wait until the index holds everything up to a revision, words at least. Raises Unavailable."""
+        """Wait until the index holds everything up to a revision, words at least.
+
+        As the others that wait, it raises Unavailable where that takes too long, InternalFault once following has ended.
+        """
         await self._wait(lambda: self._position >= revision, patience)
 
     async def caught_up(self, *, patience: float) -> None:
-        """Wait until the index holds everything that stood in the bucket when following began. Raises Unavailable."""
+        """Wait until the index holds everything that stood in the bucket when following began."""
         await self._wait(lambda: self._caught_up, patience)
 
     async def vectors(self, *, patience: float) -> None:
-        """Wait until no memory waits for its vector. Raises Unavailable."""
+        """Wait until no memory waits for its vector."""
         await self._wait(lambda: self._caught_up and not self._waiting, patience)
 
     async def _wait(self, met: Callable[[], bool], patience: float) -> None:
@@ -97,22 +104,23 @@ class Following:
             raise Unavailable(
                 f"the index of memories did not follow within {patience:g} seconds; what was kept is kept"
             ) from None
-        if not met():
+        # However far it came: from now on it would be stale.
+        if self._ended:
             raise InternalFault("the index of memories has stopped following them")
 
     async def _read(self) -> None:
         position = await self._begin()
-        pauses = iter(_PAUSES)
+        pauses = iter(PAUSES)
         while True:
             try:
                 async with aclosing(self._store.changes(from_revision=position + 1, follow=True)) as changes:
                     async for change in changes:
                         await self._arrived.put(change)
                         position = change.revision if change is not None else position
-                        pauses = iter(_PAUSES)
+                        pauses = iter(PAUSES)
             except FleetError as error:
                 _log.warning("memory.bucket_unavailable", reason=error.message)
-                await asyncio.sleep(next(pauses, _PAUSES[-1]))
+                await asyncio.sleep(next(pauses, PAUSES[-1]))
 
     async def _begin(self) -> int:
         """Up to where there is nothing to do."""
@@ -162,7 +170,8 @@ class Following:
             if removed:
                 await self._index.remove(removed)
             if fresh:
-                await self._put_with_vectors([(put[key], vector) for key, vector in fresh.items()])
+                pairs = [(put[key], vector) for key, vector in fresh.items()]
+                await put_with_vectors(self._index, pairs, space=self._meaning.space)
             await self._index.put(
                 [(memory, None) for key, memory in put.items() if key not in fresh], position=changes[-1].revision
             )
@@ -174,28 +183,20 @@ class Following:
             self._taken = changes[-1].revision
         self._work.set()
 
-    async def _put_with_vectors(self, pairs: Sequence[tuple[Memory, Sequence[float]]]) -> None:
-        try:
-            await self._index.put(pairs, space=self._meaning.space)
-        except InvalidRequest as refusal:
-            # The embedder has changed under its name; words still work.
-            _log.warning("memory.vector_refused", reason=refusal.message)
-            await self._index.put([(memory, None) for memory, _ in pairs])
-
     async def _embed(self) -> None:
-        pauses = iter(_PAUSES)
+        pauses = iter(PAUSES)
         while True:
             await self._work.wait()
             self._work.clear()
             try:
                 while self._waiting:
                     await self._embed_some()
-                    pauses = iter(_PAUSES)
+                    pauses = iter(PAUSES)
                 await self._settle()
             except FleetError as error:
                 # Without vectors memories are found by their words.
                 _log.warning("memory.vectors_wait", memories=len(self._waiting), reason=error.message)
-                await asyncio.sleep(next(pauses, _PAUSES[-1]))
+                await asyncio.sleep(next(pauses, PAUSES[-1]))
                 self._work.set()
             async with self._moved:
                 self._moved.notify_all()
@@ -213,7 +214,7 @@ class Following:
             done = [key for key, revision in keys.items() if self._waiting.get(key) == revision]
             pairs = [(memories[key], vectors.get(memories[key].memory_id)) for key in done if key in memories]
             position = self._settled(without=done)
-            await self._index.put(pairs, space=self._meaning.space, position=position)
+            await put_with_vectors(self._index, pairs, space=self._meaning.space, position=position)
             self._told = position
             for key in done:
                 del self._waiting[key]
@@ -233,6 +234,26 @@ class Following:
         return self._taken if oldest is None else oldest - 1
 
 
+async def put_with_vectors(
+    index: MemoryIndex, pairs: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str, position: int = 0
+) -> None:
+    """Put memories in; those whose vectors the index refuses without them, to be found by their words.
+
+    Raises InvalidRequest for a memory that it refuses, and what else `MemoryIndex.put` raises.
+    """
+    try:
+        return await index.put(pairs, space=space, position=position)
+    except InvalidRequest as refusal:
+        # The embedder has changed under its name, or what it gave is no vector.
+        _log.warning("memory.vector_refused", reason=refusal.message)
+    for memory, vector in pairs:
+        try:
+            await index.put([(memory, vector)], space=space)
+        except InvalidRequest:
+            await index.put([(memory, None)], space=space)
+    await index.put((), space=space, position=position)
+
+
 async def end(task: asyncio.Task[None]) -> None:
     """Cancel a task that was to go on for ever, and wait for it. Raises whatever bug ended it before."""
     task.cancel()
@@ -243,7 +264,7 @@ async def end(task: asyncio.Task[None]) -> None:
 
 async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
     """Try until it works: what an index does not take now it takes later."""
-    pauses = iter(_PAUSES)
+    pauses = iter(PAUSES)
     while True:
         try:
             return await act()
@@ -251,4 +272,4 @@ async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
             raise
         except FleetError as error:
             _log.warning("memory.index_unavailable", what=what, reason=error.message)
-            await asyncio.sleep(next(pauses, _PAUSES[-1]))
+            await asyncio.sleep(next(pauses, PAUSES[-1]))

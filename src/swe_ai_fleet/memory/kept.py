@@ -13,7 +13,7 @@ import structlog
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
-from swe_ai_fleet.memory.following import end
+from swe_ai_fleet.memory.following import end, put_with_vectors
 from swe_ai_fleet.memory.limits import MemoryLimits
 from swe_ai_fleet.memory.meaning import Meaning
 from swe_ai_fleet.memory.recalling import Recalling, utc_now
@@ -29,8 +29,8 @@ _log = structlog.get_logger(__name__)
 class KeptMemories:
     """`Memories` that a `MemoryIndex` keeps, such as a file that lasts.
 
-    The index's position is odd while some memories may lack their vectors: the next one who opens it with an embedder
-    makes them.
+    The index's position is odd while some memories may lack their vectors, another odd number for each that is kept
+    so: the next one who opens it with an embedder makes them.
     """
 
     def __init__(
@@ -97,8 +97,12 @@ class KeptMemories:
                 async with self._writing:
                     # What was forgotten in the meantime must not come back.
                     held = [one for one in some if await self._recalling.holds(one)]
-                    await self._index.put([(one, vectors.get(one.memory_id)) for one in held], space=space)
-            await self._index.put((), space=space, position=position + 2 - position % 2)
+                    pairs = [(one, vectors.get(one.memory_id)) for one in held]
+                    await put_with_vectors(self._index, pairs, space=space)
+            async with self._writing:
+                # Otherwise one was kept without its vector since they were listed.
+                if await self._index.position(space) == position:
+                    await self._index.put((), space=space, position=position + 2 - position % 2)
         except FleetError as error:
             _log.warning("memory.vectors_wait", reason=error.message)
 
@@ -119,11 +123,11 @@ class KeptMemories:
             older = await self._recalling.near(kept, vector)
             if older is not None and older.created_at > kept.created_at:
                 return False
-            if vector:
-                await self._index.put([(kept, vector)], space=space)
+            if len(vector):
+                await put_with_vectors(self._index, [(kept, vector)], space=space)
             else:
                 position = await self._index.position(space) if space else 0
-                await self._index.put([(kept, None)], space=space, position=position + 1 - position % 2 if space else 0)
+                await self._index.put([(kept, None)], space=space, position=position + 1 + position % 2 if space else 0)
             if older is not None:
                 await self._index.remove([older.memory_id])
             surplus = await self._recalling.surplus(kept)

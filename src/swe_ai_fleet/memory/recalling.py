@@ -20,6 +20,7 @@ from swe_ai_fleet.ports import Match, MemoryIndex
 _NEIGHBOURS = 5
 _SPARE = 1_000
 _KNOWN_CHARS = 300
+_MOST_COUNTED = 10_000
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +61,10 @@ class Recalling:
         words, meaning = await asyncio.gather(
             self._index.search(scope, words=asked, limit=CANDIDATES), self._by_meaning(asked, scope)
         )
-        found = fused(self._young(words), self._young(meaning), query=asked, limit=MAX_NAMESPACES * limit)
+        # Fifty long texts and a long question take longer than others may wait.
+        found = await asyncio.to_thread(
+            fused, self._young(words), self._young(meaning), query=asked, limit=MAX_NAMESPACES * limit
+        )
         return _once(found)[:limit]
 
     async def holds(self, memory: Memory) -> bool:
@@ -81,6 +85,8 @@ class Recalling:
         if since < self._limits.interval:
             self._since_look[key] = since
             return ()
+        if len(self._since_look) >= _MOST_COUNTED:
+            self._since_look.clear()
         self._since_look[key] = 0
         scope = MemoryScope(tenant=memory.tenant, namespaces=(memory.namespace,))
         listed = await self._index.listed(scope, limit=self._limits.per_namespace + _SPARE)

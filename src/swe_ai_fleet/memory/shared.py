@@ -143,9 +143,15 @@ class SharedMemories:
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable.
+
+        What was forgotten, by whichever replica, is not among it.
+        """
         await self._following.caught_up(patience=self._patience)
-        return await self._recalling.recall(query, scope, limit=limit)
+        found = await self._recalling.recall(query, scope, limit=limit)
+        # An index may lag behind its bucket, above all one that several replicas write.
+        kept = await asyncio.gather(*(self._store.get(key_of(one.memory)) for one in found))
+        return tuple(one for one, entry in zip(found, kept, strict=True) if entry is not None)
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
         """Erase these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable.
@@ -215,4 +221,8 @@ class SharedMemories:
                 await self._erase([memory async for memory in self._all() if self._limits.too_old(memory, now)])
             except FleetError as error:
                 _log.warning("memory.not_swept", reason=error.message)
+            except Exception:
+                # Nobody waits for this task, so it is told here.
+                _log.exception("memory.never_swept_again")
+                raise
             await asyncio.sleep(_SWEEP_SECONDS)

@@ -69,13 +69,12 @@ def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str)
         role=Role.parse(config.role),
         context=context,
         constraints=replace(constraints, totals=totals),
-        # Each of several deliveries has a branch of its own.
-        delivery=replace(parent.delivery, branch=""),
+        # Each of several deliveries has a branch of its own, and so has each further run of the whole.
+        delivery=replace(parent.delivery, branch=f"fleet/{task_id}.{parent.attempt}" if parent.attempt > 1 else ""),
         num_agents=agents,
         rounds=config.rounds,
         tools=tuple(config.tools),
         model_profile=config.model or parent.model_profile,
-        attempt=1,
         # What is begun goes before what waits.
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,

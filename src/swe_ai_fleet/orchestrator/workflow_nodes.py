@@ -118,7 +118,7 @@ class FleetNodes:
             tenant=self.task.tenant,
             kind=TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE,
             task_id=child_task_id(self.task.task_id, f"{node_name(node_id)}-{number}"),
-            attempt=1,
+            attempt=self.task.attempt,
         )
 
     async def decide(self, approval: NodeApproval) -> NodeDecision:

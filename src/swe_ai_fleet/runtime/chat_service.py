@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
+
+import structlog
 
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
 from swe_ai_fleet.conversations.chat import Chat
@@ -15,11 +18,19 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, PlanningMode
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.runtime.sandboxes import make_sandbox, sandbox_policy, with_rung
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
+from swe_ai_fleet.tools.mcp import McpTool
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.registry.base_tool import BaseTool
 
+_RESERVED = frozenset(
+    {"list_executions", "show_execution", "start_task", "search_memory", "remember", "calculator", "python_executor",
+     "read_webpage", "web_search", "search_wikipedia", "file_reader", "final_answer"}
+)  # fmt: skip
+_log = structlog.get_logger(__name__)
 PATIENCE_SECONDS = 10.0
 """How long somebody who waits for an answer waits for a server that is down."""
 
@@ -50,10 +61,13 @@ async def open_chat(
         InvalidRequest: No model server is configured, or a setting is malformed.
     """
     patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
-    async with open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model:
+    async with (
+        open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
+        _mcp_tools(settings) as mcp,
+    ):
         yield Chat(
             model=model,
-            tools=(*chat_tools(settings), *tools),
+            tools=(*chat_tools(settings), *mcp, *tools),
             store=KeyValueChats(store),
             memories=memories,
             fleet=fleet,
@@ -81,13 +95,46 @@ def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules
     )
 
 
-def chat_tools(settings: Settings) -> tuple[BaseTool, ...]:
+@asynccontextmanager
+async def _mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
+    """What the configured MCP servers offer that only reads: what changes something is for agents, in their clones."""
+    servers = tool_access(settings).mcp_servers
+    if not servers:
+        yield ()
+        return
+    here = await with_rung(settings)
+    directory = settings.home / "chats" / "scratch"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with (
+        make_sandbox(here).workspace(directory) as workspace,
+        McpTool(workspace, servers=servers, sandbox=sandbox_policy(here), reserved=_RESERVED) as kit,
+    ):
+        for note in kit.notes:
+            _log.warning("chat.mcp_tools_missing", note=note)
+        kit.definitions = {name: one for name, one in kit.definitions.items() if one.spec.read_only}
+        yield (kit,)
+
+
+def chat_tools(settings: Settings, *, files: Path | None = None) -> tuple[BaseTool, ...]:
     """The built-in tools of a chat; those that need a server are there where settings name it.
 
-    Code runs in a sandbox of its own for each call, in a directory that vanishes with it.
+    Code runs in a sandbox of its own for each call, in a directory that vanishes with it. Plug-ins' tools that only
+    read are there too.
+
+    Args:
+        settings: Which servers there are, and which plug-ins.
+        files: The directory in which `file_reader` reads; None: it is not there.
+
+    Raises:
+        InvalidRequest: A plug-in cannot be used.
     """
     names = {"calculator", "python_executor", "read_webpage"}
     names |= {"web_search"} if settings.search_url else set()
     names |= {"search_wikipedia"} if settings.wikipedia_url else set()
-    built = BuiltinSettings(search_url=settings.search_url, wikipedia_url=settings.wikipedia_url)
-    return tuple(tool for tool in builtin_tools(built) if tool.name in names)
+    names |= {"file_reader"} if files is not None else set()
+    built = BuiltinSettings(search_url=settings.search_url, wikipedia_url=settings.wikipedia_url, file_root=files)
+    plugins = tool_access(settings).plugins
+    return (
+        *(tool for tool in builtin_tools(built) if tool.name in names),
+        *(tool for tool in plugins if tool.read_only),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -41,6 +42,7 @@ class ChatSession:
         namespaces: Where it remembers and is reminded beyond itself (`fleet`, `agent:<id>`, `repository:<name>`), the
             first one being where it keeps what it is asked to remember; none: nowhere.
         model_params: base_url, api_key, timeout (seconds), temperature, seed, max_tokens, as on FunctionCallingAgent.
+        files: The directory in which `file_reader` reads, where `tools` is None; None: there is no such tool.
         channel: How answers are rendered: `plain`, `markdown` or `telegram`.
         fleet: Where executions are looked at; None: nowhere.
         starter: Starts tasks that the person confirmed; None: none can be started.
@@ -60,6 +62,7 @@ class ChatSession:
         *,
         namespaces: Sequence[str] = (),
         model_params: Mapping[str, object] | None = None,
+        files: str | Path | None = None,
         channel: str = Channel.MARKDOWN,
         fleet: FleetView | None = None,
         starter: TaskStarter | None = None,
@@ -67,7 +70,9 @@ class ChatSession:
         self.session_id = check_session_id(session_id or uuid.uuid4().hex)
         self._settings = settings or Settings()
         self._access = NamedModel(model_name, model_params, None, self._settings)
-        self._tools = tuple(tools) if tools is not None else chat_tools(self._settings)
+        self._tools = (
+            tuple(tools) if tools is not None else chat_tools(self._settings, files=Path(files) if files else None)
+        )
         self._memories = memories
         self._namespaces = check_namespaces(namespaces) or ()
         self._channel = Channel(channel)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import structlog
 
 from swe_ai_fleet.adapters.telegram.api import BotApi, Refused, TooFast, Update
+from swe_ai_fleet.adapters.telegram.progress import BotProgress
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.ports import KeyValue
 
-TELEGRAM_BUCKET = "TELEGRAM"
 POLL_SECONDS = 25
 MAX_REFUSED = 1_000
 """Chats that are told once that they are not served; what comes from others beyond them is passed over."""
-_OFFSET, _REFUSED = "offset", "refused"
+MAX_WAITING = 500
+"""Messages that wait to be answered; with more, no others are asked for."""
 _WAITS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _ASK_TRIES = 8
 _SEND_TRIES = 6
@@ -49,26 +49,19 @@ class Answers(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Handled:
-    """The last message of a chat that was begun with, and how many pages of its answer were sent; -1: all of them."""
-
-    update_id: int = 0
-    pages: int = -1
-
-
 class TelegramBot:
     """Serves some chats, each as a session of its own.
 
-    How far it is stands in the store: after a restart nothing is lost, no message is worked on twice, and of an answer
-    only a page whose sending was cut short can come twice. Chats are answered side by side, the messages of one in
-    their order.
+    How far it is stands in the store: what was accepted is kept until it is done with, so after a restart nothing is
+    lost, no message is worked on twice, and of an answer only a page whose sending was cut short can come twice. Chats
+    are answered side by side, the messages of one in their order.
 
     Args:
         api: Telegram.
         answers: Who answers.
         store: Where it is kept how far the bot is: the bucket `TELEGRAM`.
         chats: Ids of the chats that are served; others are told once that they are not.
+        poll_seconds: How long one question for messages waits.
         sleep: Waits.
     """
 
@@ -84,58 +77,107 @@ class TelegramBot:
     ) -> None:
         self._api = api
         self._answers = answers
-        self._store = store
+        self._progress = BotProgress(store)
         self._chats = frozenset(chats)
         self._poll_seconds = poll_seconds
         self._sleep = sleep
-        self._refused: set[int] | None = None
+        self._waiting: dict[int, deque[Update]] = {}
+        self._workers: dict[int, asyncio.Task[None]] = {}
+        self._resumed = False
 
     async def run(self) -> NoReturn:
         """Serve until it is cancelled. Raises PreconditionFailed where no try can help: a wrong token."""
         failures = 0
-        while True:
-            try:
-                await self.poll()
-                failures = 0
-            except TooFast as fault:
-                await self._sleep(fault.seconds)
-            except Unavailable as fault:
-                _log.warning("telegram.unavailable", reason=fault.message)
-                await self._sleep(_WAITS[min(failures, len(_WAITS) - 1)])
-                failures += 1
+        try:
+            while True:
+                try:
+                    await self.poll()
+                    failures = 0
+                except TooFast as fault:
+                    await self._sleep(fault.seconds)
+                except Unavailable as fault:
+                    _log.warning("telegram.unavailable", reason=fault.message)
+                    await self._sleep(_WAITS[min(failures, len(_WAITS) - 1)])
+                    failures += 1
+        finally:
+            await self.close()
 
     async def poll(self) -> int:
-        """Ask for messages once and have them all handled; how many there were.
+        """Ask for messages once and begin to have them answered; how many there were.
 
         Raises PreconditionFailed, TooFast, Unavailable.
         """
-        offset = await self._offset()
-        updates = await self._api.updates(offset, seconds=self._poll_seconds)
-        by_chat: dict[int, list[Update]] = {}
-        for update in updates:
-            by_chat.setdefault(update.chat_id, []).append(update)
-        # Each chat to its end: what one meets must not break off the others' answers.
-        ended = await asyncio.gather(
-            *(self._chat(chat_id, messages) for chat_id, messages in by_chat.items()), return_exceptions=True
-        )
-        for fault in ended:
-            if fault is not None:
-                raise fault  # what was not handled comes again
-        if updates:
-            # Only now: an update is forgotten by Telegram once a higher number is asked for.
-            following = max(update.update_id for update in updates) + 1
-            await self._store.put(_OFFSET, str(following).encode())
+        if not self._resumed:
+            for update in await self._progress.accepted():
+                self._take(update)
+            self._resumed = True
+        await self._make_room()
+        updates = await self._api.updates(await self._progress.offset(), seconds=self._poll_seconds)
+        if not updates:
+            return 0
+        ours = [update for update in updates if update.chat_id in self._chats]
+        # An update is forgotten by Telegram once a higher number is asked for, so they are kept first.
+        await self._progress.accept(ours, max(update.update_id for update in updates) + 1)
+        for update in ours:
+            self._take(update)
+        for chat_id in dict.fromkeys(update.chat_id for update in updates if update.chat_id not in self._chats):
+            await self._refuse(chat_id)
         return len(updates)
 
-    async def _chat(self, chat_id: int, messages: Sequence[Update]) -> None:
-        if chat_id not in self._chats:
-            await self._refuse(chat_id)
-            return
-        for update in messages:
-            await self._handle(update)
+    async def settled(self) -> None:
+        """Wait until everything that was accepted is done with. Raises PreconditionFailed."""
+        while self._workers:
+            await self._first_done()
+
+    async def close(self) -> None:
+        """Break off what is being answered; it goes on after a restart."""
+        workers = tuple(self._workers.values())
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        self._workers.clear()
+
+    async def _make_room(self) -> None:
+        """Wait while too many messages wait to be answered; tell of a worker that gave up."""
+        while sum(map(len, self._waiting.values())) >= MAX_WAITING:
+            await self._first_done()
+        for chat_id, worker in tuple(self._workers.items()):
+            if worker.done():
+                del self._workers[chat_id]
+                worker.result()
+
+    async def _first_done(self) -> None:
+        await asyncio.wait(self._workers.values(), return_when=asyncio.FIRST_COMPLETED)
+        for chat_id, worker in tuple(self._workers.items()):
+            if worker.done():
+                del self._workers[chat_id]
+                worker.result()
+
+    def _take(self, update: Update) -> None:
+        """Have a message answered behind those of its chat that wait."""
+        waiting = self._waiting.setdefault(update.chat_id, deque())
+        waiting.append(update)
+        worker = self._workers.get(update.chat_id)
+        if worker is None or worker.done():
+            self._workers[update.chat_id] = asyncio.create_task(self._work(update.chat_id), name="telegram chat")
+
+    async def _work(self, chat_id: int) -> None:
+        """Answer what waits in a chat. Raises PreconditionFailed."""
+        waiting, failures = self._waiting[chat_id], 0
+        while waiting:
+            try:
+                await self._handle(waiting[0])
+                await self._progress.done(waiting[0])
+            except Unavailable as fault:
+                _log.warning("telegram.waits", reason=fault.message, chat_id=chat_id)
+                await self._sleep(_WAITS[min(failures, len(_WAITS) - 1)])
+                failures += 1
+                continue
+            waiting.popleft()
+            failures = 0
 
     async def _handle(self, update: Update) -> None:
-        done = await self._handled(update.chat_id)
+        done = await self._progress.handled(update.chat_id)
         if update.update_id < done.update_id or (update.update_id == done.update_id and done.pages < 0):
             return
         sent = done.pages if update.update_id == done.update_id else 0
@@ -145,9 +187,9 @@ class TelegramBot:
                 continue
             await self._send(update.chat_id, page)
             last = number + 1 == len(pages)
-            await self._keep(update, -1 if last else number + 1)
+            await self._progress.sent(update, -1 if last else number + 1)
         if not pages:
-            await self._keep(update, -1)
+            await self._progress.sent(update, -1)
 
     async def _pages(self, update: Update) -> Sequence[str]:
         session_id = f"telegram-{update.chat_id}"
@@ -201,30 +243,9 @@ class TelegramBot:
 
     async def _refuse(self, chat_id: int) -> None:
         """Tell a chat once that it is not served."""
-        known = await self._refused_chats()
+        known = await self._progress.refused()
         if chat_id in known or len(known) >= MAX_REFUSED:
             return
-        known.add(chat_id)
-        await self._store.put(_REFUSED, json.dumps(sorted(known)).encode())
+        await self._progress.refuse(chat_id)
         _log.info("telegram.chat_refused", chat_id=chat_id)
         await self._send(chat_id, escaped(_NOT_ALLOWED.format(chat_id=chat_id)))
-
-    async def _refused_chats(self) -> set[int]:
-        if self._refused is None:
-            entry = await self._store.get(_REFUSED)
-            self._refused = set(json.loads(entry.value)) if entry is not None else set[int]()
-        return self._refused
-
-    async def _offset(self) -> int:
-        entry = await self._store.get(_OFFSET)
-        return int(entry.value) if entry is not None else 0
-
-    async def _handled(self, chat_id: int) -> _Handled:
-        entry = await self._store.get(f"chat.{chat_id}")
-        if entry is None:
-            return _Handled()
-        update_id, pages = json.loads(entry.value)
-        return _Handled(update_id=int(update_id), pages=int(pages))
-
-    async def _keep(self, update: Update, pages: int) -> None:
-        await self._store.put(f"chat.{update.chat_id}", json.dumps([update.update_id, pages]).encode())

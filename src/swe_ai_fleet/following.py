@@ -1,0 +1,108 @@
+"""What is known of a source that tells its changes for ever: kept up in the background, and never stale in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+import structlog
+
+from swe_ai_fleet.domain.errors import FleetError, Unavailable
+
+Change = TypeVar("Change")
+
+PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
+"""Seconds before each further attempt; the last one again and again."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Follower(Generic[Change]):
+    """Takes in what a source tells, in its order.
+
+    A source that fails is asked again, from behind what was taken in. A bug ends the following; it is logged at once.
+    `check` tells of either.
+
+    Args:
+        name: What is followed, for people: `the log of changes`.
+        changes: What the source tells from a position on, without an end; None once everything older is told.
+        take: Takes a change in and says at which position it stands.
+        hint: What to do where following has ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        changes: Callable[[int], AsyncGenerator[Change | None, None]],
+        take: Callable[[Change], int],
+        *,
+        hint: str,
+    ) -> None:
+        self._name = name
+        self._changes = changes
+        self._take = take
+        self._hint = hint
+        self._position = 0
+        self._caught_up = asyncio.Event()
+        self._fault: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def position(self) -> int:
+        """Up to where changes were taken in."""
+        return self._position
+
+    async def start(self) -> None:
+        """Take in what is stored, then follow in the background. Raises what the source raises until then."""
+        self._task = asyncio.create_task(self._follow(), name=self._name)
+        waiting = asyncio.create_task(self._caught_up.wait())
+        try:
+            await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
+            if self._task.done():
+                await self._task
+        except BaseException:
+            await self.stop()
+            raise
+        finally:
+            waiting.cancel()
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def check(self) -> None:
+        """Raises Unavailable where what is known would grow old unnoticed."""
+        ended = self._task is None or self._task.done()
+        if self._fault is not None or ended:
+            state, hint = ("any more", self._hint) if ended else ("now", "it is tried again by itself")
+            said = f": {self._fault}" if self._fault is not None else ""
+            raise Unavailable(f"{self._name} is not followed {state}{said}", hint=hint) from self._fault
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with aclosing(self._changes(self._position + 1)) as changes:
+                    async for change in changes:
+                        failures, self._fault = 0, None
+                        if change is None:
+                            self._caught_up.set()
+                        else:
+                            self._position = self._take(change)
+                raise Unavailable(f"{self._name} has come to an end")
+            except FleetError as error:
+                self._fault = error
+                if not self._caught_up.is_set():
+                    raise
+                _log.warning("following.source_unavailable", source=self._name, reason=error.message)
+                await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
+                failures += 1
+            except Exception as error:
+                self._fault = error
+                # Nobody waits for this task, so it is told here.
+                _log.exception("following.ended", source=self._name)
+                raise
