@@ -10,11 +10,17 @@ from google.protobuf.message import Message
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
+MAX_ENTRIES = 10_000
+"""Of one field; what it really takes is mostly much less."""
+
 
 def check_values(message: Message, path: str = "") -> None:
-    """Refuse what no field of any request may hold: negative numbers, unknown enum values, NUL characters."""
+    """Refuse what no field of any request may hold: negative numbers, unknown enum values, NUL characters, a flood."""
     for field, value in message.ListFields():
         name = f"{path}.{field.name}" if path else field.name
+        if field.is_repeated and len(value) > MAX_ENTRIES:
+            # Before each is looked at: a million of them fit a request, and would keep the server for a second.
+            raise InvalidRequest(f"{name} has {len(value)} entries", field=name, hint=f"at most {MAX_ENTRIES}")
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"]
             for key, one in cast("Mapping[object, object]", value).items():

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Mapping
+import uuid
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from swe_ai_fleet.adapters.context_service.messages import MAX_MS
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
 
+M = TypeVar("M", bound=Message)
+
+MAX_REPLY_BYTES = 3 * 1024 * 1024
+"""A default gRPC client refuses replies of 4 MiB."""
 MAX_METADATA = 16
 MAX_METADATA_CHARS = 256
 MAX_QUERY_CHARS = 4_000
 MAX_ITEMS = 50
 MAX_ITEM_CHARS = 1_000
-_SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
+UNNAMED = "unnamed"
+"""Stands for callers that do not name themselves."""
+_SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
 
 
 def bounded(text: str, limit: int, *, field: str) -> str:
@@ -61,14 +71,43 @@ def within(number: int, most: int, *, field: str) -> int:
 
 
 def source_of(given: str, caller: str) -> str:
-    """Where a memory comes from: what the caller says, if it can be that, or the caller. Raises InvalidRequest.
+    """Where a memory comes from: what the caller says, if it can be that, and the caller. Raises InvalidRequest.
 
-    A caller with a name stands in it whatever it says.
+    The caller stands in it whatever it says: only what the fleet kept by itself comes from an execution alone.
     """
     if given and not _SOURCE.fullmatch(given):
         raise InvalidRequest(f"{given[:64]!r} is no source", field="source", hint="agent:<id> or execution:<id>")
-    by = f"caller:{caller}" if caller else ""
-    return ", ".join(part for part in (given, by) if part) or "caller"
+    by = f"caller:{caller or UNNAMED}"
+    return f"{given}, {by}" if given else by
+
+
+def foreign(execution_id: str, *, field: str) -> str:
+    """The id of an execution, if it cannot be one of this fleet's, begun or not. Raises PreconditionFailed.
+
+    The fleet's own are UUIDs of version 5, which callers can compute before an execution begins.
+    """
+    try:
+        known = uuid.UUID(execution_id)
+    except ValueError:
+        return execution_id
+    if known.version == 5:
+        raise PreconditionFailed(
+            f"{execution_id[:64]} is an execution of this fleet, which records it when it ends",
+            field=field,
+            hint="leave it to the fleet; give others' work an id that is no UUID of version 5",
+        )
+    return execution_id
+
+
+def fitting(messages: Iterable[M], room: int = MAX_REPLY_BYTES) -> list[M]:
+    """The first of the messages, as many as fit into so many bytes."""
+    fit: list[M] = []
+    for message in messages:
+        room -= message.ByteSize() + 16
+        if room < 0:
+            break
+        fit.append(message)
+    return fit
 
 
 @contextmanager

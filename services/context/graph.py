@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from google.protobuf.message import Message
-
 from fleet.context.v1 import context_pb2 as pb
 from services.context import graph_messages as wire
-from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, namespaces, within
+from services.context.bounds import (
+    MAX_QUERY_CHARS,
+    MAX_REPLY_BYTES,
+    bounded,
+    few,
+    fields_within,
+    fitting,
+    foreign,
+    namespaces,
+    within,
+)
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
 from swe_ai_fleet.context.blocks import MAX_TOKENS
 from swe_ai_fleet.context.book import ContextBook
-from swe_ai_fleet.context.rehydration import StorySession, rehydrate
-from swe_ai_fleet.context.scope import validate_scope
+from swe_ai_fleet.context.graph import ContextGraph
+from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
+from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
+from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, Relation
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, check_identifier
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
-M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
-MAX_REPLY_BYTES = 3 * 1024 * 1024
-"""A default gRPC client refuses replies of 4 MiB."""
 MAX_SCOPES = 200
 MAX_PAGE_SIZE = 1_000
 DEFAULT_PAGE_SIZE = 200
-MAX_PART_BYTES = 512 * 1024
-"""For each list of a story: all of one story fit a reply."""
-MAX_REASON_CHARS = 4_000
+MAX_PART_BYTES = 256 * 1024
+"""For each list of a story: one story, of nearly 1 MiB itself, fits a reply beside the largest text for a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,28 +75,28 @@ class GraphCalls:
             DEFAULT_TENANT, request.story_id, wire.update(request), expected_version=_expected(request)
         )
         changed = state.tasks.get(request.task_id)
+        decided = state.decisions.get(request.decision_id)
         return pb.UpdateContextResponse(
             version=state.version,
             story=_story(state),
             task=wire.task_message(changed) if changed is not None else None,
+            decision=wire.decision_message(decided) if decided is not None else None,
         )
 
     async def rehydrate(self, request: pb.RehydrateSessionRequest) -> pb.RehydrateSessionResponse:
         check_values(request)
-        session = rehydrate(
-            self.book.graph(DEFAULT_TENANT),
-            story_id=request.story_id,
-            case_id=request.case_id,
-            role=named(ROLES, request.role),
-            token_budget=within(request.token_budget, MAX_TOKENS, field="token_budget"),
-            mask=self.mask,
+        session = await self._newest(
+            lambda graph: rehydrate(
+                graph,
+                story_id=request.story_id,
+                case_id=request.case_id,
+                role=named(ROLES, request.role),
+                token_budget=within(request.token_budget, MAX_TOKENS, field="token_budget"),
+                mask=self.mask,
+            )
         )
         version = session.stories[0].state.version if request.story_id and session.stories else 0
-        reply = pb.RehydrateSessionResponse(
-            case_id=session.case_id, context=context_reply(session.context, version=version)
-        )
-        reply.stories.extend(_fitting((_session(one) for one in session.stories), MAX_REPLY_BYTES - reply.ByteSize()))
-        return reply
+        return await asyncio.to_thread(_rehydrated, session, version)
 
     async def validate_scope(self, request: pb.ValidateScopeRequest) -> pb.ValidateScopeResponse:
         check_values(request)
@@ -98,8 +106,12 @@ class GraphCalls:
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint="what it is for")
         scopes = few(request.scopes, field="scopes", most=MAX_SCOPES, chars=300)
+
+        async def judged(graph: ContextGraph) -> ScopeVerdict:
+            return validate_scope(graph, role, phase, scopes, story_id=request.story_id)
+
         with fields_within("", requested="scopes"):
-            verdict = validate_scope(self.book.graph(DEFAULT_TENANT), role, phase, scopes, story_id=request.story_id)
+            verdict = await self._newest(judged)
         return pb.ValidateScopeResponse(allowed=verdict.allowed, missing=verdict.missing, extra=verdict.extra)
 
     async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
@@ -130,28 +142,32 @@ class GraphCalls:
         phase = named(PHASES, request.phase)
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
-        before = self.book.story(DEFAULT_TENANT, request.story_id).story
+        before = self.book.graph(DEFAULT_TENANT).stories.get(request.story_id)
         state = await self.book.change_phase(
             DEFAULT_TENANT,
             request.story_id,
             phase,
-            reason=bounded(request.reason, MAX_REASON_CHARS, field="reason"),
+            reason=request.reason,
             by=caller,
             expected_version=_expected(request),
         )
         return pb.TransitionPhaseResponse(
             version=state.version,
             story=_story(state),
-            previous=PHASES[before.phase] if before is not None else pb.PHASE_UNSPECIFIED,
+            previous=_previous(state, before.version if before else 0),
         )
 
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
         check_values(request)
         size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
         kinds = [kind for one in request.kinds if (kind := named(wire.RELATION_KINDS, one)) is not None]
-        found = self.book.relationships(DEFAULT_TENANT, request.node, depth=request.depth or 1, kinds=kinds)
+
+        async def around(graph: ContextGraph) -> Neighbourhood:
+            return neighbourhood(graph, request.node, depth=request.depth or 1, kinds=kinds)
+
+        found = await self._newest(around)
         start = _start(request)
-        page = _fitting(map(wire.relation_message, found.relations[start : start + size]), MAX_REPLY_BYTES // 2)
+        page = fitting(map(wire.relation_message, found.relations[start : start + size]), MAX_REPLY_BYTES // 2)
         end = start + len(page)
         kind, _, name = request.node.partition(":")
         return pb.GetGraphRelationshipsResponse(
@@ -166,7 +182,7 @@ class GraphCalls:
         check_values(request)
         with fields_within("record"):
             record = wire.work_record(request.record)
-            await self._check_foreign(record.execution_id)
+            await self._check_foreign(foreign(record.execution_id, field="execution_id"))
             recorded = await self.book.record_work(DEFAULT_TENANT, record)
         return pb.RecordOperationsResponse(
             version=self.book.graph(DEFAULT_TENANT).version(record.story_id), already_existed=not recorded
@@ -182,6 +198,15 @@ class GraphCalls:
                     field="execution_id",
                     hint="leave it to the fleet",
                 )
+
+    async def _newest(self, ask: Callable[[ContextGraph], Awaitable[T]]) -> T:
+        """What the graph answers. Before something is said not to be there, it is looked for in the log."""
+        try:
+            return await ask(self.book.graph(DEFAULT_TENANT))
+        except NotFound:
+            # Another replica may have made it a moment ago.
+            await self.book.catch_up()
+            return await ask(self.book.graph(DEFAULT_TENANT))
 
     def _version(self, request: ContextRequest) -> int:
         """The version of the story that a context is about; 0 where it is about none."""
@@ -213,28 +238,31 @@ def _story(state: StoryState) -> pb.Story | None:
     return wire.story_message(state.story) if state.story is not None else None
 
 
+def _previous(state: StoryState, version: int) -> pb.Phase:
+    """Where a story stood before its last change, if that was later than a version; else where it stands."""
+    moved = state.phases[-1].version > version and len(state.phases) > 1
+    return PHASES[state.phases[-2 if moved else -1].phase]
+
+
+def _rehydrated(session: RehydratedSession, version: int) -> pb.RehydrateSessionResponse:
+    reply = pb.RehydrateSessionResponse(
+        case_id=session.case_id, context=context_reply(session.context, version=version)
+    )
+    reply.stories.extend(fitting(map(_session, session.stories), MAX_REPLY_BYTES - reply.ByteSize()))
+    return reply
+
+
 def _session(session: StorySession) -> pb.StorySession:
     return pb.StorySession(
         story=_story(session.state),
         version=session.state.version,
-        open_tasks=_fitting(map(wire.task_message, session.open_tasks), MAX_PART_BYTES),
+        open_tasks=fitting(map(wire.task_message, session.open_tasks), MAX_PART_BYTES),
         ready=session.ready,
-        decisions=_fitting(map(wire.decision_message, session.decisions), MAX_PART_BYTES),
-        work=_fitting((wire.work_message(work.record) for work in session.work), MAX_PART_BYTES),
-        phases=[wire.phase_message(step) for step in session.state.phases],
+        decisions=fitting(map(wire.decision_message, session.decisions), MAX_PART_BYTES),
+        work=fitting((wire.work_message(work.record) for work in session.work), MAX_PART_BYTES),
+        phases=fitting(map(wire.phase_message, reversed(session.state.phases)), MAX_PART_BYTES)[::-1],
         next_steps=session.next_steps,
     )
-
-
-def _fitting(messages: Iterable[M], room: int) -> list[M]:
-    """The first of the messages, as many as fit into so many bytes, one at least."""
-    fit: list[M] = []
-    for message in messages:
-        room -= message.ByteSize() + 16
-        if room < 0 and fit:
-            break
-        fit.append(message)
-    return fit
 
 
 def _nodes(nodes: Sequence[str], relations: Sequence[Relation], *, first: bool) -> list[str]:

@@ -149,6 +149,10 @@ def update(request: pb.UpdateContextRequest) -> StoryUpdated:
         ),
         state=named(TASK_STATES, request.state),
         notes=dict(request.notes),
+        role=(named(ROLES, request.role) or "") if request.HasField("role") else None,
+        depends_on=tuple(request.depends_on.values) if request.HasField("depends_on") else None,
+        decision_id=request.decision_id,
+        decision_state=named(DECISION_STATES, request.decision_state),
     )
 
 

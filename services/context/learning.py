@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from fleet.context.v1 import context_pb2 as pb
-from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, metadata, moment
+from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, foreign, metadata, moment
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service import outcome_messages as messages
 from swe_ai_fleet.adapters.context_service.messages import ROLES, named
 from swe_ai_fleet.agents.plan_session.outcomes import goal_type
+from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -67,7 +68,7 @@ class LearningCalls:
             approaches=few(request.approaches, field="approaches", chars=_NAME_CHARS),
             seed=request.seed,
         )
-        return messages.recommendation_message(self.outcomes.recommend(question, DEFAULT_TENANT))
+        return messages.recommendation_message(await self.outcomes.recommend(question, DEFAULT_TENANT))
 
 
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
@@ -83,9 +84,11 @@ def _outcome(message: pb.Outcome, caller: str) -> Outcome:
             raise InvalidRequest(f"{name} is no number", field=name, hint="between 0 and 1")
     if not 0 <= message.usage.cost <= 1e12:
         raise InvalidRequest("cost is no amount", field="usage.cost", hint="0 or more")
+    foreign(message.subject_id, field="subject_id")
     outcome = messages.outcome(message, tenant=DEFAULT_TENANT)
     return replace(
         outcome,
+        repository=without_login(outcome.repository),
         goal_type=outcome.goal_type or goal_type(outcome.goal),
         rated_by=caller if outcome.rating else "",
         ended_at=outcome.ended_at or _now(),

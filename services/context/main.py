@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,8 @@ from services.private_files import kept_token, write_private
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.runtime.factories import connect_log
@@ -37,10 +39,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RunningContext:
-    """Where a context service answers, the token it asks for, and what is behind it for those in the same process."""
+    """Where a context service answers, the token it asks for, and what is behind it for those in the same process.
+
+    `ready` tells whether it can do its work now.
+    """
 
     address: str
     token: str
+    ready: Callable[[], Awaitable[bool]]
     memories: Memories
     source: ContextSource
     book: ContextBook
@@ -73,16 +79,29 @@ async def open_context(settings: Settings, log: JetStream, *, token: str) -> Asy
             learning=LearningCalls(outcomes=outcomes),
         )
 
+        recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)
+        recording: list[asyncio.Task[None]] = []
+
         async def ready() -> bool:
-            return (await log.ping()).ok
+            # What follows the log and what records do not come back by themselves: somebody has to hear of it.
+            try:
+                book.graph(DEFAULT_TENANT)
+            except Unavailable:
+                return False
+            return (await log.ping()).ok and not any(task.done() for task in recording)
 
         address = await stack.enter_async_context(
             serve_grpc([context_service(servicer)], settings.context_address, token, ready, setting="context_listen")
         )
-        recorder = Recorder(log=log, book=book, outcomes=outcomes, memories=memories)
-        await stack.enter_async_context(open_recorder(recorder))
+        recording.append(await stack.enter_async_context(open_recorder(recorder)))
         yield RunningContext(
-            address=address, token=token, memories=memories, source=source, book=book, outcomes=outcomes
+            address=address,
+            token=token,
+            ready=ready,
+            memories=memories,
+            source=source,
+            book=book,
+            outcomes=outcomes,
         )
 
 

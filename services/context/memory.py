@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.context.v1 import context_pb2 as pb
-from services.context.bounds import MAX_QUERY_CHARS, bounded, few, metadata, namespaces, source_of, within
+from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fitting, metadata, namespaces, source_of, within
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import KINDS, named, recollection_message
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -66,7 +66,7 @@ class MemoryCalls:
             _scope(request),
             limit=within(request.limit, MAX_RECALLED, field="limit") or DEFAULT_RECALLED,
         )
-        return pb.RecallResponse(recollections=[recollection_message(one) for one in found])
+        return pb.RecallResponse(recollections=fitting(map(recollection_message, found)))
 
     async def clear(self, request: pb.ClearMemoryRequest) -> pb.ClearMemoryResponse:
         check_values(request)

@@ -147,11 +147,14 @@ def _without_prompts(stored: StoredEvent) -> StoredEvent | None:
 
 
 @asynccontextmanager
-async def open_recorder(recorder: Recorder, *, queue: WorkQueue = RECORDER) -> AsyncGenerator[None]:
-    """Record until the context ends; what is under way then goes to the other replicas."""
+async def open_recorder(recorder: Recorder, *, queue: WorkQueue = RECORDER) -> AsyncGenerator[asyncio.Task[None]]:
+    """Record until the context ends; what is under way then goes to the other replicas.
+
+    Yields the task that does it. One that is done before has met a fault, which is logged.
+    """
     consumer = asyncio.create_task(_consuming(recorder, queue), name="recorder")
     try:
-        yield
+        yield consumer
     finally:
         consumer.cancel()
         await asyncio.gather(consumer, return_exceptions=True)

@@ -29,11 +29,12 @@ async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask)
     """
     limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
     bucket = await log.bucket(MEMORIES_BUCKET)
-    # A file follows one bucket: where NATS was begun anew, so is the file.
-    directory = settings.home / "memory" / await origin(bucket)
+    # An index follows one bucket: where NATS was begun anew, so is the index.
+    source = await origin(bucket)
+    directory = settings.home / "memory" / source
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
-        index = await stack.enter_async_context(open_memory_index(settings.memory_store, directory))
+        index = await stack.enter_async_context(open_memory_index(settings.memory_store, directory, source=source))
         embedder = await _embedder(stack, settings)
         yield await stack.enter_async_context(
             SharedMemories.open(bucket, index, mask=mask, embedder=embedder, limits=limits)

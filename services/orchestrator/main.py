@@ -27,6 +27,7 @@ from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.local_ray import ray_started
 from swe_ai_fleet.runtime.stack import open_stack
 from swe_ai_fleet.runtime.state import State, open_state
+from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
 
@@ -76,7 +77,9 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             ),
             derivations=derivations,
             planning=planning,
-            contexts=TaskContexts(source=stack.context, executions=stack.executions) if stack.context else None,
+            contexts=TaskContexts(source=stack.context, executions=stack.executions, mask=secret_mask(stack.settings))
+            if stack.context
+            else None,
         )
         workflows = workflow_service(workflow_servicer(stack.executions, stack.settings))
         async with (

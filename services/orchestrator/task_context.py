@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFai
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, ContextOptions, RepoRef, Role, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.ports import ContextSource
+from swe_ai_fleet.ports import ContextSource, SecretMask
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
 from swe_ai_fleet.tools.pipeline import ToolLimits
 
@@ -36,10 +36,12 @@ class TaskContexts:
     Attributes:
         source: Knows the project.
         executions: Know the tasks that were handed in.
+        mask: Hides secrets, as in agents' prompts.
     """
 
     source: ContextSource
     executions: Executions
+    mask: SecretMask
 
     async def get(self, request: pb.GetTaskContextRequest) -> pb.GetTaskContextResponse:
         """The context of a task and role. Raises InvalidRequest, NotFound, NotAvailable, Unavailable."""
@@ -60,10 +62,19 @@ class TaskContexts:
                 include_history=options.include_history,
             )
         gathered = await self.source.gather(wanted) if wanted is not None else GatheredContext()
-        system, _ = opening_messages(task, workspace=_NoClone(), limits=ToolLimits(), perspective=Perspective())
+        known = _told(gathered, history=False)
+        system, first = opening_messages(
+            task,
+            workspace=_NoClone(),
+            limits=ToolLimits(),
+            perspective=Perspective(),
+            mask=self.mask,
+            background=known,
+        )
         blocks = pb.ContextBlocks(
             system=system.content,
-            context=_joined(_described(task), _told(gathered, history=False)),
+            # Of a task that nobody has handed in, there is nothing to tell but that.
+            context=first.content if handed_in else known,
             tools=_tools(task.role),
             history=_told(gathered, history=True),
         )
@@ -135,10 +146,6 @@ def _asked(request: pb.GetTaskContextRequest, task: Task) -> Task:
             include_history=options.include_history if options.HasField("include_history") else known.include_history,
         ),
     )
-
-
-def _described(task: Task) -> str:
-    return f"# Task\n{task.description.strip()}" if task.description.strip() else ""
 
 
 def _told(gathered: GatheredContext, *, history: bool) -> str:

@@ -18,6 +18,9 @@ _ANSWER_SECONDS = 20.0
 _AGAIN_SECONDS = 0.5
 _REVIEWED = 0.3
 """The share of tasks whose agents review one another."""
+_REMEMBERING = 0.5
+"""The share of tasks that read what others left, and leave something themselves."""
+MEMORIES = "repository:chaos"
 _PASSING = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -35,6 +38,7 @@ class Accepted:
     agents: int
     lines: int
     attempts: int
+    remembering: bool = False
 
 
 @dataclass(kw_only=True)
@@ -76,10 +80,17 @@ class Load:
         dice = random.Random(f"{self.seed}/{number}")
         agents, lines, reviewed = dice.choice((1, 2, 2)), dice.choice((2, 3, 3)), dice.random() < _REVIEWED
         task_id = f"chaos-{number:03}"
-        request = pb.SubmitTaskRequest(orchestrate=self._request(task_id, agents, lines, reviewed=reviewed))
+        remembering = dice.random() < _REMEMBERING
+        task = self._request(task_id, agents, lines, reviewed=reviewed, remembering=remembering)
+        request = pb.SubmitTaskRequest(orchestrate=task)
         execution_id, attempts = await self._hand_in(request, dice)
         self.accepted[task_id] = Accepted(
-            task_id=task_id, execution_id=execution_id, agents=agents, lines=lines, attempts=attempts
+            task_id=task_id,
+            execution_id=execution_id,
+            agents=agents,
+            lines=lines,
+            attempts=attempts,
+            remembering=remembering,
         )
         await self.watch.until(
             lambda: (seen := self.watch.executions.get(execution_id)) is not None and seen.told_at > 0
@@ -100,14 +111,17 @@ class Load:
                 pass  # it has never served, so there is no token yet
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    def _request(self, task_id: str, agents: int, lines: int, *, reviewed: bool) -> pb.OrchestrateRequest:
+    def _request(
+        self, task_id: str, agents: int, lines: int, *, reviewed: bool, remembering: bool
+    ) -> pb.OrchestrateRequest:
         written = f'test "$(wc -l < {NOTES})" -eq {1 + lines} && test "$(sort {NOTES} | uniq -d | wc -l)" -eq 0'
         return pb.OrchestrateRequest(
             task_id=task_id,
             task_description=description(task_id, lines, self.stage.witness.url),
             repo=pb.RepoRef(path=str(self.stage.repository)),
             options=pb.OrchestratorOptions(num_agents=agents, enable_peer_review=reviewed),
-            tools=TOOLS,
+            tools=(*TOOLS, "remember") if remembering else TOOLS,
+            memory=pb.MemoryOptions(read=True, write=True, namespaces=[MEMORIES]) if remembering else None,
             constraints=pb.TaskConstraints(
                 max_iterations=40, checks=[pb.CheckSpec(name="every line once", command=written)]
             ),

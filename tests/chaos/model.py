@@ -46,6 +46,7 @@ class Known:
 
     lines: set[int] = field(default_factory=set[int])
     told: bool = False
+    noted: bool = False
     file_seen: bool = True
     witness_seen: bool = True
 
@@ -66,6 +67,8 @@ class Known:
             self.disturb(file=failed, witness=False)
             if not failed:
                 self.lines |= {int(number) for number in _LINE.findall(json.dumps(arguments))}
+        elif name == "remember":
+            self.noted = self.noted or not failed
         elif name == "http_post":
             self.disturb(file=False, witness=failed)
             self.told = self.told or not failed
@@ -88,8 +91,16 @@ def known(messages: list[dict[str, Any]]) -> Known:
     return state
 
 
+def lesson(task_id: str, agent: int) -> str:
+    """What an agent notes for later runs, where it has a memory."""
+    return f"The notes of {task_id} were taken by agent {agent}; nothing went wrong with them."
+
+
 class Writer:
-    """Stands where a `Script` does: one line a reply, in the middle one word to the witness, then the answer."""
+    """Stands where a `Script` does: one line a reply, in the middle one word to the witness, then the answer.
+
+    Whoever is offered `remember` notes a lesson before that.
+    """
 
     def choose(self, request: ScriptRequest) -> Conversation:
         """The next reply to a request."""
@@ -117,7 +128,13 @@ class Writer:
             return Turn(tool_calls=(("http_post", {"url": place, "body": "done"}),))
         if missing:
             return Turn(tool_calls=(_write(line(task_id, agent, missing[0]), slowly=missing[0] % 2 == 0),))
+        if not state.noted and _offered(request, "remember"):
+            return Turn(tool_calls=(("remember", {"fact": lesson(task_id, agent)}),))
         return Turn(tool_calls=(("final_answer", {"result": f"All {lines} lines are written."}),))
+
+
+def _offered(request: ScriptRequest, name: str) -> bool:
+    return any(tool["function"]["name"] == name for tool in request.payload.get("tools") or ())
 
 
 def _write(text: str, *, slowly: bool) -> tuple[str, Mapping[str, Any]]:

@@ -35,6 +35,9 @@ class Proof:
     effects: int = 0
     taken_over: int = 0
     reassigned: int = 0
+    recorded: int = 0
+    remembered: int = 0
+    recalled: int = 0
     faults: list[str] = field(default_factory=list[str])
 
     def expect(self, holds: bool, fault: str) -> None:
@@ -62,6 +65,11 @@ async def _prove(
     events = await events_of(replica, one.execution_id)
     _audit(proof, one, events)
     _calls(proof, one, events)
+    proof.recalled += sum(
+        len(json.loads(event.payload_json)["context"]["recalled"])
+        for event in events
+        if event.type == "context_gathered"
+    )
     finals = [result for result in published if result["kind"] == "execution"]
     agents = Counter(result["agent_id"] for result in published if result["kind"] != "execution")
     proof.results += len(finals)

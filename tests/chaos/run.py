@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.killing import Blow, Killer, alive
+from tests.chaos.knowledge import prove_knowledge
 from tests.chaos.load import Load
 from tests.chaos.plan import Victim, strikes
 from tests.chaos.processes import marked, new_mark, title
@@ -90,6 +91,7 @@ async def _play(stage: Stage, phases: list[Phase], outcome: Outcome, *, width: i
                     await _nobody_at_work(outcome.proof, stage, phase)
                     if phase is phases[-1]:
                         found = await prove(stage, list(load.accepted.values()), await results(connection))
+                        await prove_knowledge(found, stage, connection, list(load.accepted.values()))
                         found.faults[:0] = outcome.proof.faults
                         outcome.proof = found
                     await stage.stop_replicas()

@@ -45,7 +45,13 @@ class Replica(Child):
     def __init__(self, number: int, directory: Path, variables: dict[str, str]) -> None:
         self.home = directory / f"home-{number}"
         self.address = f"127.0.0.1:{free_port()}"
-        variables = {**variables, "FLEET_HOME": str(self.home), "FLEET_LISTEN": self.address}
+        self.context = f"127.0.0.1:{free_port()}"
+        variables = {
+            **variables,
+            "FLEET_HOME": str(self.home),
+            "FLEET_LISTEN": self.address,
+            "FLEET_CONTEXT_LISTEN": self.context,
+        }
         super().__init__(f"orchestrator-{number}", ("-m", "services.orchestrator.main"), variables, directory)
 
     @property
@@ -196,6 +202,8 @@ async def open_stage(directory: Path, *, latency: float) -> AsyncGenerator[Stage
             "FLEET_AGENTS_PER_ACTOR": "6",
             "FLEET_MAX_AGENTS": "18",
             "FLEET_MAX_EXECUTIONS": "8",
+            # Memories are found by their words: a model for their meaning would take the time of two cores.
+            "FLEET_EMBEDDINGS": "none",
             "FLEET_TOOL_HOSTS": witness.host,
             "FLEET_TOOL_PRIVATE_HOSTS": witness.host,
         }

@@ -23,7 +23,6 @@ from tests.conftest import FleetUnderTest
 from tests.search_server import SearchServer
 from tests.workflow_script import CART_FILES, FIX, HELD, RESEARCH, REVIEW
 
-pytestmark = pytest.mark.slow
 MODEL_URL = os.environ.get("MODEL_URL", "")
 
 
@@ -76,6 +75,7 @@ def _statuses(run: pb.WorkflowRun) -> dict[str, int]:
     return {one.node_id: one.status for one in run.nodes}
 
 
+@pytest.mark.slow
 async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client, repository: Path) -> None:
     issue = f"{FIX} total() of an empty list raises IndexError"
     run = await client.ended(await client.begin("fix-issue", {"issue": issue}, repository))
@@ -104,6 +104,7 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     assert result["exit_code"] == 0
 
 
+@pytest.mark.slow
 async def test_a_dependency_is_upgraded_once_a_person_agrees(client: Client, repository: Path) -> None:
     inputs = {"dependency": "leftpad", "version": "2.0"}
     run = await client.ended(await client.begin("upgrade-dependency", inputs, repository))
@@ -200,6 +201,7 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MODEL_URL, reason="no real model: set MODEL_URL (and MODEL, MODEL_API_KEY) to run this")
 @pytest.mark.parametrize("template", ["fix-issue", "upgrade-dependency", "review-pull-request", "research-report"])
 async def test_each_template_runs_on_a_real_model(

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NoReturn, cast
 from uuid import uuid4
 
 import grpc.aio
@@ -24,7 +25,8 @@ from services.context.main import RunningContext, open_context
 from services.context.servicer import SERVICE
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.domain.context import ContextRequest, Phase
+from swe_ai_fleet.adapters.jetstream.work_queue import Handler, WorkQueue
+from swe_ai_fleet.domain.context import ContextRequest, Phase, StoredChange
 from swe_ai_fleet.domain.errors import (
     InvalidRequest,
     NotFound,
@@ -217,6 +219,33 @@ def replace_ended(work: pb.WorkRecord) -> pb.WorkRecord:
     assert work.ended_at_ms > 1_700_000_000_000
     work.ended_at_ms = 0
     return work
+
+
+async def test_a_task_and_a_decision_are_changed(service: Service):
+    story_id = await service.story()
+    first, second, decision_id = (f"{story_id}-{name}" for name in ("T1", "T2", "D1"))
+    for task_id, needs in ((first, []), (second, [first])):
+        task = pb.Task(task_id=task_id, story_id=story_id, title="T", role=pb.ROLE_DEV, depends_on=needs)
+        await service.call("CreateTask", pb.CreateTaskRequest(task=task))
+    update = pb.UpdateContextRequest(story_id=story_id, task_id=second, role=pb.ROLE_QA, depends_on=pb.Texts())
+    changed = (await service.call("UpdateContext", update)).task
+    assert (changed.role, list(changed.depends_on), changed.title) == (pb.ROLE_QA, [], "T")
+    anybody = pb.UpdateContextRequest(story_id=story_id, task_id=second, role=pb.ROLE_UNSPECIFIED)
+    assert (await service.call("UpdateContext", anybody)).task.role == pb.ROLE_UNSPECIFIED
+    circle = pb.UpdateContextRequest(story_id=story_id, task_id=first, depends_on=pb.Texts(values=[second, first]))
+    assert await service.refused("UpdateContext", circle) == ("INVALID_ARGUMENT", "depends_on")
+    for of in (story_id, ""):
+        decision = pb.Decision(
+            decision_id=f"{decision_id}{of}", story_id=of, title="D", state=pb.DECISION_STATE_PROPOSED
+        )
+        await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=decision))
+        accept = pb.UpdateContextRequest(
+            story_id=of, decision_id=decision.decision_id, decision_state=pb.DECISION_STATE_ACCEPTED
+        )
+        accepted = await service.call("UpdateContext", accept)
+        assert (accepted.decision.state, accepted.HasField("story")) == (pb.DECISION_STATE_ACCEPTED, bool(of))
+        accept.decision_state = pb.DECISION_STATE_PROPOSED
+        assert await service.refused("UpdateContext", accept) == ("FAILED_PRECONDITION", "decision_state")
 
 
 async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
@@ -584,6 +613,51 @@ async def test_without_the_token_nothing_is_answered(service: Service):
             assert status.status == health_pb2.HealthCheckResponse.SERVING
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failing:
+    """A connection whose log of changes, or whose queue, ends with a fault when that is wanted."""
+
+    inner: JetStream
+    part: str
+    fault: asyncio.Event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def changes(self) -> Any:
+        return self if self.part == "changes" else self.inner.changes()
+
+    async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncIterator[StoredChange | None]:
+        async for stored in self.inner.changes().read(from_sequence=from_sequence):
+            yield stored
+        yield None
+        await self.fault.wait()
+        raise RuntimeError("as a bug of ours would")
+
+    async def consume(self, queue: WorkQueue, handler: Handler) -> NoReturn:
+        if self.part == "changes":
+            await self.inner.consume(queue, handler)
+        await self.fault.wait()
+        raise RuntimeError("as a bug of ours would")
+
+
+@pytest.mark.parametrize("part", ["changes", "queue"])
+async def test_a_service_that_hears_no_more_is_not_ready(
+    service: Service, nats: EmbeddedNats, tmp_path: Path, part: str
+):
+    fault = asyncio.Event()
+    failing = cast("JetStream", Failing(inner=service.log, part=part, fault=fault))
+    async with open_context(settings_for(tmp_path, nats), failing, token=TOKEN) as running:
+        assert await running.ready()
+        fault.set()
+        async with asyncio.timeout(10):
+            while await running.ready():
+                await asyncio.sleep(0)
+        if part == "changes":
+            with pytest.raises(Unavailable, match="not followed any more: as a bug of ours would"):
+                running.book.graph("default")
+
+
 async def test_a_foreign_client_gets_along_with_reflection(service: Service):
     story_id = await service.story()
     status, out, err = await curl(service, "GetContext", json.dumps({"storyId": story_id}))
@@ -622,7 +696,7 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
     scope = MemoryScope(namespaces=(namespace,), kinds=(MemoryKind.OUTCOME,))
     [found] = await service.client.recall("database tests", scope)
     assert (found,) == await service.running.memories.recall("database tests", scope)
-    assert (found.memory.text, found.memory.source) == (memory.text, "execution:e-1")
+    assert (found.memory.text, found.memory.source) == (memory.text, "execution:e-1, caller:fleet")
     assert await service.client.forget(scope, [found.memory.memory_id]) == 1
     assert await service.client.forget(scope) == 0
     outcome = Outcome(subject_id=uuid4().hex, goal="Add a page", goal_type="feature", agents=2, metadata={"a": "b"})

@@ -314,6 +314,27 @@ async def test_several_fleets_share_a_database(postgresql: tuple[PostgresqlMemor
         assert len(await index.search(ALL, vector=[1.0, 0.5], space="new 1", limit=100)) == 79
 
 
+async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: PostgresqlServer) -> None:
+    url = server.database()
+    memory = Memory(namespace="fleet", text="of one fleet")
+    async with (
+        PostgresqlMemoryIndex.open(url, source="0123456789abcdef") as one,
+        PostgresqlMemoryIndex.open(url, source="fedcba9876543210") as other,
+    ):
+        await one.put([(memory, [1.0, 0.5])], space="v", position=7)
+        assert (await one.position(""), await other.position("")) == (7, 0)
+        assert await other.listed(ALL) == await other.search(ALL, words="fleet") == ()
+        await other.put([(memory, [1.0, 0.5, 0.1])], space="v", position=3)
+        await other.remove([memory.memory_id])
+        assert [match.memory for match in await one.search(ALL, vector=[1.0, 0.5], space="v")] == [memory]
+        assert [match.memory for match in await one.search(ALL, words="fleet")] == [memory]
+    async with PostgresqlMemoryIndex.open(url, source="0123456789abcdef") as again:
+        assert await again.position("") == 7
+    with pytest.raises(InvalidRequest):
+        async with PostgresqlMemoryIndex.open(url, source="x; DROP"):
+            raise AssertionError
+
+
 async def test_common_words_do_not_hide_anything_in_a_database(server: PostgresqlServer) -> None:
     async with PostgresqlMemoryIndex.open(server.database(), words_read=30) as index:
         await common_words_do_not_hide_anything(index)

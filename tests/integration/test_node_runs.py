@@ -153,6 +153,7 @@ async def test_an_agent_looks_around_and_answers(world: World):
     answer = await world.answer(use_tools=True, system_prompt="You know Python.", background="a was 2 once")
     assert (answer.error, answer.stop_reason) == ("", StopReason.FINAL_ANSWER)
     assert answer.text.startswith("a is 1, ")
+    assert answer.tools == ("files_read_file",)
     assert SECRET not in answer.text
     (started,) = world.bodies(RunStarted)
     assert "You know Python." in started.messages[0].content

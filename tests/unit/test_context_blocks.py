@@ -412,7 +412,7 @@ async def test_what_is_gathered_keeps_to_its_own_scope(book: ContextBook, role: 
 
 
 async def test_a_lost_session_goes_on_where_it_was(book: ContextBook) -> None:
-    session = rehydrate(book.graph(DEFAULT_TENANT), story_id="S-1", role=Role.DEV, mask=MASK)
+    session = await rehydrate(book.graph(DEFAULT_TENANT), story_id="S-1", role=Role.DEV, mask=MASK)
     (story,) = session.stories
     assert (session.case_id, story.phase, story.state.version) == ("C-1", Phase.BUILD, 10)
     assert [task.task_id for task in story.open_tasks] == ["T-2", "T-3"]
@@ -433,7 +433,7 @@ async def test_a_lost_session_goes_on_where_it_was(book: ContextBook) -> None:
 
 async def test_a_case_is_begun_again_with_all_of_its_stories(book: ContextBook) -> None:
     graph = book.graph(DEFAULT_TENANT)
-    session = rehydrate(graph, case_id="C-1", token_budget=300, mask=MASK)
+    session = await rehydrate(graph, case_id="C-1", token_budget=300, mask=MASK)
     assert [one.state.story_id for one in session.stories] == ["S-1", "S-2"]
     assert 0 < session.context.tokens <= 300
     assert session.context.omitted
@@ -444,7 +444,7 @@ async def test_a_case_is_begun_again_with_all_of_its_stories(book: ContextBook) 
         ("", "C-9", NotFound, "case_id"),
     ):
         with pytest.raises(fault) as refusal:
-            rehydrate(graph, story_id=story_id, case_id=case_id, mask=MASK)
+            await rehydrate(graph, story_id=story_id, case_id=case_id, mask=MASK)
         assert refusal.value.field == name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -38,6 +38,7 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -207,6 +208,24 @@ async def test_fields_are_changed_one_by_one(book: ContextBook) -> None:
         ("S-1", StoryUpdated(title=""), InvalidRequest, "title"),
         ("S-1", StoryUpdated(task_id="T-1", notes={"a": "b"}), InvalidRequest, "notes"),
         ("S-1", StoryUpdated(notes={f"n{n}": "x" for n in range(51)}), InvalidRequest, "notes"),
+        ("S-1", StoryUpdated(role=Role.QA), InvalidRequest, "role"),
+        ("S-1", StoryUpdated(depends_on=()), InvalidRequest, "depends_on"),
+        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-9",)), NotFound, "depends_on"),
+        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-1",)), InvalidRequest, "depends_on"),
+        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-3",)), InvalidRequest, "depends_on"),
+        ("S-1", StoryUpdated(task_id="T-1", depends_on=("T-2",) * 51), InvalidRequest, "depends_on"),
+        ("S-1", StoryUpdated(task_id="T-1", decision_state=DecisionState.ACCEPTED), InvalidRequest, "decision_state"),
+        ("S-1", StoryUpdated(decision_id="D-1"), InvalidRequest, "update"),
+        ("S-1", StoryUpdated(decision_id="D-1", title="x"), InvalidRequest, "title"),
+        ("S-1", StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED), NotFound, "decision_id"),
+        ("", StoryUpdated(decision_id="D-1", decision_state=DecisionState.ACCEPTED), NotFound, "decision_id"),
+        (
+            "S-1",
+            StoryUpdated(task_id="T-1", decision_id="D-1", decision_state=DecisionState.ACCEPTED),
+            InvalidRequest,
+            "decision_id",
+        ),
+        ("", StoryUpdated(title="x"), NotFound, "story_id"),
         ("S-1", StoryUpdated(notes={f"n{n}": "\x01" * 2000 for n in range(50)}), None, ""),
     ],
 )
@@ -221,6 +240,50 @@ async def test_what_is_no_update_is_refused(
         await book.update(TENANT, story_id, update)
     assert refusal.value.field == field
     assert book.graph(TENANT).version("S-1") == 4
+
+
+async def test_a_task_gets_another_role_and_waits_for_others(book: ContextBook) -> None:
+    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", role=Role.QA))
+    assert (state.tasks["T-1"].role, state.tasks["T-1"].title) == (Role.QA, "do T-1")
+    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", role=""))
+    assert state.tasks["T-1"].role is None
+    await book.update(TENANT, "S-1", StoryUpdated(task_id="T-3", depends_on=()))
+    await book.update(TENANT, "S-1", StoryUpdated(task_id="T-2", depends_on=("T-3",)))
+    state = await book.update(TENANT, "S-1", StoryUpdated(task_id="T-1", depends_on=("T-2",)))
+    assert [one.task_id for one in in_order(state.tasks.values())] == ["T-3", "T-2", "T-1"]
+    with pytest.raises(InvalidRequest) as refusal:
+        await book.update(TENANT, "S-1", StoryUpdated(task_id="T-3", depends_on=("T-1",)))
+    assert refusal.value.field == "depends_on"
+    edges = book.relationships(TENANT, "task:T-2", kinds=(RelationKind.DEPENDS_ON,)).relations
+    assert {(one.source, one.target) for one in edges} == {("task:T-2", "task:T-3"), ("task:T-1", "task:T-2")}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=12))
+async def test_whatever_is_tried_no_task_comes_to_depend_on_itself(drawn: list[tuple[int, set[int]]]) -> None:
+    async with opened() as book:
+        await book.create_story(TENANT, Story(story_id="S", title="t"))
+        for number in range(5):
+            await book.create_task(TENANT, StoryTask(task_id=f"T{number}", story_id="S", title="t"))
+        for number, needs in drawn:
+            tasks = book.story(TENANT, "S").tasks
+            update = StoryUpdated(task_id=f"T{number}", depends_on=tuple(f"T{other}" for other in sorted(needs)))
+            reached = closure(tasks, update.depends_on or ())
+            try:
+                await book.update(TENANT, "S", update)
+            except InvalidRequest:
+                assert f"T{number}" in reached
+                assert book.story(TENANT, "S").tasks == tasks
+            else:
+                assert f"T{number}" not in reached
+
+
+def closure(tasks: Mapping[str, StoryTask], names: Iterable[str]) -> set[str]:
+    """The tasks that are reached from some over what they depend on, by repeating until nothing is added."""
+    reached = set(names)
+    while more := {other for name in reached for other in tasks[name].depends_on} - reached:
+        reached |= more
+    return reached
 
 
 async def test_a_stale_version_is_refused_and_named(book: ContextBook) -> None:
@@ -282,6 +345,32 @@ async def test_a_decision_is_superseded_once(book: ContextBook) -> None:
         TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST", task_ids=("T-1",))
     )
     assert again == state
+
+
+async def test_a_proposed_decision_holds_once_it_is_accepted(book: ContextBook) -> None:
+    first, second = (DecisionState.ACCEPTED, DecisionState.PROPOSED)
+    await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="REST"))
+    for name in ("D-2", "D-3"):
+        rival = Decision(decision_id=name, story_id="S-1", title=name, state=second, supersedes="D-1")
+        state = await book.add_decision(TENANT, rival)
+    # What is only proposed takes nobody's place.
+    assert [one.state for one in state.decisions.values()] == [first, second, second]
+    accept = StoryUpdated(decision_id="D-2", decision_state=first)
+    state = await book.update(TENANT, "S-1", accept, expected_version=state.version)
+    assert [one.state for one in state.decisions.values()] == [DecisionState.SUPERSEDED, first, second]
+    assert await book.update(TENANT, "S-1", accept) == state
+    for decision_id, wanted, field in (
+        ("D-3", first, "supersedes"),
+        ("D-1", first, "decision_state"),
+        ("D-2", second, "decision_state"),
+        ("D-2", DecisionState.SUPERSEDED, "decision_state"),
+    ):
+        with pytest.raises(PreconditionFailed) as refusal:
+            await book.update(TENANT, "S-1", StoryUpdated(decision_id=decision_id, decision_state=wanted))
+        assert refusal.value.field == field
+    await book.add_decision(TENANT, Decision(decision_id="P-1", story_id="", title="Python", state=second))
+    common = await book.update(TENANT, "", StoryUpdated(decision_id="P-1", decision_state=first))
+    assert (common.story_id, common.decisions["P-1"].state) == (NO_STORY, first)
 
 
 async def test_decisions_can_hold_for_the_whole_project(book: ContextBook) -> None:

@@ -229,9 +229,9 @@ def test_times_come_back_to_the_millisecond() -> None:
 @pytest.mark.parametrize(
     ("given", "caller", "expected"),
     [
-        ("", "", "caller"),
+        ("", "", "caller:unnamed"),
         ("", "ada", "caller:ada"),
-        ("agent:dev-1", "", "agent:dev-1"),
+        ("agent:dev-1", "", "agent:dev-1, caller:unnamed"),
         ("execution:x", "ada", "execution:x, caller:ada"),
     ],
 )

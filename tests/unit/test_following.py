@@ -13,7 +13,7 @@ from swe_ai_fleet import following
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.following import Follower
 
-Told: TypeAlias = int | None | Exception
+Told: TypeAlias = int | Exception | None
 
 
 class Source:
@@ -68,7 +68,7 @@ async def ends(view: View) -> Unavailable:
             await asyncio.sleep(0)
 
 
-async def test_it_starts_with_what_is_stored_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_starts_with_what_is_stored_and_goes_on() -> None:
     source = Source(1, 2, None)
     view = View(source)
     with pytest.raises(Unavailable):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
+from swe_ai_fleet.agents.plan_session.session import SessionStatus
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.domain.event import (
     CandidateSubmitted,
     ChecksFinished,
@@ -25,13 +29,14 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import fold
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.outcome import PART_OF, Outcome
 from swe_ai_fleet.domain.task import PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.learning.outcomes import outcome_of
-from swe_ai_fleet.learning.recommending import Question, recommend, reward
+from swe_ai_fleet.learning.recommending import MAX_OPTIONS, Question, recommend, reward
 from swe_ai_fleet.learning.tracker import LearningTracker
+from swe_ai_fleet.ports import KeyValueChange
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 
 NOW = "2026-11-22T12:00:00+00:00"
@@ -79,9 +84,10 @@ def test_what_worked_is_recommended_and_what_failed_is_not() -> None:
 
 
 def test_little_tried_options_are_explored_now_and_then_but_not_often() -> None:
-    tried = [outcome(number, model_profile="large", evidence=0.8) for number in range(20)]
-    chosen = [recommend(question(model_profiles=("new",), seed=seed), tried).model_profile.value for seed in range(200)]
-    assert 5 < chosen.count("new") < 120
+    tried = [outcome(number, model_profile="large", evidence=0.8, agents=0) for number in range(20)]
+    asked = question(model_profiles=("new",), agents=())
+    chosen = [recommend(replace(asked, seed=seed), tried).model_profile.value for seed in range(60)]
+    assert 3 <= chosen.count("new") <= 35
 
 
 def test_the_same_question_has_the_same_answer() -> None:
@@ -99,6 +105,59 @@ def test_of_two_that_succeed_the_cheaper_is_worth_more() -> None:
     cheap, dear = outcome(usage=Usage(prompt_tokens=100)), outcome(usage=Usage(prompt_tokens=10_000))
     assert reward(cheap, typical_cost=1000) > reward(dear, typical_cost=1000) > 0.75
     assert reward(outcome(success=False), typical_cost=1000) == 0
+
+
+def test_a_success_that_nothing_checked_is_worth_more_than_a_failure_and_less_than_a_proven_one() -> None:
+    proven, unproven = outcome(), outcome(evidence=0.0)
+    assert reward(proven, typical_cost=0) > reward(unproven, typical_cost=0) > 0
+    tried = [outcome(number, approach="workflow", agents=0, evidence=0.0) for number in range(20)]
+    tried += [outcome(50 + number, approach="deliberate", success=False, evidence=0.0) for number in range(20)]
+    assert recommend(question(), tried).approach.value == "workflow"
+
+
+def test_what_never_ran_and_parts_of_a_whole_teach_nothing() -> None:
+    idle = {"success": False, "evidence": 0.0, "usage": Usage()}
+    tried = [
+        outcome(1, status="completed"),
+        outcome(2, status="cancelled", agents_used=("a",), **{**idle, "usage": Usage(prompt_tokens=9)}),
+        outcome(3, status="failed", **idle),
+        outcome(4, status="timeout", **idle),
+        outcome(5, status="completed", metadata={PART_OF: "e1"}),
+        outcome(6, status="failed", success=False, evidence=0.0),
+        outcome(7, status="cancelled", rating=1, **idle),
+        outcome(8, status="rejected", **idle),
+    ]
+    found = recommend(question(), tried)
+    assert found.outcomes == 4
+    assert found.model_profile.options[0].tried == 4
+
+
+def test_who_works_is_not_learned_from_what_has_no_seats() -> None:
+    tried = [outcome(number, approach=approach, agents=1) for number, approach in enumerate(("plan", "workflow"))]
+    found = recommend(question(), [*tried, outcome(9, approach="orchestrate/hybrid", agents=3)])
+    assert {one.value: one.tried for one in found.agents.options} == {"1": 0.0, "3": 1.0, "5": 0.0}
+    assert [one.tried for one in found.council.options] == [1.0]
+    assert sum(one.tried for one in found.approach.options) == 3.0
+
+
+def test_of_very_many_options_the_most_tried_and_those_asked_about_are_weighed() -> None:
+    tried = [outcome(number, approach=f"way {number}") for number in range(3_000)]
+    tried += [outcome(number, approach="often") for number in range(3_000, 3_004)]
+    options = recommend(question(approaches=("new",)), tried).approach.options
+    assert {"often", "new"} <= {one.value for one in options}
+    assert len(options) <= MAX_OPTIONS + 1
+
+
+def test_reasons_claim_no_more_than_is_so() -> None:
+    same = [outcome(1, model_profile="a"), outcome(2, model_profile="b")]
+    for seed in range(6):
+        reason = recommend(question(seed=seed), same).model_profile.reason
+        assert "and none of the 2 higher" in reason
+    old = [outcome(number, model_profile="a", ended_at="2026-09-01T12:00:00+00:00") for number in range(30)]
+    explored = [recommend(question(model_profiles=("b",), seed=seed), old).model_profile for seed in range(40)]
+    reasons = {one.value: one.reason for one in explored}
+    assert "it counts as 0 tries" in reasons["b"]
+    assert "in 0 %" not in reasons["b"]
 
 
 def test_old_outcomes_and_other_goals_count_less() -> None:
@@ -166,6 +225,14 @@ async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
         await tracker.record(outcome(1, goal="login with hunter2"))
         await tracker.record(outcome(2, tenant="acme", subject_id="a/b c.ü"))
         assert [one.goal for one in tracker.outcomes()] == ["login with ***"]
+        named = {
+            "repository": "https://hunter2@host/r",
+            "agents_used": ("hunter2",),
+            "metadata": {"hunter2": "hunter2"},
+        }
+        assert "hunter2" not in repr(await tracker.record(outcome(3, council="hunter2", rated_by="hunter2", **named)))
+        await tracker.rate("default", "e1", 3, by="hunter2")
+        assert "hunter2" not in repr(tracker.outcomes())
         assert [one.subject_id for one in tracker.outcomes("acme")] == ["a/b c.ü"]
 
 
@@ -181,6 +248,13 @@ async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
         ({"rating": 6}, "rating"),
         ({"agents": -1}, "agents"),
         ({"goal": "x" * 5000}, "goal"),
+        ({"council": "x" * 5000}, "council"),
+        ({"agents_used": ("x",) * 5000}, "agents_used"),
+        ({"metadata": {"x": "x" * 5000}}, "metadata"),
+        ({"metadata": {str(number): "" for number in range(100)}}, "metadata"),
+        ({"usage": Usage(cost=float("inf"))}, "usage"),
+        ({"usage": Usage(cost=-1.0)}, "usage"),
+        ({"usage": Usage(prompt_tokens=-1)}, "usage"),
     ],
 )
 async def test_malformed_outcomes_are_refused_by_field(fields: dict[str, object], named: str) -> None:
@@ -198,6 +272,83 @@ async def test_only_what_is_known_can_be_rated_from_1_to_5() -> None:
         await tracker.record(outcome(1))
         with pytest.raises(InvalidRequest):
             await tracker.rate("default", "e1", 0)
+
+
+async def test_many_outcomes_hold_nobody_up_while_they_are_weighed() -> None:
+    store = MemoryKeyValue()
+    async with LearningTracker(store) as tracker:
+        for number in range(1_500):
+            one = outcome(number, approach=f"way {number}", council=f"c{number}", model_profile=f"m{number}")
+            await store.put(f"default.e{number}", to_json(one))
+        await tracker.record(outcome(1_500))
+        async with asyncio.timeout(10):
+            while len(tracker.outcomes()) < 1_501:
+                await asyncio.sleep(0)
+        turns = 0
+        weighing = asyncio.create_task(tracker.recommend(question()))
+        while not weighing.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        assert (await weighing).outcomes == 1_501
+        assert turns > 3
+
+
+class _BreakingStore(MemoryKeyValue):
+    """Tells nothing more once it is broken, but why."""
+
+    def __init__(self, fault: Exception) -> None:
+        super().__init__()
+        self.fault, self.broken = fault, asyncio.Event()
+
+    async def changes(
+        self, *, from_revision: int = 0, follow: bool = False
+    ) -> AsyncGenerator[KeyValueChange | None, None]:
+        if not self.broken.is_set():
+            yield None
+        await self.broken.wait()
+        raise self.fault
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError("a bug"), NotFound("no such bucket")])
+async def test_nothing_stale_is_recommended(fault: Exception) -> None:
+    store = _BreakingStore(fault)
+    async with LearningTracker(store) as tracker:
+        await tracker.record(outcome(1))
+        assert (await tracker.recommend(question())).outcomes == 1
+        store.broken.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable, match=str(fault)):
+            await tracker.recommend(question())
+        with pytest.raises(Unavailable):
+            tracker.outcomes()
+    with pytest.raises(type(fault)):
+        async with LearningTracker(store):
+            raise AssertionError
+
+
+async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> None:
+    store = MemoryKeyValue()
+    await store.put("default.e1", b"{")
+    async with LearningTracker(store) as tracker:
+        with pytest.raises(NotFound):
+            await tracker.rate("default", "e1", 3)
+        with pytest.raises(NotFound):
+            await tracker.get("default", "e1")
+        await tracker.record(outcome(1))
+        assert [one.subject_id for one in tracker.outcomes()] == ["e1"]
+
+
+async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_it() -> None:
+    planned = PlanOutcome(
+        session_id="s", goal="fix it", goal_type="fix", status=SessionStatus.COMPLETED, approach_ratio=0.5,
+        agents_used=("research",), coverage=100.0, usage=Usage(), rating=0.75,
+    )  # fmt: skip
+    async with LearningTracker(MemoryKeyValue()) as tracker:
+        await tracker.on_outcome(planned)
+        (kept,) = tracker.outcomes()
+    assert (kept.rating, kept.evidence, kept.approach, kept.success) == (4, 0.5, "plan", True)
+    assert kept.memory_share + kept.research_share == 1.0
 
 
 def test_an_execution_leaves_its_outcome() -> None:

@@ -180,7 +180,6 @@ class TestRemembering:
         assert await texts(memories, "deploy", MemoryScope(metadata={"role": "QA"})) == ["deploy by robot"]
         assert await texts(memories, "deploy", MemoryScope(tenant="other")) == ["deploy by night"]
 
-
     async def test_a_vector_that_no_index_takes_costs_nobody_a_memory(self, world: World) -> None:
         world.embedder = _CursedEmbedder()
         async with world.open() as memories:
@@ -220,7 +219,7 @@ class TestRemembering:
         async with world.open() as memories:
             assert isinstance(memories, KeptMemories)
             await memories.catch_up("default")
-            assert await texts(memories, "car") == ["the beloved automobile"]
+            assert "the beloved automobile" in await texts(memories, "favourite car")
 
 
 class TestForgetting:
@@ -423,6 +422,7 @@ class TestSharing:
     async def test_nobody_is_served_what_grows_old_unnoticed(self) -> None:
         index = _FailingIndex()
         refused: list[FleetError] = []
+        told: list[str] = []
         with capture_logs() as logs, pytest.raises(ExceptionGroup):
             async with SharedMemories.open(MemoryKeyValue(), index, mask=Secrets(), patience=5.0) as memories:
                 await memories.remember(fact("alpha"))

@@ -339,6 +339,7 @@ async def test_people_decide_through_the_execution_s_own_approvals(world: World,
         assert "gate" in state.error
     else:
         assert state.status is ExecutionStatus.COMPLETED
+        assert state.agents["node-gate"].status == "finished"
         assert world.fleet.asked[-1].query == "with care"
         assert json.loads(state.nodes["gate"].output)["approver"] == "ada"
 

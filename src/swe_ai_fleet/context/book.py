@@ -17,6 +17,7 @@ from swe_ai_fleet.context.rules import (
     check_decision_texts,
     check_phase,
     check_reason,
+    check_record,
     check_size,
     check_story,
     check_task,
@@ -43,7 +44,6 @@ from swe_ai_fleet.domain.context import (
     WorkRecorded,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.ports import ChangeLog, SecretMask
 
 _TRIES = 20
@@ -199,15 +199,7 @@ class ContextBook:
         The story and task it names need not be known. Texts that are too long are cut. Raises InvalidRequest,
         ResourceExhausted, Unavailable.
         """
-        check_identifier(record.execution_id, field="execution_id")
-        for name, text in (
-            ("task_id", record.task_id),
-            ("story_id", "" if record.story_id == NO_STORY else record.story_id),
-            ("case_id", record.case_id),
-            ("parent_execution_id", record.parent_execution_id),
-        ):
-            if text:
-                check_identifier(text, field=name)
+        check_record(record)
         if self.graph(tenant).execution(record.execution_id) is not None:
             return False
         record = replace(self._clean.record(record), story_id=record.story_id or NO_STORY)

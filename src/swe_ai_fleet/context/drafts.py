@@ -63,7 +63,7 @@ def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: R
 
 
 def excerpt(graph: ContextGraph, states: Iterable[StoryState], task_id: str = "") -> ContextGraph:
-    """As much of a graph as drafts of these stories are made of. It stands still, so that another thread may read it."""
+    """As much of a graph as drafts of these stories are made of. It stands still: another thread may read it."""
     return graph.excerpt(states, task_id=task_id, neighbours=_MAX_SIBLINGS, work=_FILES_OF)
 
 

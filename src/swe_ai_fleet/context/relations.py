@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.context.graph import ContextGraph, Work
+from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import NO_STORY, Relation, RelationKind
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 
@@ -46,11 +48,12 @@ def neighbourhood(
     found: dict[Relation, None] = {}
     waiting = deque([node])
     truncated = False
+    edges_of = _Edges(graph)
     while waiting:
         here = waiting.popleft()
         if distances[here] == depth:
             continue
-        edges = list(islice(_relations(graph, here, frozenset(kinds)), MAX_EDGES + 1))
+        edges = list(islice((edge for edge in edges_of(here) if not kinds or edge.kind in kinds), MAX_EDGES + 1))
         truncated |= len(edges) > MAX_EDGES
         for edge in edges[:MAX_EDGES]:
             other = edge.target if edge.source == here else edge.source
@@ -81,7 +84,7 @@ def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
         case "decision":
             known = bool(graph.decisions(name))
         case "case":
-            known = bool(graph.case(name))
+            known = bool(graph.case(name, limit=1))
         case _:
             known = graph.execution(name) is not None
     if not known and not graph.work(node, limit=1):
@@ -90,28 +93,77 @@ def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
         )
 
 
-def _relations(graph: ContextGraph, node: str, kinds: Collection[RelationKind]) -> Iterator[Relation]:
-    """The edges of a node that are of these kinds, empty: of any."""
-    kind, _, name = node.partition(":")
-    if kind == "case":
-        edges = _of_case(graph, name)
-    elif kind == "story":
-        edges = _of_story(graph, name)
-    elif kind == "task":
-        edges = _of_task(graph, name)
-    elif kind == "decision":
-        edges = _of_decision(graph, name)
-    elif kind == "execution":
-        edges = _of_execution(graph, name)
-    elif kind == "commit":
-        edges = (_edge(node, RelationKind.PART_OF, _execution(one)) for one in graph.work(node, limit=MAX_EDGES + 1))
-    else:
-        edges = (_edge(_execution(one), RelationKind.CHANGED, node) for one in graph.work(node, limit=MAX_EDGES + 1))
-    return (edge for edge in edges if not kinds or edge.kind in kinds)
+class _Edges:
+    """The edges of nodes. What names a task or a decision is looked for once in each story, not once a node."""
+
+    def __init__(self, graph: ContextGraph) -> None:
+        self._graph = graph
+        self._named: dict[str, dict[str, list[Relation]]] = {}
+
+    def __call__(self, node: str) -> Iterator[Relation]:
+        graph, (kind, _, name) = self._graph, node.partition(":")
+        match kind:
+            case "case":
+                return _of_case(graph, name)
+            case "story":
+                return _of_story(graph, name)
+            case "task":
+                return self._of_task(name)
+            case "decision":
+                return self._of_decision(name)
+            case "execution":
+                return _of_execution(graph, name)
+            case "commit":
+                works = graph.work(node, limit=MAX_EDGES + 1)
+                return (_edge(node, RelationKind.PART_OF, _execution(one)) for one in works)
+            case _:
+                works = graph.work(node, limit=MAX_EDGES + 1)
+                return (_edge(_execution(one), RelationKind.CHANGED, node) for one in works)
+
+    def _of_task(self, task_id: str) -> Iterator[Relation]:
+        node = f"task:{task_id}"
+        for task in self._graph.tasks(task_id):
+            yield _edge(f"story:{task.story_id}", RelationKind.CONTAINS, node)
+            for other in task.depends_on:
+                yield _edge(node, RelationKind.DEPENDS_ON, f"task:{other}")
+            yield from self._naming(task.story_id, node)
+        for one in self._graph.work(node, limit=MAX_EDGES + 1):
+            yield _edge(_execution(one), RelationKind.WORKED_ON, node)
+
+    def _of_decision(self, decision_id: str) -> Iterator[Relation]:
+        node = f"decision:{decision_id}"
+        for decision in self._graph.decisions(decision_id):
+            if decision.story_id != NO_STORY:
+                yield _edge(f"story:{decision.story_id}", RelationKind.CONTAINS, node)
+            for task_id in decision.task_ids:
+                yield _edge(node, RelationKind.AFFECTS, f"task:{task_id}")
+            if decision.supersedes:
+                yield _edge(node, RelationKind.SUPERSEDES, f"decision:{decision.supersedes}")
+            yield from self._naming(decision.story_id, node)
+
+    def _naming(self, story_id: str, node: str) -> list[Relation]:
+        """The edges of a story's tasks and decisions that end at a node."""
+        if story_id not in self._named:
+            named = self._named[story_id] = dict[str, list[Relation]]()
+            for edge in _inside(self._graph.stories[story_id]):
+                named.setdefault(edge.target, []).append(edge)
+        return self._named[story_id].get(node, [])
+
+
+def _inside(state: StoryState) -> Iterator[Relation]:
+    """The edges among a story's tasks and decisions."""
+    for task in state.tasks.values():
+        for other in task.depends_on:
+            yield _edge(f"task:{task.task_id}", RelationKind.DEPENDS_ON, f"task:{other}")
+    for decision in state.decisions.values():
+        for task_id in decision.task_ids:
+            yield _edge(f"decision:{decision.decision_id}", RelationKind.AFFECTS, f"task:{task_id}")
+        if decision.supersedes:
+            yield _edge(f"decision:{decision.decision_id}", RelationKind.SUPERSEDES, f"decision:{decision.supersedes}")
 
 
 def _of_case(graph: ContextGraph, case_id: str) -> Iterator[Relation]:
-    for state in graph.case(case_id):
+    for state in graph.case(case_id, limit=MAX_EDGES + 1):
         yield _edge(f"case:{case_id}", RelationKind.CONTAINS, f"story:{state.story_id}")
 
 
@@ -128,37 +180,6 @@ def _of_story(graph: ContextGraph, story_id: str) -> Iterator[Relation]:
         yield _edge(_execution(one), RelationKind.WORKED_ON, node)
 
 
-def _of_task(graph: ContextGraph, task_id: str) -> Iterator[Relation]:
-    node = f"task:{task_id}"
-    for task in graph.tasks(task_id):
-        yield _edge(f"story:{task.story_id}", RelationKind.CONTAINS, node)
-        for other in task.depends_on:
-            yield _edge(node, RelationKind.DEPENDS_ON, f"task:{other}")
-        state = graph.stories[task.story_id]
-        for other in state.tasks.values():
-            if task_id in other.depends_on:
-                yield _edge(f"task:{other.task_id}", RelationKind.DEPENDS_ON, node)
-        for decision in state.decisions.values():
-            if task_id in decision.task_ids:
-                yield _edge(f"decision:{decision.decision_id}", RelationKind.AFFECTS, node)
-    for one in graph.work(node, limit=MAX_EDGES + 1):
-        yield _edge(_execution(one), RelationKind.WORKED_ON, node)
-
-
-def _of_decision(graph: ContextGraph, decision_id: str) -> Iterator[Relation]:
-    node = f"decision:{decision_id}"
-    for decision in graph.decisions(decision_id):
-        if decision.story_id != NO_STORY:
-            yield _edge(f"story:{decision.story_id}", RelationKind.CONTAINS, node)
-        for task_id in decision.task_ids:
-            yield _edge(node, RelationKind.AFFECTS, f"task:{task_id}")
-        if decision.supersedes:
-            yield _edge(node, RelationKind.SUPERSEDES, f"decision:{decision.supersedes}")
-        for other in graph.stories[decision.story_id].decisions.values():
-            if other.supersedes == decision_id:
-                yield _edge(f"decision:{other.decision_id}", RelationKind.SUPERSEDES, node)
-
-
 def _of_execution(graph: ContextGraph, execution_id: str) -> Iterator[Relation]:
     work = graph.execution(execution_id)
     node = f"execution:{execution_id}"
@@ -171,7 +192,7 @@ def _of_execution(graph: ContextGraph, execution_id: str) -> Iterator[Relation]:
         for commit in record.commits:
             yield _edge(f"commit:{commit}", RelationKind.PART_OF, node)
         for path in record.files_changed:
-            yield _edge(node, RelationKind.CHANGED, f"file:{path}")
+            yield _edge(node, RelationKind.CHANGED, file_node(record.repository, path))
         if record.parent_execution_id:
             yield _edge(node, RelationKind.PART_OF, f"execution:{record.parent_execution_id}")
     for part in graph.work(node, limit=MAX_EDGES + 1):

@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.context import (
     Story,
     StoryTask,
     StoryUpdated,
+    WorkRecord,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import check_identifier
@@ -32,6 +33,7 @@ MAX_ITEM_CHARS = 2_000
 MAX_NAME_CHARS = 128
 MAX_CHANGE_BYTES = 512 * 1024
 """Of one change as it is stored; the server takes twice as much."""
+MAX_COST = 1e12
 _PHASES = tuple(Phase)
 _OF: Mapping[str, tuple[str, ...]] = {
     "title": ("story", "task"),
@@ -231,6 +233,22 @@ def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -
             seen.add(other)
             known = state.tasks.get(other)
             waiting.extend(known.depends_on if known else ())
+
+
+def check_record(record: WorkRecord) -> None:
+    """Whether a record names things that there can be, and an amount that is one. Raises InvalidRequest."""
+    check_identifier(record.execution_id, field="execution_id")
+    for name, text in (
+        ("task_id", record.task_id),
+        ("story_id", "" if record.story_id == NO_STORY else record.story_id),
+        ("case_id", record.case_id),
+        ("parent_execution_id", record.parent_execution_id),
+    ):
+        if text:
+            check_identifier(text, field=name)
+    if not 0 <= record.usage.cost <= MAX_COST:
+        # JSON has no infinity: what holds one could not be read again.
+        raise InvalidRequest(f"{record.usage.cost} is no cost", field="usage.cost", hint=f"from 0 to {MAX_COST:g}")
 
 
 def check_size(body: ChangeBody) -> None:

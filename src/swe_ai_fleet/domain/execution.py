@@ -288,7 +288,12 @@ def _free(agent: AgentProgress, waiting: set[str]) -> bool:
 
 
 def _ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
-    """A run whose execution has ended; one that waited for a person has ended with it."""
+    """A run whose execution has ended; one that waited for a person has ended with it.
+
+    Who asked without a run of its own (a node of a workflow) has nothing more to do either.
+    """
+    if agent.status == "running" and not agent.generation:
+        return replace(agent, status="finished")
     if agent.status != "awaiting_approval":
         return agent
     reason = "cancelled" if status is ExecutionStatus.CANCELLED else "lost"

@@ -29,7 +29,10 @@ class AnswerAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an agent answered: untrusted text. `error` says why it is not one that can be built upon."""
+    """What an agent answered: untrusted text. `error` says why it is not one that can be built upon.
+
+    `tools` are the names of what it called, in order.
+    """
 
     text: str
     stop_reason: StopReason
@@ -37,6 +40,7 @@ class Answer:
     model: str = ""
     audit_head: str = ""
     error: str = ""
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
 LEAST_RATING, BEST_RATING = 1, 5
+PART_OF = "part_of"
+"""Under this name the metadata of an outcome hold the execution that it is only a part of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome, goal_type
 from swe_ai_fleet.agents.plan_session.session import SessionStatus
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Outcome
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.learning.recommending import PLANNED
 
 MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
 RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
@@ -56,6 +57,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
         usage=state.usage,
         duration_ms=state.duration_ms,
         ended_at=state.finished_at,
+        metadata={PART_OF: task.parent_execution_id} if task.parent_execution_id else {},
     )
 
 
@@ -71,7 +73,7 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
         tenant=tenant,
         goal=" ".join(planned.goal.split())[:_GOAL_CHARS],
         goal_type=planned.goal_type,
-        approach="plan",
+        approach=PLANNED,
         agents=1,
         agents_used=planned.agents_used,
         memory_share=shares["memory"] / asked,
@@ -79,6 +81,7 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
         success=planned.status is SessionStatus.COMPLETED,
         status=planned.status,
         evidence=planned.approach_ratio,
+        rating=0 if planned.rating is None else round(LEAST_RATING + planned.rating * (BEST_RATING - LEAST_RATING)),
         usage=planned.usage,
         duration_ms=planned.usage.duration_ms,
         ended_at=ended_at,
@@ -96,7 +99,7 @@ def _models(state: ExecutionState) -> str:
 
 
 def _evidence(state: ExecutionState) -> float:
-    """The share of the winner's checks that passed; 0 without a winner."""
-    report = state.reports.get(state.winner_id)
+    """The share of the checks that passed: the winner's, or those of what subtasks came to; 0 where none ran."""
+    report = state.reports.get(state.winner_id) or state.delivery_report
     ran = [result for result in report.results if not result.skipped_reason] if report is not None else []
     return sum(result.passed for result in ran) / len(ran) if ran else 0.0

@@ -6,11 +6,16 @@ second parameter, times a weight. Thompson sampling (Thompson 1933; Agrawal and 
 for the multi-armed bandit problem", 2012) draws once from each and takes the highest draw, so that an option is tried
 as often as it may be the best. Weights discount what is far away: old outcomes (Raj and Kalyani, "Taming non-stationary
 bandits", 2017), other goals, other repositories.
+
+What a part of an execution came to is in the outcome of the whole, so only that counts; nor does what never ran. As
+each choice is weighed by itself, an option is credited with all that went with it: of a council that always has three
+members, three and the council earn the same.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +23,9 @@ from datetime import datetime
 from statistics import median
 
 from swe_ai_fleet.agents.plan_session.outcomes import goal_type
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, Advice, Option, Outcome, Recommendation
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Advice, Option, Outcome, Recommendation
+from swe_ai_fleet.domain.task import TaskKind
 
 HALF_LIFE_DAYS = 60.0
 OTHER_GOAL = 0.25
@@ -28,9 +35,17 @@ RATED = 0.7
 """The share of a reward that people's rating makes, where there is one."""
 COST_SHARE = 0.2
 """The most that a costly success loses against a cheap one."""
+UNPROVEN = 0.5
+"""How good a success is whose winner passed no check, because none ran; each that did adds to it."""
 DRAWS = 1_000
+MAX_OPTIONS = 20
+"""So many options of a choice are weighed, the most tried, beside those that a question offers."""
+PLANNED = "plan"
+"""The approach of plan sessions."""
 DEFAULT = "default"
 """Stands for a choice that a task leaves to the fleet."""
+_SEATLESS = frozenset({PLANNED, str(TaskKind.WORKFLOW)})
+_IDLE = frozenset({ExecutionStatus.FAILED, ExecutionStatus.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +84,8 @@ class _Bandit:
     choice: str
     value: Callable[[Outcome], str]
     offered: Sequence[str] = field(default_factory=tuple[str, ...])
+    seated: bool = True
+    """Whether it is a choice of who works, which what has no seats says nothing about."""
 
 
 def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation:
@@ -79,6 +96,7 @@ def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation
         outcomes: What was tried, of the question's tenant.
     """
     kind = goal_type(question.goal)
+    outcomes = [outcome for outcome in outcomes if teaches(outcome)]
     rewards = _rewards(outcomes)
     weights = [_weight(outcome, question, kind) for outcome in outcomes]
     draws = _random(question)
@@ -99,9 +117,24 @@ def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation
                 offered=[str(number) for number in question.agents],
             )
         ),
-        approach=advice(_Bandit(choice="approach", value=lambda one: one.approach, offered=question.approaches)),
+        approach=advice(
+            _Bandit(choice="approach", value=lambda one: one.approach, offered=question.approaches, seated=False)
+        ),
         outcomes=len(outcomes),
     )
+
+
+def teaches(outcome: Outcome) -> bool:
+    """Whether an outcome says something about the choices that were made for it.
+
+    What was cancelled says nothing, nor what failed or ran out of time before anybody did anything; a rating always
+    does.
+    """
+    if outcome.rating:
+        return True
+    if outcome.status == ExecutionStatus.CANCELLED or outcome.metadata.get(PART_OF):
+        return False
+    return outcome.status not in _IDLE or bool(outcome.agents_used) or spent_on(outcome) > 0
 
 
 def reward(outcome: Outcome, *, typical_cost: float) -> float:
@@ -109,7 +142,7 @@ def reward(outcome: Outcome, *, typical_cost: float) -> float:
 
     `typical_cost` is the median of what is compared, in money or, where nothing has a price, in tokens.
     """
-    quality = outcome.evidence if outcome.success else 0.0
+    quality = UNPROVEN + (1 - UNPROVEN) * outcome.evidence if outcome.success else 0.0
     if outcome.rating:
         rated = (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING)
         quality = RATED * rated + (1 - RATED) * quality
@@ -120,14 +153,19 @@ def reward(outcome: Outcome, *, typical_cost: float) -> float:
 
 def spent_on(outcome: Outcome) -> float:
     """Money, or tokens where nothing has a price."""
-    return outcome.usage.cost or float(outcome.usage.total_tokens)
+    return outcome.usage.cost if _priced(outcome) else float(max(0, outcome.usage.total_tokens))
 
 
 def _rewards(outcomes: Sequence[Outcome]) -> list[float]:
-    priced = [outcome.usage.cost for outcome in outcomes if outcome.usage.cost]
-    tokens = [float(outcome.usage.total_tokens) for outcome in outcomes if not outcome.usage.cost]
-    typical = {True: median(priced) if priced else 0.0, False: median(tokens) if tokens else 0.0}
-    return [reward(outcome, typical_cost=typical[bool(outcome.usage.cost)]) for outcome in outcomes]
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    for outcome in outcomes:
+        spent[_priced(outcome)].append(spent_on(outcome))
+    typical = {priced: median(values) if values else 0.0 for priced, values in spent.items()}
+    return [reward(outcome, typical_cost=typical[_priced(outcome)]) for outcome in outcomes]
+
+
+def _priced(outcome: Outcome) -> bool:
+    return math.isfinite(outcome.usage.cost) and outcome.usage.cost > 0
 
 
 def _weight(outcome: Outcome, question: Question, kind: str) -> float:
@@ -160,10 +198,12 @@ def _advice(
 ) -> Advice:
     beliefs = {name or DEFAULT: _Belief() for name in bandit.offered}
     for outcome, gained, weight in zip(outcomes, rewards, weights, strict=True):
-        beliefs.setdefault(bandit.value(outcome) or DEFAULT, _Belief()).add(gained, weight)
+        if not bandit.seated or outcome.approach.partition("/")[0] not in _SEATLESS:
+            beliefs.setdefault(bandit.value(outcome) or DEFAULT, _Belief()).add(gained, weight)
     if not beliefs:
         beliefs[DEFAULT] = _Belief()
-    names = sorted(beliefs)
+    most_tried = sorted(beliefs, key=lambda name: (-beliefs[name].tried, name))[:MAX_OPTIONS]
+    names = sorted({*most_tried, *(name or DEFAULT for name in bandit.offered)})
     chosen = max(names, key=lambda name: draws.betavariate(beliefs[name].successes, beliefs[name].failures))
     options = _options({name: beliefs[name] for name in names}, draws)
     option = next(one for one in options if one.value == chosen)
@@ -199,9 +239,9 @@ def _reason(chosen: Option, options: Sequence[Option]) -> str:
         return "nothing else is there to choose"
     if not any(one.tried for one in options):
         return "nothing was tried yet; it is as good a guess as any"
-    if chosen == options[0]:
-        return f"its reward is expected at {chosen.expected:.2f} ({between}), the highest of {len(options)}"
+    if chosen.expected >= options[0].expected:
+        return f"its reward is expected at {chosen.expected:.2f} ({between}), and none of the {len(options)} higher"
     return (
-        f"{options[0].value} promises {options[0].expected:.2f}, this {chosen.expected:.2f} ({between}); it was tried "
-        f"{chosen.tried:g} times, so it may be better than that, with a chance of {chosen.best:.0%} the best"
+        f"{options[0].value} promises {options[0].expected:.2f}, this {chosen.expected:.2f} ({between}); it counts as "
+        f"{chosen.tried:.2g} tries, so it may be better than that: the best of all with a chance of {chosen.best:.0%}"
     )

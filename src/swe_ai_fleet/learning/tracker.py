@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -18,9 +18,10 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.learning.recommending import Question, recommend
-from swe_ai_fleet.ports import KeyValue, KeyValueChange, SecretMask
+from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 OUTCOMES_BUCKET = "agent-outcomes"
@@ -28,6 +29,10 @@ MAX_CONSIDERED = 5_000
 """So many outcomes, the newest, are weighed for a recommendation."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TRIES = 8
+_MAX_CHARS = 4_096
+_MAX_AGENTS = 1_000
+_MAX_METADATA = 16
+_TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile", "rated_by")
 _log = structlog.get_logger(__name__)
 
 
@@ -36,7 +41,7 @@ class LearningTracker:
 
     Args:
         store: The bucket; whoever shares it learns from the same outcomes.
-        mask: Replaces secrets in goals.
+        mask: Replaces secrets in all texts.
         now: The time, UTC.
     """
 
@@ -51,24 +56,22 @@ class LearningTracker:
         self._mask = mask or Secrets()
         self._now = now
         self._known: dict[str, tuple[int, Outcome]] = {}
-        self._follower: asyncio.Task[None] | None = None
+        self._follower = Follower(
+            "the bucket of outcomes",
+            lambda revision: store.changes(from_revision=revision, follow=True),
+            self._take,
+            hint="restart the context service",
+        )
 
     async def __aenter__(self) -> Self:
-        caught_up = asyncio.Event()
-        self._follower = asyncio.create_task(self._follow(caught_up), name="outcomes")
-        waiting = asyncio.create_task(caught_up.wait())
-        await asyncio.wait([waiting, self._follower], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if self._follower.done():
-            await self._follower
+        """Read what is kept. Raises Unavailable."""
+        await self._follower.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        await self._follower.stop()
 
     async def record(self, outcome: Outcome) -> Outcome:
         """Keep an outcome; the same again changes nothing, and a rating that people gave before stands.
@@ -76,7 +79,7 @@ class LearningTracker:
         Raises InvalidRequest naming the field, Unavailable.
         """
         _check(outcome)
-        outcome = replace(outcome, goal=self._mask(well_formed(outcome.goal)), ended_at=outcome.ended_at or self._at())
+        outcome = self._masked(replace(outcome, ended_at=outcome.ended_at or self._at()))
 
         def merged(known: Outcome | None) -> Outcome:
             if known is None or outcome.rating:
@@ -99,25 +102,27 @@ class LearningTracker:
                     field="subject_id",
                     hint="it is recorded when the execution has ended",
                 )
-            return replace(known, rating=rating, rated_by=by[:128])
+            return replace(known, rating=rating, rated_by=self._clean(by[:128]))
 
         return await self._change(tenant, subject_id, rated)
 
     async def get(self, tenant: str, subject_id: str) -> Outcome:
         """One outcome. Raises NotFound, Unavailable."""
-        found = await self._store.get(_key(tenant, subject_id))
+        found = _loaded(await self._store.get(_key(tenant, subject_id)))
         if found is None:
             raise NotFound(f"no outcome of {subject_id[:64]!r} is known", field="subject_id")
-        return from_json(Outcome, found.value)
+        return found
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
-        """What is known, the newest first."""
-        found = [outcome for _, outcome in self._known.values() if outcome.tenant == tenant]
-        return sorted(found, key=lambda one: (one.ended_at, one.subject_id), reverse=True)
+        """What is known, the newest first. Raises Unavailable where it would be out of date unnoticed."""
+        self._follower.check()
+        return _newest([outcome for _, outcome in self._known.values()], tenant)
 
-    def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
-        """What experience says about a new task. It changes nothing: whoever asks decides."""
-        return recommend(question, self.outcomes(tenant)[:MAX_CONSIDERED])
+    async def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
+        """What experience says about a new task; whoever asks decides. Raises as `outcomes` does."""
+        self._follower.check()
+        known = [outcome for _, outcome in self._known.values()]
+        return await asyncio.to_thread(lambda: recommend(question, _newest(known, tenant)[:MAX_CONSIDERED]))
 
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         """Take in how a plan session ended; an `OutcomeListener`."""
@@ -127,7 +132,7 @@ class LearningTracker:
         key = _key(tenant, subject_id)
         for _ in range(_TRIES):
             entry = await self._store.get(key)
-            known = from_json(Outcome, entry.value) if entry is not None else None
+            known = _loaded(entry)
             wanted = change(known)
             if wanted == known:
                 return wanted
@@ -139,29 +144,50 @@ class LearningTracker:
             return wanted
         raise Fenced(f"the outcome of {subject_id[:64]!r} is being changed by many at once")
 
-    async def _follow(self, caught_up: asyncio.Event) -> None:
-        async with aclosing(self._store.changes(follow=True)) as changes:
-            async for change in changes:
-                if change is None:
-                    caught_up.set()
-                else:
-                    self._take(change)
-
-    def _take(self, change: KeyValueChange) -> None:
+    def _take(self, change: KeyValueChange) -> int:
         revision, _ = self._known.get(change.key, (0, None))
-        if change.revision < revision:
-            return
-        if change.value is None:
-            self._known.pop(change.key, None)
-            return
-        try:
-            self._known[change.key] = (change.revision, from_json(Outcome, change.value))
-        except ValueError as error:
-            # One that a newer version wrote must not hide all others.
-            _log.error("an outcome cannot be read", key=change.key, reason=str(error)[:300])
+        if change.revision >= revision:
+            entry = None
+            if change.value is not None:
+                entry = KeyValueEntry(key=change.key, value=change.value, revision=change.revision)
+            outcome = _loaded(entry)
+            if outcome is not None:
+                self._known[change.key] = (change.revision, outcome)
+            else:
+                self._known.pop(change.key, None)
+        return change.revision
+
+    def _masked(self, outcome: Outcome) -> Outcome:
+        texts = {name: self._clean(getattr(outcome, name)) for name in _TEXTS}
+        return replace(
+            outcome,
+            **texts,
+            agents_used=tuple(map(self._clean, outcome.agents_used)),
+            metadata={self._clean(name): self._clean(value) for name, value in outcome.metadata.items()},
+        )
+
+    def _clean(self, text: str) -> str:
+        return self._mask(well_formed(text))
 
     def _at(self) -> str:
         return self._now().isoformat()
+
+
+def _newest(outcomes: Sequence[Outcome], tenant: str) -> list[Outcome]:
+    found = [outcome for outcome in outcomes if outcome.tenant == tenant]
+    return sorted(found, key=lambda one: (one.ended_at, one.subject_id), reverse=True)
+
+
+def _loaded(entry: KeyValueEntry | None) -> Outcome | None:
+    """The outcome that is kept there; None where nothing is that can be read."""
+    if entry is None:
+        return None
+    try:
+        return from_json(Outcome, entry.value)
+    except ValueError as error:
+        # One that cannot be read must not hide all others.
+        _log.error("learning.unreadable_outcome", key=entry.key, reason=str(error)[:300])
+        return None
 
 
 def _key(tenant: str, subject_id: str) -> str:
@@ -189,10 +215,30 @@ def _check(outcome: Outcome) -> None:
             raise InvalidRequest(f"{field} is {value:g}", field=field, hint="between 0 and 1")
     if sum((outcome.memory_share, outcome.research_share, outcome.tool_share)) > 1.001:
         raise InvalidRequest("the shares add up to more than 1", field="tool_share")
-    if len(outcome.goal) > 4_000:
-        raise InvalidRequest(f"the goal has {len(outcome.goal)} characters", field="goal", hint="at most 4000")
+    for name in _TEXTS:
+        _check_length(getattr(outcome, name), field=name)
+    if len(outcome.agents_used) > _MAX_AGENTS:
+        raise InvalidRequest(f"{len(outcome.agents_used)} agents", field="agents_used", hint=f"at most {_MAX_AGENTS}")
+    if len(outcome.metadata) > _MAX_METADATA:
+        raise InvalidRequest(
+            f"metadata has {len(outcome.metadata)} entries", field="metadata", hint=f"at most {_MAX_METADATA}"
+        )
+    for field, texts in (
+        ("agents_used", outcome.agents_used),
+        ("metadata", (*outcome.metadata, *outcome.metadata.values())),
+    ):
+        for text in texts:
+            _check_length(text, field=field)
+    usage = outcome.usage
+    if not math.isfinite(usage.cost) or min(usage.cost, usage.prompt_tokens, usage.completion_tokens) < 0:
+        raise InvalidRequest("what was spent is negative or no number", field="usage")
     if outcome.agents < 0 or outcome.duration_ms < 0:
         raise InvalidRequest("a number is negative", field="agents" if outcome.agents < 0 else "duration_ms")
+
+
+def _check_length(text: str, *, field: str) -> None:
+    if len(text) > _MAX_CHARS:
+        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {_MAX_CHARS}")
 
 
 def _check_rating(rating: int, *, least: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
+from swe_ai_fleet.memory.disarming import visible
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CHARS = 32_000
@@ -99,9 +100,12 @@ class ConversationMemory:
         self._turns = ()
 
     def get_context_string(self, limit: int = 5) -> str:
-        """The newest messages as text for a prompt, at most `limit` of them; whole turns, and at least one."""
+        """The newest messages as text for a prompt, at most `limit` of them; whole turns, and at least one.
+
+        Further lines of a message are indented, so that none passes for the beginning of another message.
+        """
         turns = self._turns[-max(1, limit // 2) :] if limit > 0 else ()
-        return "\n".join(f"User: {turn.user}\nAssistant: {turn.assistant}" for turn in turns)
+        return "\n".join(f"User: {_indented(turn.user)}\nAssistant: {_indented(turn.assistant)}" for turn in turns)
 
 
 def dumped(turns: tuple[Turn, ...]) -> bytes:
@@ -112,6 +116,11 @@ def dumped(turns: tuple[Turn, ...]) -> bytes:
 def loaded(data: bytes) -> tuple[Turn, ...]:
     """The turns that `dumped` wrote. Raises ValueError for anything else."""
     return from_json(_Stored, data).turns
+
+
+def _indented(text: str) -> str:
+    # Made visible one by one: an escape sequence must not reach from one message into another.
+    return "\n  ".join(visible(text).splitlines())
 
 
 def _cut(text: str, limit: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -84,7 +84,7 @@ class Following:
     async def reached(self, revision: int, *, patience: float) -> None:
         """Wait until the index holds everything up to a revision, words at least.
 
-        As the others that wait, it raises Unavailable where that takes too long, InternalFault once following has ended.
+        As the others that wait, it raises Unavailable where that takes too long, InternalFault where following ended.
         """
         await self._wait(lambda: self._position >= revision, patience)
 
@@ -157,14 +157,7 @@ class Following:
 
     async def _take(self, changes: Sequence[KeyValueChange]) -> None:
         last = {change.key: change for change in changes}
-        put: dict[str, Memory] = {}
-        removed: list[str] = []
-        for change in last.values():
-            memory = loaded(change.key, change.value) if change.value is not None else None
-            if memory is not None:
-                put[change.key] = memory
-            elif memory_id := id_in(change.key):
-                removed.append(memory_id)
+        put, removed = await asyncio.to_thread(_read, last.values())
         fresh = {key: vector for key, memory in put.items() if len(vector := self._meaning.fresh(memory))}
         async with self._writing:
             if removed:
@@ -234,6 +227,19 @@ class Following:
         return self._taken if oldest is None else oldest - 1
 
 
+def _read(changes: Iterable[KeyValueChange]) -> tuple[dict[str, Memory], list[str]]:
+    """By key the memories that are there now, and the ids of those that are not."""
+    put: dict[str, Memory] = {}
+    removed: list[str] = []
+    for change in changes:
+        memory = loaded(change.key, change.value) if change.value is not None else None
+        if memory is not None:
+            put[change.key] = memory
+        elif memory_id := id_in(change.key):
+            removed.append(memory_id)
+    return put, removed
+
+
 async def put_with_vectors(
     index: MemoryIndex, pairs: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str, position: int = 0
 ) -> None:
@@ -242,16 +248,16 @@ async def put_with_vectors(
     Raises InvalidRequest for a memory that it refuses, and what else `MemoryIndex.put` raises.
     """
     try:
-        return await index.put(pairs, space=space, position=position)
+        await index.put(pairs, space=space, position=position)
     except InvalidRequest as refusal:
         # The embedder has changed under its name, or what it gave is no vector.
         _log.warning("memory.vector_refused", reason=refusal.message)
-    for memory, vector in pairs:
-        try:
-            await index.put([(memory, vector)], space=space)
-        except InvalidRequest:
-            await index.put([(memory, None)], space=space)
-    await index.put((), space=space, position=position)
+        for memory, vector in pairs:
+            try:
+                await index.put([(memory, vector)], space=space)
+            except InvalidRequest:
+                await index.put([(memory, None)], space=space)
+        await index.put((), space=space, position=position)
 
 
 async def end(task: asyncio.Task[None]) -> None:

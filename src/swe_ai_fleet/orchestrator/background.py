@@ -46,11 +46,12 @@ def context_request(task: Task) -> ContextRequest | None:
     if task.kind is TaskKind.WORKFLOW or not (task.story_id or task.case_id or task.memory.read):
         return None
     options = task.context_options
+    placed = bool(task.story_id or task.case_id)
     return ContextRequest(
         tenant=task.tenant,
         case_id=task.case_id,
         story_id=task.story_id,
-        task_id=task.task_id,
+        task_id=task.task_id if placed else "",
         role=task.role,
         phase=Phase(options.phase) if options.phase else None,
         query=task.description,

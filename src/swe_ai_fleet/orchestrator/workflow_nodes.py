@@ -153,7 +153,8 @@ class FleetNodes:
             raise PreconditionFailed(answer.error)
         if node.agent_config.use_memory:
             await self._remember(task, node_id, query, answer.text)
-        return NodeOutcome(output=answer_output(answer.text, model=answer.model), usage=answer.usage)
+        output = answer_output(answer.text, tools=list(answer.tools), model=answer.model)
+        return NodeOutcome(output=output, usage=answer.usage)
 
     async def _operate(self, node: Node, arguments: Mapping[str, JsonValue], node_id: str, attempt: int) -> NodeOutcome:
         text = json.dumps(dict(arguments), ensure_ascii=False)

@@ -337,7 +337,7 @@ class Texts(_message.Message):
     def __init__(self, values: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UpdateContextRequest(_message.Message):
-    __slots__ = ("story_id", "task_id", "title", "description", "acceptance_criteria", "state", "notes", "expected_version")
+    __slots__ = ("story_id", "task_id", "title", "description", "acceptance_criteria", "state", "notes", "role", "depends_on", "decision_id", "decision_state", "expected_version")
     class NotesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,10 @@ class UpdateContextRequest(_message.Message):
     ACCEPTANCE_CRITERIA_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
+    DECISION_ID_FIELD_NUMBER: _ClassVar[int]
+    DECISION_STATE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     story_id: str
     task_id: str
@@ -360,18 +364,24 @@ class UpdateContextRequest(_message.Message):
     acceptance_criteria: Texts
     state: TaskState
     notes: _containers.ScalarMap[str, str]
+    role: Role
+    depends_on: Texts
+    decision_id: str
+    decision_state: DecisionState
     expected_version: int
-    def __init__(self, story_id: _Optional[str] = ..., task_id: _Optional[str] = ..., title: _Optional[str] = ..., description: _Optional[str] = ..., acceptance_criteria: _Optional[_Union[Texts, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., notes: _Optional[_Mapping[str, str]] = ..., expected_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, story_id: _Optional[str] = ..., task_id: _Optional[str] = ..., title: _Optional[str] = ..., description: _Optional[str] = ..., acceptance_criteria: _Optional[_Union[Texts, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., notes: _Optional[_Mapping[str, str]] = ..., role: _Optional[_Union[Role, str]] = ..., depends_on: _Optional[_Union[Texts, _Mapping]] = ..., decision_id: _Optional[str] = ..., decision_state: _Optional[_Union[DecisionState, str]] = ..., expected_version: _Optional[int] = ...) -> None: ...
 
 class UpdateContextResponse(_message.Message):
-    __slots__ = ("version", "story", "task")
+    __slots__ = ("version", "story", "task", "decision")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     version: int
     story: Story
     task: Task
-    def __init__(self, version: _Optional[int] = ..., story: _Optional[_Union[Story, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ...) -> None: ...
+    decision: Decision
+    def __init__(self, version: _Optional[int] = ..., story: _Optional[_Union[Story, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class RehydrateSessionRequest(_message.Message):
     __slots__ = ("case_id", "story_id", "role", "token_budget")

@@ -130,7 +130,7 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateContext(self, request, context):
-        """Changes fields of a story or of one of its tasks; what is not given stays as it is.
+        """Changes fields of a story or of one of its tasks, or accepts a decision; what is not given stays as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,8 +188,8 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RecordOperations(self, request, context):
-        """Records what an execution did. The fleet records its own executions by itself; this is for those of others.
-        Repeating it changes nothing.
+        """Records what an execution did. The fleet records its own executions by itself; this is for those of others, whose
+        ids must not look like the fleet's own (a UUID of version 5). Repeating it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

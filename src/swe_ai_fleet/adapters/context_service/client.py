@@ -50,12 +50,14 @@ class ContextServiceClient:
         address: `host:port`.
         token: What the service asks for; empty: nothing.
         seconds: The longest a call may take.
+        caller: How it names itself: what it has remembered is marked with that.
     """
 
-    def __init__(self, address: str, token: str = "", *, seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, address: str, token: str = "", *, seconds: float = CALL_SECONDS, caller: str = "fleet") -> None:
         self.address = address
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._seconds = seconds
+        self._caller = caller
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -128,8 +130,7 @@ class ContextServiceClient:
     async def rate(self, subject_id: str, rating: int, *, by: str = "") -> Outcome:
         """Say for a person how good an outcome was, from 1 to 5. Raises InvalidRequest, NotFound, Unavailable."""
         request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating))
-        named = (("fleet-caller", by),) if by else ()
-        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, named)
+        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, caller=by)
         return outcome_messages.outcome(reply.outcome, tenant=DEFAULT_TENANT)
 
     async def recommend(self, question: Question) -> Recommendation:
@@ -156,11 +157,12 @@ class ContextServiceClient:
             self._channel, self._loop = grpc.aio.insecure_channel(self.address, options=_OPTIONS), loop
         return self._channel
 
-    async def _answer(self, call: Any, request: Any, kind: type[R], metadata: tuple[tuple[str, str], ...] = ()) -> R:
+    async def _answer(self, call: Any, request: Any, kind: type[R], *, caller: str = "") -> R:
+        metadata = (*self._metadata, ("fleet-caller", caller or self._caller))
         try:
             answer = await cast(
                 "Awaitable[object]",
-                call(request, metadata=(*self._metadata, *metadata), timeout=self._seconds, wait_for_ready=True),
+                call(request, metadata=metadata, timeout=self._seconds, wait_for_ready=True),
             )
         except grpc.aio.AioRpcError as error:
             raise fault_of(error, self.address) from None

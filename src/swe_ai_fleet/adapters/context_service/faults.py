@@ -7,6 +7,7 @@ from typing import cast
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from swe_ai_fleet.domain.errors import (
@@ -69,7 +70,12 @@ def _told(error: grpc.aio.AioRpcError) -> tuple[str, str]:
     trailer = cast("Sequence[tuple[str, str | bytes]]", error.trailing_metadata() or ())
     rich = [value for key, value in trailer if key == _DETAILS and isinstance(value, bytes)]
     reason = field = ""
-    for detail in status_pb2.Status.FromString(rich[0]).details if rich else ():
+    try:
+        details = status_pb2.Status.FromString(rich[0]).details if rich else ()
+    except DecodeError:
+        # Whoever answers there is none of ours.
+        return "", ""
+    for detail in details:
         info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
         if detail.Unpack(info):
             reason = info.reason

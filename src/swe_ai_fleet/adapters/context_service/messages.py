@@ -56,8 +56,10 @@ def milliseconds(at: str) -> int:
 
 
 def iso_time(at_ms: int) -> str:
-    """Milliseconds since the epoch (up to `MAX_MS`) as ISO 8601, UTC; 0 is empty."""
-    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds") if at_ms else ""
+    """Milliseconds since the epoch as ISO 8601, UTC; empty for 0 and for what is no time up to `MAX_MS`."""
+    if not 0 < at_ms <= MAX_MS:
+        return ""
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
 
 
 def context_query(request: ContextRequest) -> pb.GetContextRequest:

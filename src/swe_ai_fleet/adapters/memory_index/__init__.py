@@ -13,12 +13,14 @@ FILE_NAME = "memory-index.db"
 
 
 @asynccontextmanager
-async def open_memory_index(where: str, home: Path) -> AsyncGenerator[MemoryIndex]:
+async def open_memory_index(where: str, home: Path, *, source: str = "") -> AsyncGenerator[MemoryIndex]:
     """The index of memories that the setting `memory_store` names, open within the context.
 
     Args:
         where: Empty (a file under `home`), `postgresql://…` or `chroma:<directory>`.
-        home: Where the fleet keeps its state.
+        home: Where a file of this source's is, if it is to be a file.
+        source: What tells the memories that are followed from all others, lower-case letters and digits; in a database
+            or a directory that several fleets name, each has a part of its own.
 
     Raises InvalidRequest for anything else, PreconditionFailed where a package is missing or what stands there is no
     index, Unavailable.
@@ -32,12 +34,12 @@ async def open_memory_index(where: str, home: Path) -> AsyncGenerator[MemoryInde
     elif scheme in ("postgresql", "postgres") and rest.startswith("//"):
         from swe_ai_fleet.adapters.memory_index.postgresql import PostgresqlMemoryIndex
 
-        async with PostgresqlMemoryIndex.open(where) as index:
+        async with PostgresqlMemoryIndex.open(where, source=source) as index:
             yield index
     elif scheme == "chroma" and rest:
         from swe_ai_fleet.adapters.memory_index.chroma import ChromaMemoryIndex
 
-        async with ChromaMemoryIndex.open(Path(rest)) as index:
+        async with ChromaMemoryIndex.open(Path(rest) / source) as index:
             yield index
     else:
         # What was given may hold a password.

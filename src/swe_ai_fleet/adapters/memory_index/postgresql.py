@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
-from swe_ai_fleet.adapters.memory_index.postgresql_schema import SCHEMA, prepare, space_table
+from swe_ai_fleet.adapters.memory_index.postgresql_schema import prepare, schema_of, space_table
 from swe_ai_fleet.adapters.memory_index.postgresql_sessions import Sessions
 from swe_ai_fleet.adapters.memory_index.record import dumped, loaded, storable
 from swe_ai_fleet.adapters.memory_index.words import indexed_words, query_words
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg.rows import TupleRow
 
-_PUT = f"""
-INSERT INTO {SCHEMA}.memory (key, tenant, namespace, kind, labels, created_at, payload, words)
-VALUES (%s, %s, %s, %s, %s::jsonb, %s, %s, to_tsvector('{SCHEMA}.words', %s))
+_PUT = """
+INSERT INTO memory (key, tenant, namespace, kind, labels, created_at, payload, words)
+VALUES (%s, %s, %s, %s, %s::jsonb, %s, %s, to_tsvector('words', %s))
 ON CONFLICT (key) DO UPDATE SET kind = excluded.kind, labels = excluded.labels, created_at = excluded.created_at,
     payload = excluded.payload, words = excluded.words
 """
-_REMOVE = f"""
-DELETE FROM {SCHEMA}.memory
-WHERE id IN (SELECT id FROM {SCHEMA}.memory WHERE key = ANY(%s) ORDER BY key FOR UPDATE)
+_REMOVE = """
+DELETE FROM memory
+WHERE id IN (SELECT id FROM memory WHERE key = ANY(%s) ORDER BY key FOR UPDATE)
 """
-_USES = f"""
-SELECT lexeme, (SELECT count(*) FROM {SCHEMA}.memory WHERE words @@ plainto_tsquery('simple', lexeme))
-FROM unnest(to_tsvector('{SCHEMA}.words', %s))
+_USES = """
+SELECT lexeme, (SELECT count(*) FROM memory WHERE words @@ plainto_tsquery('simple', lexeme))
+FROM unnest(to_tsvector('words', %s))
 """
 # BM25 (Robertson and Zaragoza 2009) of the memories that match, k1 = 1.2, b = 0.75; of 20,000 of them at most, which
 # bounds the time that a word takes which stands everywhere.
-_BY_WORDS = f"""
+_BY_WORDS = """
 WITH wanted AS (SELECT * FROM unnest(%s::text[], %s::float8[]) AS one (lexeme, weight)),
 found AS (
     SELECT id, key, words, length(words)::float8 / avg(length(words)) OVER () AS size
-    FROM (SELECT id, key, words FROM {SCHEMA}.memory WHERE words @@ %s::tsquery AND {{condition}} LIMIT 20000) AS read
+    FROM (SELECT id, key, words FROM memory WHERE words @@ %s::tsquery AND {condition} LIMIT 20000) AS read
 ),
 best AS (
     SELECT id, key, sum(weight * cardinality(positions) * 2.2 / (cardinality(positions) + 0.3 + 0.9 * size)) AS score
     FROM found CROSS JOIN LATERAL unnest(words) JOIN wanted USING (lexeme)
     GROUP BY id, key ORDER BY score DESC, key LIMIT %s
 )
-SELECT payload, score FROM best JOIN {SCHEMA}.memory USING (id) ORDER BY score DESC, best.key
+SELECT payload, score FROM best JOIN memory USING (id) ORDER BY score DESC, best.key
 """
 
 
@@ -71,8 +71,16 @@ class PostgresqlMemoryIndex:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, *, words_read: int = 5_000) -> AsyncGenerator[PostgresqlMemoryIndex]:
+    async def open(
+        cls, url: str, *, source: str = "", words_read: int = 5_000
+    ) -> AsyncGenerator[PostgresqlMemoryIndex]:
         """The index in this database, in a schema of its own that is made where there is none.
+
+        Args:
+            url: Of the database.
+            source: What tells the fleet whose memories these are from others, 1 to 32 lower-case letters and digits;
+                each has a schema of its own.
+            words_read: How many memories are weighed for words, unless that finds too few.
 
         Raises PreconditionFailed (no driver, no pgvector, no right to make it), InvalidRequest, Unavailable.
         """
@@ -82,10 +90,11 @@ class PostgresqlMemoryIndex:
             raise PreconditionFailed(
                 "PostgreSQL needs its driver", field="memory_store", hint="pip install 'swe-ai-fleet[db]'"
             ) from None
-        sessions = Sessions(url)
+        schema = schema_of(source)
+        sessions = Sessions(url, schema)
         try:
             async with sessions.transaction() as connection:
-                await prepare(connection)
+                await prepare(connection, schema)
             yield cls(sessions, words_read=words_read)
         finally:
             await sessions.close()
@@ -111,8 +120,8 @@ class PostgresqlMemoryIndex:
                     await cursor.executemany(_PUT, rows)
                 if directions:
                     await cursor.executemany(
-                        f"INSERT INTO {SCHEMA}.vector_{number} (memory, vector) "
-                        f"SELECT id, %s::vector FROM {SCHEMA}.memory WHERE key = %s "
+                        f"INSERT INTO vector_{number} (memory, vector) "
+                        f"SELECT id, %s::vector FROM memory WHERE key = %s "
                         "ON CONFLICT (memory) DO UPDATE SET vector = excluded.vector".encode(),
                         [(_vector(direction), key) for key, direction in directions],
                     )
@@ -148,14 +157,14 @@ class PostgresqlMemoryIndex:
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
         """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
         condition, values = _within(scope)
-        statement = f"SELECT payload FROM {SCHEMA}.memory WHERE {condition} ORDER BY created_at DESC, key LIMIT %s"
+        statement = f"SELECT payload FROM memory WHERE {condition} ORDER BY created_at DESC, key LIMIT %s"
         async with self._sessions.transaction() as connection:
             rows = await (await connection.execute(statement.encode(), (*values, max(0, limit)))).fetchall()
         return await asyncio.to_thread(lambda: tuple(loaded(payload) for (payload,) in rows))
 
     async def position(self, space: str) -> int:
         """How far its source was read with vectors of that space (empty: at all). Raises as `listed` does."""
-        statement = f"SELECT coalesce(max(position), 0) FROM {SCHEMA}.space WHERE %s IN ('', name)"
+        statement = "SELECT coalesce(max(position), 0) FROM space WHERE %s IN ('', name)"
         async with self._sessions.transaction() as connection:
             rows = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
         return rows[0][0]
@@ -164,16 +173,16 @@ class PostgresqlMemoryIndex:
 async def _space(connection: AsyncConnection[TupleRow], space: str) -> tuple[int, int]:
     """(id, dimension) of a space, 0 while it has no vectors; nobody else changes it until the transaction's end."""
     await connection.execute(
-        f"INSERT INTO {SCHEMA}.space (name) VALUES (%s) ON CONFLICT DO NOTHING".encode(), (storable(space),)
+        b"INSERT INTO space (name) VALUES (%s) ON CONFLICT DO NOTHING", (storable(space),)
     )
-    statement = f"SELECT id, dimension FROM {SCHEMA}.space WHERE name = %s FOR UPDATE"
+    statement = "SELECT id, dimension FROM space WHERE name = %s FOR UPDATE"
     [(number, dimension)] = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
     return number, dimension
 
 
 async def _advance(connection: AsyncConnection[TupleRow], number: int, position: int) -> None:
     if position:
-        await connection.execute(f"UPDATE {SCHEMA}.space SET position = %s WHERE id = %s".encode(), (position, number))
+        await connection.execute(b"UPDATE space SET position = %s WHERE id = %s", (position, number))
 
 
 async def _by_words(
@@ -181,7 +190,7 @@ async def _by_words(
 ) -> list[TupleRow]:
     rows = await (await connection.execute(_USES.encode(), (" ".join(wanted),))).fetchall()
     uses = sorted((count, lexeme) for lexeme, count in rows)
-    [(total,)] = await (await connection.execute(f"SELECT count(*) FROM {SCHEMA}.memory".encode())).fetchall()
+    [(total,)] = await (await connection.execute(b"SELECT count(*) FROM memory")).fetchall()
     lexemes = [lexeme for _, lexeme in uses]
     weights = [math.log(1 + (total - count + 0.5) / (count + 0.5)) for count, _ in uses]
     together = list(accumulate(count for count, _ in uses))
@@ -201,7 +210,7 @@ async def _by_words(
 async def _by_vector(
     connection: AsyncConnection[TupleRow], scope: MemoryScope, space: str, direction: list[float], limit: int
 ) -> list[TupleRow]:
-    statement = f"SELECT id FROM {SCHEMA}.space WHERE name = %s AND dimension = %s"
+    statement = "SELECT id FROM space WHERE name = %s AND dimension = %s"
     known = await (await connection.execute(statement.encode(), (storable(space), len(direction)))).fetchall()
     if not known:
         return []
@@ -209,9 +218,9 @@ async def _by_vector(
     condition, values = _within(scope)
     # The inner product of unit vectors is their cosine; the operator yields its negative.
     statement = (
-        f"WITH best AS (SELECT id, key, -(vector <#> %s::vector) AS score FROM {SCHEMA}.vector_{number} "
-        f"JOIN {SCHEMA}.memory ON memory.id = memory WHERE {condition} ORDER BY score DESC, key LIMIT %s) "
-        f"SELECT payload, score FROM best JOIN {SCHEMA}.memory USING (id) ORDER BY score DESC, best.key"
+        f"WITH best AS (SELECT id, key, -(vector <#> %s::vector) AS score FROM vector_{number} "
+        f"JOIN memory ON memory.id = memory WHERE {condition} ORDER BY score DESC, key LIMIT %s) "
+        f"SELECT payload, score FROM best JOIN memory USING (id) ORDER BY score DESC, best.key"
     )
     return await (await connection.execute(statement.encode(), (_vector(direction), *values, limit))).fetchall()
 

@@ -15,14 +15,21 @@ if TYPE_CHECKING:
 
 _CONNECTIONS = 4
 _CONNECT_SECONDS = 10
+_PATH = "SELECT set_config('search_path', %s || ', ' || current_setting('search_path'), true)"
 _SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min_messages", "warning"))
 
 
 class Sessions:
-    """Connections that are opened when they are needed, and again where they were lost."""
+    """Connections that are opened when they are needed, and again where they were lost.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: Of the database.
+        schema: Where names without one are looked for first.
+    """
+
+    def __init__(self, url: str, schema: str) -> None:
         self._url = url
+        self._schema = schema
         self._idle: list[AsyncConnection[TupleRow]] = []
         self._free = asyncio.Semaphore(_CONNECTIONS)
 
@@ -34,6 +41,8 @@ class Sessions:
                 connection = await self._connection()
                 try:
                     async with connection.transaction():
+                        # For this transaction only: a pooler may have given the connection to somebody else before.
+                        await connection.execute(_PATH, (self._schema,))
                         yield connection
                 finally:
                     await self._put_back(connection)

@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Artifacts, Perspective
@@ -28,8 +28,9 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.tools.secrets import well_formed
 
 _ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
@@ -136,6 +137,12 @@ class AnswerRun:
             usage=trajectory.usage,
             model=model_name,
             audit_head=run.trail.head,
+            tools=tuple(
+                equipment.mask(well_formed(call.name))[:MAX_NAME_CHARS]
+                for step in trajectory.steps
+                for call in step.reply.tool_calls
+                if call.name != FINAL_ANSWER.name
+            ),
             error=error or ("" if text else "the agent answered nothing"),
         )
 
