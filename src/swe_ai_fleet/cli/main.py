@@ -171,6 +171,8 @@ def telegram(*, server: Server = "", token: Token = "") -> None:
     from swe_ai_fleet.cli.telegram import serve
 
     carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
+
+
 app.command()(rate)
 app.command()(recommend)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -53,6 +53,9 @@ def neighbourhood(
         here = waiting.popleft()
         if distances[here] == depth:
             continue
+        if len(found) >= MAX_RELATIONS:
+            truncated = True
+            break
         edges = list(islice((edge for edge in edges_of(here) if not kinds or edge.kind in kinds), MAX_EDGES + 1))
         truncated |= len(edges) > MAX_EDGES
         for edge in edges[:MAX_EDGES]:
@@ -63,11 +66,10 @@ def neighbourhood(
                     continue
                 distances[other] = distances[here] + 1
                 waiting.append(other)
-            if edge not in found and len(found) >= MAX_RELATIONS:
-                truncated = True
-                continue
             found[edge] = None
-    return Neighbourhood(node=node, nodes=tuple(distances), relations=tuple(found), truncated=truncated)
+    relations = tuple(found)[:MAX_RELATIONS]
+    truncated |= len(found) > MAX_RELATIONS
+    return Neighbourhood(node=node, nodes=tuple(distances), relations=relations, truncated=truncated)
 
 
 def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
@@ -98,7 +100,7 @@ class _Edges:
 
     def __init__(self, graph: ContextGraph) -> None:
         self._graph = graph
-        self._named: dict[str, dict[str, list[Relation]]] = {}
+        self._named: dict[str, _Names] = {}
 
     def __call__(self, node: str) -> Iterator[Relation]:
         graph, (kind, _, name) = self._graph, node.partition(":")
@@ -123,10 +125,14 @@ class _Edges:
     def _of_task(self, task_id: str) -> Iterator[Relation]:
         node = f"task:{task_id}"
         for task in self._graph.tasks(task_id):
+            names = self._names(task.story_id)
             yield _edge(f"story:{task.story_id}", RelationKind.CONTAINS, node)
             for other in task.depends_on:
                 yield _edge(node, RelationKind.DEPENDS_ON, f"task:{other}")
-            yield from self._naming(task.story_id, node)
+            for other in names.waiting.get(task_id, ()):
+                yield _edge(f"task:{other}", RelationKind.DEPENDS_ON, node)
+            for other in names.affecting.get(task_id, ()):
+                yield _edge(f"decision:{other}", RelationKind.AFFECTS, node)
         for one in self._graph.work(node, limit=MAX_EDGES + 1):
             yield _edge(_execution(one), RelationKind.WORKED_ON, node)
 
@@ -139,27 +145,40 @@ class _Edges:
                 yield _edge(node, RelationKind.AFFECTS, f"task:{task_id}")
             if decision.supersedes:
                 yield _edge(node, RelationKind.SUPERSEDES, f"decision:{decision.supersedes}")
-            yield from self._naming(decision.story_id, node)
+            for other in self._names(decision.story_id).superseding.get(decision_id, ()):
+                yield _edge(f"decision:{other}", RelationKind.SUPERSEDES, node)
 
-    def _naming(self, story_id: str, node: str) -> list[Relation]:
-        """The edges of a story's tasks and decisions that end at a node."""
+    def _names(self, story_id: str) -> _Names:
         if story_id not in self._named:
-            named = self._named[story_id] = dict[str, list[Relation]]()
-            for edge in _inside(self._graph.stories[story_id]):
-                named.setdefault(edge.target, []).append(edge)
-        return self._named[story_id].get(node, [])
+            self._named[story_id] = _Names.of(self._graph.stories[story_id])
+        return self._named[story_id]
 
 
-def _inside(state: StoryState) -> Iterator[Relation]:
-    """The edges among a story's tasks and decisions."""
-    for task in state.tasks.values():
-        for other in task.depends_on:
-            yield _edge(f"task:{task.task_id}", RelationKind.DEPENDS_ON, f"task:{other}")
-    for decision in state.decisions.values():
-        for task_id in decision.task_ids:
-            yield _edge(f"decision:{decision.decision_id}", RelationKind.AFFECTS, f"task:{task_id}")
-        if decision.supersedes:
-            yield _edge(f"decision:{decision.decision_id}", RelationKind.SUPERSEDES, f"decision:{decision.supersedes}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """Who names a task or a decision in a story: tasks that wait for it, decisions that affect or supersede it."""
+
+    waiting: Mapping[str, list[str]]
+    affecting: Mapping[str, list[str]]
+    superseding: Mapping[str, list[str]]
+
+    @classmethod
+    def of(cls, state: StoryState) -> _Names:
+        decisions = state.decisions.values()
+        return cls(
+            waiting=_turned((task.task_id, task.depends_on) for task in state.tasks.values()),
+            affecting=_turned((one.decision_id, one.task_ids) for one in decisions),
+            superseding=_turned((one.decision_id, (one.supersedes,)) for one in decisions),
+        )
+
+
+def _turned(named: Iterable[tuple[str, Iterable[str]]]) -> Mapping[str, list[str]]:
+    """Of each that is named, by whom."""
+    turned: dict[str, list[str]] = {}
+    for by, names in named:
+        for name in names:
+            turned.setdefault(name, []).append(by)
+    return turned
 
 
 def _of_case(graph: ContextGraph, case_id: str) -> Iterator[Relation]:
