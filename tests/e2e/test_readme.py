@@ -54,6 +54,9 @@ async def test_the_quick_tour(fleet: FleetUnderTest, tmp_path: Path) -> None:
     assert "files_repo_map" in outputs[6]
     assert "utils.py" in outputs[7]
     assert "utils.py" in outputs[8]
+    assert "Outcome: completed" in outputs[10]
+    assert "rated 5 of 5" in outputs[11]
+    assert "agents: " in outputs[12]
 
 
 async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: Path) -> None:
