@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.errors import (
     AlreadyExists,
     Fenced,
     FleetError,
+    InternalFault,
     InvalidRequest,
     ModelError,
     ModelUnavailable,
@@ -69,6 +70,7 @@ _CODES: dict[type[FleetError], grpc.StatusCode] = {
     Fenced: grpc.StatusCode.UNAVAILABLE,
     NotAvailable: grpc.StatusCode.UNIMPLEMENTED,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    InternalFault: grpc.StatusCode.INTERNAL,
 }
 _RETRY_SECONDS = {grpc.StatusCode.UNAVAILABLE: 1, grpc.StatusCode.RESOURCE_EXHAUSTED: 5}
 

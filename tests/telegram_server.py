@@ -34,7 +34,8 @@ class Sent:
 class TelegramServer:
     """Holds updates until a higher offset is asked for; refuses messages that are too long or malformed.
 
-    `failures` are answered one after the other instead of what is asked: (method, status, body).
+    `failures` are answered one after the other instead of what is asked: (method, status, body). `number` is that of
+    the next update.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,8 @@ class TelegramServer:
         self.failures: deque[tuple[str, int, dict[str, Any]]] = deque()
         self.asked: list[int] = []
         self._updates: list[dict[str, Any]] = []
-        self._number = 100
+        self.number = 100
+        self._messages = 0
         self._runner: web.AppRunner | None = None
         self._changed = asyncio.Event()
         self.url = ""
@@ -64,11 +66,12 @@ class TelegramServer:
 
     def say(self, chat_id: int, text: str | None) -> None:
         """A person writes; None is a picture."""
-        message: dict[str, Any] = {"message_id": self._number, "chat": {"id": chat_id}}
+        self._messages += 1
+        message: dict[str, Any] = {"message_id": self._messages, "chat": {"id": chat_id}}
         if text is not None:
             message["text"] = text
-        self._updates.append({"update_id": self._number, "message": message})
-        self._number += 1
+        self._updates.append({"update_id": self.number, "message": message})
+        self.number += 1
         self._tell()
 
     async def until_sent(self, number: int) -> None:
@@ -111,8 +114,9 @@ class TelegramServer:
         except Malformed as fault:
             return _fault(400, f"Bad Request: can't parse entities: {fault}")
         self.sent.append(Sent(chat_id=asked["chat_id"], text=text, marked=marked))
+        self._messages += 1
         self._tell()
-        return web.json_response({"ok": True, "result": {"message_id": len(self.sent)}})
+        return web.json_response({"ok": True, "result": {"message_id": self._messages}})
 
     def _tell(self) -> None:
         self._changed.set()

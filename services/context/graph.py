@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -25,6 +21,7 @@ from services.context.bounds import (
     namespaces,
     within,
 )
+from services.context.pages import page_start, page_token
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
 from swe_ai_fleet.context.blocks import MAX_TOKENS
@@ -44,7 +41,7 @@ T = TypeVar("T")
 MAX_SCOPES = 200
 MAX_PAGE_SIZE = 1_000
 DEFAULT_PAGE_SIZE = 200
-MAX_PART_BYTES = 256 * 1024
+MAX_PART_BYTES = 128 * 1024
 """For each list of a story: one story, of nearly 1 MiB itself, fits a reply beside the largest text for a prompt."""
 
 
@@ -67,7 +64,13 @@ class GraphCalls:
     async def get_context(self, query: pb.GetContextRequest) -> pb.GetContextResponse:
         check_values(query)
         request = _context_request(query)
-        return context_reply(await self.source.gather(request), version=self._version(request))
+        # Read before: whoever writes behind a version has to have seen all that it holds.
+        version = self._version(request)
+        gathered = await self.source.gather(request)
+        if not version and (version := self._version(request)):
+            # The story was heard of only now.
+            gathered = await self.source.gather(request)
+        return context_reply(gathered, version=version)
 
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
         check_values(request)
@@ -166,7 +169,7 @@ class GraphCalls:
             return neighbourhood(graph, request.node, depth=request.depth or 1, kinds=kinds)
 
         found = await self._newest(around)
-        start = _start(request)
+        start = page_start(request)
         page = fitting(map(wire.relation_message, found.relations[start : start + size]), MAX_REPLY_BYTES // 2)
         end = start + len(page)
         kind, _, name = request.node.partition(":")
@@ -174,7 +177,7 @@ class GraphCalls:
             relations=page,
             nodes=_nodes(found.nodes, found.relations[start:end], first=not start),
             truncated=found.truncated,
-            next_page_token=_token(request, end) if end < len(found.relations) else "",
+            next_page_token=page_token(request, end) if end < len(found.relations) else "",
             version=self.book.graph(DEFAULT_TENANT).version(name) if kind == "story" else 0,
         )
 
@@ -270,25 +273,3 @@ def _nodes(nodes: Sequence[str], relations: Sequence[Relation], *, first: bool) 
     told = {end for relation in relations for end in (relation.source, relation.target)}
     told.update(nodes[:1] if first else ())
     return [node for node in nodes if node in told]
-
-
-def _asked(request: pb.GetGraphRelationshipsRequest) -> str:
-    """What has to be the same from page to page."""
-    asked = [request.node, sorted(request.kinds), request.depth]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
-
-
-def _token(request: pb.GetGraphRelationshipsRequest, place: int) -> str:
-    return base64.urlsafe_b64encode(json.dumps([_asked(request), place]).encode()).decode()
-
-
-def _start(request: pb.GetGraphRelationshipsRequest) -> int:
-    if not request.page_token:
-        return 0
-    try:
-        asked, start = json.loads(base64.urlsafe_b64decode(request.page_token[:400]))
-    except (binascii.Error, ValueError, TypeError):
-        raise InvalidRequest("not a token of this server", field="page_token") from None
-    if asked != _asked(request) or not isinstance(start, int) or start < 0:
-        raise InvalidRequest("the token belongs to another request", field="page_token")
-    return start

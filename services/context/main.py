@@ -23,7 +23,7 @@ from services.private_files import kept_token, write_private
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.errors import InternalFault, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.ports import ContextSource, Memories
@@ -83,10 +83,12 @@ async def open_context(settings: Settings, log: JetStream, *, token: str) -> Asy
         recording: list[asyncio.Task[None]] = []
 
         async def ready() -> bool:
-            # What follows the log and what records do not come back by themselves: somebody has to hear of it.
+            # A bug that ended one of them is in the log; here it takes the service out of the way.
             try:
                 book.graph(DEFAULT_TENANT)
-            except Unavailable:
+                outcomes.check()
+                memories.check()
+            except (Unavailable, InternalFault):
                 return False
             return (await log.ping()).ok and not any(task.done() for task in recording)
 

@@ -23,8 +23,6 @@ from swe_ai_fleet.domain.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
-    ResourceExhausted,
-    Unavailable,
 )
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
@@ -73,8 +71,7 @@ class Recorder:
     async def handle(self, work: Work) -> None:
         """Take one message of the log; nearly all of them are let go unread.
 
-        Raises Hopeless for an end that can never be read, Unavailable and ResourceExhausted for what is to be tried
-        again.
+        Raises Hopeless for an end that can never be read, another FleetError for what is to be tried again.
         """
         if _END not in work.data and _ELSEWHERE not in work.data:
             return
@@ -104,7 +101,8 @@ class Recorder:
                 await part(state, events)
             except InvalidRequest as fault:
                 refused.append(f"{fault.field}: {fault}")
-            except (Unavailable, ResourceExhausted) as fault:
+            except FleetError as fault:
+                # Whatever is wrong with one of them, the others are kept.
                 postponed.append(fault)
         if postponed:
             raise postponed[0]

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.memory.limits import MemoryLimits
 from swe_ai_fleet.memory.records import origin
 from swe_ai_fleet.memory.shared import SharedMemories
-from swe_ai_fleet.ports import Embedder, Memories, SecretMask
+from swe_ai_fleet.ports import Embedder, SecretMask
 from swe_ai_fleet.runtime.embeddings import open_embedder
 from swe_ai_fleet.settings import Settings
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
-async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask) -> AsyncGenerator[Memories]:
+async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask) -> AsyncGenerator[SharedMemories]:
     """What the fleet remembers, until the context ends.
 
     Raises InvalidRequest naming a malformed setting, PreconditionFailed where the index cannot be used, Unavailable.

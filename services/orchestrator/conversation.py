@@ -18,7 +18,7 @@ from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting.channel import Channel
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.references import Reference, Standing
-from swe_ai_fleet.conversations.session import Session, Turn, check_namespaces
+from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, Turn, check_namespaces
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -34,7 +34,6 @@ CHATS_KEPT_SECONDS = 90 * 86_400.0
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
 MAX_REPLY_BYTES = 3 * 1024 * 1024
-_LAST_TEXT_CHARS = 200
 _CHANNELS = {
     pb.CHANNEL_UNSPECIFIED: Channel.PLAIN,
     pb.CHANNEL_PLAIN: Channel.PLAIN,
@@ -72,6 +71,7 @@ class ConversationServicer(ConversationServiceServicer):
             channel=_CHANNELS[request.channel],
             message_id=request.message_id,
             namespaces=namespaces,
+            seen_turn=request.seen_turn if request.HasField("seen_turn") else None,
         )
         async with aclosing(told):
             async for one in told:
@@ -182,7 +182,7 @@ def _conversation(session: Session) -> pb.Conversation:
         updated_at_ms=_milliseconds(session.updated_at or session.started_at),
         turn_count=session.count,
         memory_namespaces=session.namespaces,
-        last_text=session.turns[-1].text[:_LAST_TEXT_CHARS] if session.turns else "",
+        last_text=session.turns[-1].text[:MAX_CARD_CHARS] if session.turns else "",
         task_proposed=session.proposal is not None and session.proposal.turn == session.count,
     )
 

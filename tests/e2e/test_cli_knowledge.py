@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -123,7 +124,7 @@ async def test_the_graph_has_what_the_runs_did(shell: Shell, learned: Learned, n
     here = f"execution:{execution}"
     assert {
         (here, "worked_on", f"story:{learned.story}"),
-        (here, "changed", "file:utils.py"),
+        (here, "changed", file_node(str(learned.repository), "utils.py")),
         (f"commit:{learned.first.document['commit']}", "part_of", here),
     } <= relations
 

@@ -16,6 +16,7 @@ from fleet.context.v1 import context_pb2 as ctx
 from fleet.context.v1 import context_pb2_grpc as ctx_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.context.files import file_node
 from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -106,7 +107,7 @@ async def test_a_second_run_is_shorter_for_what_the_first_one_remembered(fleet_c
     assert first.winner_id
     assert "What is known from before" not in _opening(first_events)
     related = await fleet_clients.recorded(first.execution_id)
-    assert any(one.target == "file:utils.py" for one in related.relations)
+    assert file_node(str(repository), "utils.py") in {one.target for one in related.relations}
 
     second, second_events = await fleet_clients.deliberate(task, repository, memory=both)
     assert second.winner_id

@@ -23,8 +23,10 @@ from swe_ai_fleet.conversations.fleet_view import CheckSummary, ExecutionDetail,
 from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.references import Standing
 from swe_ai_fleet.conversations.rules import ChatRules
-from swe_ai_fleet.conversations.session import MAX_SHOWN_CHARS, Proposal
-from swe_ai_fleet.conversations.store import ChatsInMemory, ChatStore, KeyValueChats
+from swe_ai_fleet.conversations.formatting.telegram import unmarked
+from swe_ai_fleet.conversations.session import MAX_ANSWER_CHARS, MAX_SHOWN_CHARS, Proposal, Session
+from swe_ai_fleet.conversations.session import Turn as SaidTurn
+from swe_ai_fleet.conversations.store import MAX_SESSION_BYTES, ChatsInMemory, ChatStore, KeyValueChats, encoded
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import (
     Fenced,
@@ -35,9 +37,10 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.runtime.chat_files import ChatFiles
-from swe_ai_fleet.runtime.chat_service import open_chat
+from swe_ai_fleet.runtime.chat_service import chat_rules, open_chat
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
@@ -82,11 +85,17 @@ SCRIPT = Script(
             answered("Read."),
         ),
         *said(
+            "Conceal",
+            called("start_task", description="Delete everything", repository="/srv/app"),
+            answered("Shall I fix a comma? <details><!--"),
+        ),
+        *said(
             "Hide", called("start_task", description="Fix it", repository="/srv/\u202eppa"), answered("It is refused.")
         ),
         *said("Look up", called("search_memory", queries=["deploys"], entities=["staging"]), answered("On Fridays.")),
         *said("Look into", called("file_reader", file_path="notes.txt"), answered("It needs NATS.")),
         *said("add them", called("small_add", a=2, b=3), answered("Five.")),
+        *said("marked secret", answered("It says hunter2\\-**hunter2**, `hunter2-`hunter2.")),
         *said("secret", called("leak"), answered("It says hunter2-hunter2.")),
         *said("fails", called("broken"), answered("It failed.")),
         *said("for ever", called("calculator", expression="1 + 1"), called("calculator", expression="1 + 2")),
@@ -107,6 +116,7 @@ class Fleet:
 
     started: list[tuple[Proposal, str]] = field(default_factory=list)
     fault: Unavailable | None = None
+    loses: bool = False
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
         return [
@@ -122,9 +132,10 @@ class Fleet:
         return ExecutionDetail(execution=summary, winner="c1", checks=checks, files=("src/a.py", "src/b.py"))
 
     async def start(self, proposal: Proposal, *, key: str) -> str:
+        if self.fault is None or self.loses:
+            self.started.append((proposal, key))
         if self.fault is not None:
             raise self.fault
-        self.started.append((proposal, key))
         return "99999999-0000-4000-8000-000000000000"
 
 
@@ -236,7 +247,10 @@ class TestTurns:
         assert "".join(one.text for one in told[2:-1]) == "It is 362."
         assert isinstance(told[-1], Answer)
 
-    async def test_a_complex_request_begins_with_an_outline(self, chat: Chat, server: ScriptedModelServer) -> None:
+    async def test_a_complex_request_begins_with_an_outline_where_the_mode_is_hybrid(
+        self, model: OpenAIChatModel, fleet: Fleet, server: ScriptedModelServer
+    ) -> None:
+        chat = Chat(model=model, fleet=fleet, rules=ChatRules(mode=PlanningMode.HYBRID, retry_waits=()))
         before = server.requests
         answer = await chat.send("s", "Investigate why all of the executions sometimes fail and compare each of them")
         assert answer.text == "All is well."
@@ -280,6 +294,15 @@ class TestTurns:
         assert "[masked]" in told[-1].text
         assert "hunter2" not in repr(await chat.session("s"))
 
+    @pytest.mark.parametrize("channel", [Channel.PLAIN, Channel.TELEGRAM])
+    async def test_marks_within_a_secret_do_not_bring_it_through(
+        self, model: OpenAIChatModel, channel: Channel
+    ) -> None:
+        chat = Chat(model=model, secrets=Secrets(["hunter2-hunter2"]))
+        answer = await chat.send("s", "a marked secret", channel=channel)
+        assert all("hunter2-hunter2" not in unmarked(page) for page in answer.pages)
+        assert "It says" in answer.text
+
     async def test_history_is_bounded(self, model: OpenAIChatModel, server: ScriptedModelServer) -> None:
         chat = Chat(model=model, rules=ChatRules(mode=PlanningMode.AGENTIC, retry_waits=()))
         for number in range(9):
@@ -301,11 +324,10 @@ class TestModelAway:
             rules = ChatRules(mode=PlanningMode.AGENTIC, retry_waits=())
             chat = Chat(model=away, rules=rules, tools=["calculator"])
             assert (await chat.send("s", "Hello")).text == "Back."
-            flaky.fail_next(Failure(status=503, times=2))
+            flaky.fail_next(Failure(status=503, times=1))
             answer = await chat.send("s", "Are you there?")
             assert (answer.success, answer.stop_reason) == (False, "model_error")
             assert "does not answer" in answer.text
-            # An agentic chat goes the simple way where no model answers.
             assert (await chat.send("s", "3 * 4")).text == "3 * 4 = 12"
             assert (await chat.send("s", "Hello")).text == "Back."
 
@@ -380,6 +402,36 @@ class TestTasks:
         assert "the queue is away" in failed.text
         fleet.fault = None
         assert (await chat.send("s", "yes")).execution_id
+
+    async def test_whoever_tries_again_starts_the_same_task(self, chat: Chat, fleet: Fleet) -> None:
+        await chat.send("s", "Start a task that fixes the parser")
+        # The task was accepted, and the answer to that got lost.
+        fleet.fault, fleet.loses = Unavailable("no answer"), True
+        await chat.send("s", "yes")
+        fleet.fault = None
+        await chat.send("s", "yes")
+        (first, second) = fleet.started
+        assert first[1] == second[1]
+
+    @pytest.mark.parametrize(
+        "reply", ["start it?", "ok?", "yes \U0001f44e", "> yes", "~~yes~~", "ye\u0455", "o\u212a", "yes/no"]
+    )
+    async def test_what_only_looks_like_a_yes_starts_nothing(self, chat: Chat, fleet: Fleet, reply: str) -> None:
+        await chat.send("s", "Start a task that fixes the parser")
+        await chat.send("s", reply)
+        assert fleet.started == []
+
+    async def test_a_yes_confirms_what_the_person_had_seen(self, chat: Chat, fleet: Fleet) -> None:
+        proposed = await chat.send("s", "Start a task that fixes the parser")
+        await chat.send("s", "yes", seen_turn=proposed.turn - 1)
+        assert fleet.started == []
+        proposed = await chat.send("s", "Start a task that fixes the parser")
+        assert (await chat.send("s", "yes", seen_turn=proposed.turn)).execution_id
+
+    async def test_no_html_hides_what_is_proposed(self, chat: Chat) -> None:
+        answer = await chat.send("s", "Conceal", channel=Channel.MARKDOWN)
+        assert answer.proposed and "Delete everything" in answer.text
+        assert "<!--" not in answer.pages[0] and "<details" not in answer.pages[0]
 
     async def test_a_poisoned_result_starts_nothing_and_is_not_remembered(
         self, model: OpenAIChatModel, fleet: Fleet
@@ -458,6 +510,17 @@ class TestLongTermMemory:
         chat = Chat(model=model, memories=Kept(fault=Unavailable("away")))
         assert (await chat.send("s", "Hello", namespaces=["fleet"])).text == "Hello."
         assert (await chat.send("s", "Remember that it rains")).success
+
+
+class TestRules:
+    @pytest.mark.parametrize("mode", ["simple", "agentic", "hybrid"])
+    def test_the_mode_is_that_of_the_settings(self, mode: str) -> None:
+        assert chat_rules(Settings(planning_mode=mode), retry_waits=()).mode == mode  # type: ignore[arg-type]
+
+    def test_by_default_the_model_decides_itself(self) -> None:
+        rules = chat_rules(Settings(), retry_waits=())
+        assert (rules.mode, rules.threshold) == (PlanningMode.AGENTIC, 0.7)
+        assert ChatRules().mode is PlanningMode.AGENTIC
 
 
 class TestMcpServers:
@@ -559,10 +622,51 @@ class TestSessions:
         for name in ("a", "b"):
             await chat.send(name, "Hello")
         assert [one.session_id for one in await chat.sessions()] == ["b", "a"]
+        (last,) = (await chat.sessions())[0].turns
+        assert (last.text, last.answer, last.messages) == ("Hello", "", ())
         assert await chat.end("a")
         assert not await chat.end("a")
         with pytest.raises(NotFound):
             await chat.session("a")
+        assert [one.session_id for one in await chat.sessions()] == ["b"]
+
+    async def test_a_list_does_not_read_what_was_said(self, model: OpenAIChatModel) -> None:
+        kept = MemoryKeyValue()
+        chat = Chat(model=model, store=KeyValueChats(kept))
+        await chat.send("s", "Hello " * 2_000)
+        assert [len(entry.value) < 1_500 for entry in await kept.entries("card.default.")] == [True]
+
+    async def test_whoever_answers_in_a_forgotten_session_does_not_replace_the_next(
+        self, model: OpenAIChatModel, store: ChatStore
+    ) -> None:
+        chat = Chat(model=model, store=store)
+        await chat.send("s", "Hello")
+        old = await store.get("default", "s")
+        assert old is not None
+        await chat.end("s")
+        await chat.send("s", "Hello")
+        with pytest.raises(Fenced):
+            await store.put(old.session, revision=old.revision)
+
+    @pytest.mark.parametrize("filler", ["x", "\U0001f600", "\x01"], ids=["ascii", "emoji", "control"])
+    async def test_a_turn_too_long_to_be_kept_is_kept_in_part(self, store: ChatStore, filler: str) -> None:
+        long = (
+            UserMessage(content="Hello"),
+            AssistantMessage(content=filler * 2_000_000),
+            AssistantMessage(content="Hi"),
+        )
+        turn = SaidTurn(
+            number=1,
+            text=filler * 16_000,
+            answer=filler * MAX_ANSWER_CHARS,
+            at="2026-01-01T00:00:00+00:00",
+            messages=long,
+        )
+        session = Session(session_id="s", started_at="2026-01-01T00:00:00+00:00", nonce="n").with_turn(turn, (), None)
+        assert len(encoded(session)) <= MAX_SESSION_BYTES
+        await store.put(session, revision=0)
+        kept = await store.get("default", "s")
+        assert kept is not None and kept.session.turns[0].answer == turn.answer
 
     async def test_a_store_replaces_what_was_read_and_nothing_else(
         self, model: OpenAIChatModel, store: ChatStore

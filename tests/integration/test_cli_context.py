@@ -88,6 +88,34 @@ async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:
     assert [one["kind"] for one in only["relations"]] == ["affects"]
 
 
+async def test_a_story_a_task_and_a_decision_are_changed(terminal: Terminal) -> None:
+    story, first, second, decision = (f"{kind}-{uuid4().hex[:6]}" for kind in "STUD")
+    await terminal.run("context", "story", story, "Log in")
+    for task in (first, second):
+        await terminal.run("context", "task", story, task, "T", "--role", "dev")
+    changed = await terminal.json(
+        *("context", "change", story, "--task", second, "--state", "in-progress", "--role", "qa", "--after", first)
+    )
+    assert changed["task"]["state"] == "in_progress"
+    assert (changed["task"]["role"], changed["task"]["depends_on"], changed["version"]) == ("qa", [first], 4)
+    freed = await terminal.json("context", "change", story, "--task", second, "--first", "--role", "anybody")
+    assert (freed["task"]["role"], freed["task"]["depends_on"], freed["task"]["title"]) == ("", [], "T")
+    noted = await terminal.run("context", "change", story, "--note", "owner=ada", "--title", "Log in at once")
+    assert f"story {story} is changed (version 6)" in noted
+    for of in ((), ("--story", story)):
+        await terminal.run("context", "decide", f"{decision}{len(of)}", "WebAuthn", *of, "--proposed")
+        said = await terminal.run("context", "change", *of[1:], "--decision", f"{decision}{len(of)}", "--accept")
+        assert f"decision {decision}{len(of)} is accepted" in said
+    for wrong, field in (
+        (("--note", "owner"), "note"),
+        (("--task", first, "--after", second, "--first"), "after"),
+        (("--task", first, "--role", "king"), "role"),
+        (("--role", "qa"), "role"),
+        ((), "update"),
+    ):
+        assert (await terminal.json("context", "change", story, *wrong, code=2))["error"]["field"] == field
+
+
 async def test_memories_added_recalled_and_cleared(terminal: Terminal) -> None:
     namespace = f"agent:{uuid4().hex[:8]}"
     added = await terminal.json("memory", "add", "Her favourite colour is teal.", "-n", namespace, "--metadata", "a=b")

@@ -30,7 +30,7 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.graph import fold
 from swe_ai_fleet.domain.context import ContextRequest, Story, StoryTask, WorkRecorded
-from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
@@ -237,21 +237,23 @@ async def test_killed_anywhere_in_between_each_part_is_recorded_once(world: Worl
 class Away:
     """A memory that cannot be reached, as long as that is so."""
 
-    def __init__(self, inner: Memories) -> None:
+    def __init__(self, inner: Memories, fault: FleetError) -> None:
         self._inner = inner
+        self._fault = fault
         self.asked = asyncio.Event()
         self.back = False
 
     async def remember(self, memory: Memory) -> bool:
         self.asked.set()
         if not self.back:
-            raise Unavailable("away")
+            raise self._fault
         return await self._inner.remember(memory)
 
 
-async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(world: World):
+@pytest.mark.parametrize("fault", [Unavailable("away"), InternalFault("followed no more"), PreconditionFailed("torn")])
+async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(world: World, fault: FleetError):
     [execution_id] = await world.run(a_name())
-    away = Away(world.recorder.memories)
+    away = Away(world.recorder.memories, fault)
     async with open_recorder(replace(world.recorder, memories=away), queue=world.queue):
         await away.asked.wait()
         while world.recorder.book.graph("default").execution(execution_id) is None:

@@ -733,7 +733,7 @@ async def test_a_service_that_is_not_there_is_told_soon():
     port = silent.sockets[0].getsockname()[1]
     async with silent:
         for address in ("127.0.0.1:1", f"127.0.0.1:{port}"):
-            async with ContextServiceClient(address, TOKEN, seconds=0.5) as client:
+            async with ContextServiceClient(address, TOKEN, seconds=0.2) as client:
                 began = loop.time()
                 with pytest.raises(Unavailable) as away:
                     await client.recall("x", MemoryScope())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,9 +33,12 @@ class Echo:
     forgotten: list[str] = field(default_factory=list)
     holds: dict[str, asyncio.Event] = field(default_factory=dict)
     asked: int = 0
+    unseen: list[str] = field(default_factory=list)
 
-    async def answer(self, session_id: str, text: str, *, message_id: str) -> Sequence[str]:
+    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
         self.asked += 1
+        if not seen:
+            self.unseen.append(text)
         if self.faults:
             raise self.faults.pop(0)
         if text in self.holds:
@@ -116,12 +121,12 @@ async def test_what_was_cut_short_goes_on_at_the_page_that_was_missing(world: Wo
     bot = world.bot()
     send, reached, taken = bot._api.send, asyncio.Event(), []
 
-    async def dies(chat_id: int, text: str, *, marked: bool) -> None:
+    async def dies(chat_id: int, text: str, *, marked: bool) -> int:
         if len(taken) == 3:
             reached.set()
             await asyncio.Event().wait()
         taken.append(text)
-        await send(chat_id, text, marked=marked)
+        return await send(chat_id, text, marked=marked)
 
     bot._api.send = dies  # type: ignore[method-assign]
     assert await bot.poll() == 3
@@ -138,11 +143,43 @@ async def test_what_was_accepted_and_comes_again_is_answered_once(world: World) 
     world.telegram.say(ME, "one")
     await world.poll()
     # As if the process had died between accepting the message and telling Telegram so.
-    await world.store.put("inbox.00000000000000000100", b'[7, "one"]')
-    await world.store.put("offset", b"100")
+    await world.store.put("inbox.00000000000000000100", b'[7, "one", 1]')
+    await world.store.put("offset", json.dumps([100, time.time()]).encode())
     await world.poll()
     assert [sent.shown for sent in world.telegram.sent] == ["You said: one"]
     assert await world.store.entries("inbox.") == ()
+
+
+async def test_what_was_written_before_the_last_answer_was_there_is_told_apart(world: World) -> None:
+    world.telegram.say(ME, "start it")
+    world.telegram.say(ME, "yes")
+    world.telegram.say(FRIEND, "yes too")
+    await world.poll()
+    world.telegram.say(ME, "now")
+    await world.poll()
+    assert world.echo.unseen == ["yes"]
+
+
+async def test_numbers_that_begin_anew_after_a_silent_week_lose_nothing(world: World) -> None:
+    world.telegram.say(ME, "one")
+    await world.poll()
+    await world.poll()
+    for key in ("offset", "chat.7"):
+        entry = await world.store.get(key)
+        assert entry is not None
+        *kept, at = json.loads(entry.value)
+        await world.store.put(key, json.dumps([*kept, at - 7 * 86_400]).encode())
+    world.telegram.number = 5
+    world.telegram.say(ME, "two")
+    await world.poll()
+    assert [sent.shown for sent in world.telegram.sent] == ["You said: one", "You said: two"]
+
+
+async def test_half_a_character_does_not_end_the_bot(world: World) -> None:
+    world.telegram.say(ME, "half \ud83d")
+    await world.poll()
+    ((_, text, _),) = world.echo.worked
+    text.encode()
 
 
 async def test_a_slow_chat_does_not_keep_others_waiting(world: World) -> None:
@@ -165,7 +202,7 @@ async def test_with_too_many_waiting_no_others_are_asked_for(world: World) -> No
     hold = asyncio.Event()
     world.echo.holds["slow"] = hold
     for number in range(MAX_WAITING):
-        await world.store.put(f"inbox.{number:020d}", b'[7, "slow"]')
+        await world.store.put(f"inbox.{number:020d}", b'[7, "slow", 1]')
     bot = world.bot()
     polling = asyncio.create_task(bot.poll())
     while not world.echo.asked:

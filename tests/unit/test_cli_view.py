@@ -13,6 +13,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress, view
+from swe_ai_fleet.cli.narration import narrate
 from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import to_json
@@ -30,10 +31,13 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.candidate import (
     TestSummary as CountedTests,
 )
+from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
     CandidatesRanked,
     CandidateSubmitted,
     ChecksFinished,
+    ContextGathered,
+    Event,
     EventBody,
     ExecutionClaimed,
     ExecutionFinished,
@@ -43,9 +47,11 @@ from swe_ai_fleet.domain.event import (
     RunFinished,
     RunLost,
     RunStarted,
+    StoredEvent,
     ToolFinished,
     WinnerDelivered,
 )
+from swe_ai_fleet.domain.memory import Memory, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
@@ -89,6 +95,10 @@ def told() -> list[tuple[str, EventBody]]:
     ranked = RankedCandidate(candidate_id="a", rank=1, score=1.0, accepted=True, reason=HOSTILE)
     reply = ModelReply(message=AssistantMessage(content=HOSTILE), finish_reason="tool_calls", usage=usage)
     pinned = PinnedRepository(tenant="default", location="/r", commit="c" * 40)
+    memory = Memory(namespace="fleet", text=HOSTILE, source="execution:e0")
+    gathered = GatheredContext(
+        text="what is known", tokens=1200, recalled=(Recollection(memory=memory, score=0.5),), omitted=(HOSTILE,)
+    )
     return [
         ("_", ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
         ("_", ExecutionClaimed(generation=1, owner="o")),
@@ -111,6 +121,7 @@ def told() -> list[tuple[str, EventBody]]:
         ("_", ChecksFinished(report=report)),
         ("_", CandidatesRanked(ranking=(ranked,), winner_id="a")),
         ("_", WinnerDelivered(delivered=Delivered(commit_sha="d" * 40, branch=f"fleet/{HOSTILE}"), report=report)),
+        ("_", ContextGathered(context=gathered)),
         ("_", ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="a", usage=usage, duration_ms=9000)),
     ]
 
@@ -186,7 +197,12 @@ def test_lines_and_tables_bear_no_trace_of_what_would_drive_the_terminal(termina
     assert "+<U+001B>]0;owned<U+0007>[bold red]look[/]" in out
     assert "completed: a won (9.0 s, 1,234 tokens)" in out
     assert "tests ok 7/7" in out and "+3 -1" in out and "left no candidate: lost" in out
+    assert (
+        "context 1,200 tokens, 1 memory\n  recalled from fleet: [bold red]look[/]\n  not in it: [bold red]look[/]"
+        in out
+    )
     if not terminal:
+        assert "context: 1,200 tokens, 1 memory" in err
         assert "a: files_read_file [bold red]look[/] -> success (0.1 s)" in err
         assert "ranked: a 1.000; winner: a" in err
 
@@ -211,11 +227,26 @@ def test_the_document_has_what_the_table_has() -> None:
     assert (document["status"], document["exit_code"], document["winner"]) == ("completed", 0, "a")
     assert document["commit"] == "d" * 40
     assert document["diff"] == "+x"
+    assert document["context"]["tokens"] == 1200
+    assert document["context"]["recalled"][0]["source"] == "execution:e0"
     candidate = document["candidates"][0]
     assert (candidate["rank"], candidate["accepted"], candidate["insertions"]) == (1, True, 3)
     assert candidate["checks"][0]["tests"]["passed"] == 7
     assert candidate["usage"]["total_tokens"] == 1234
     assert [agent["agent_id"] for agent in document["agents"]] == ["a", "b"]
+
+
+def test_that_there_is_no_context_is_told_with_the_reason() -> None:
+    unread = ContextGathered(context=GatheredContext(), error="no context service answers")
+    empty = ContextGathered(context=GatheredContext(), error="")
+    told: list[str] = []
+    for body in (unread, empty):
+        stored = StoredEvent(
+            sequence=1,
+            event=Event(id="1", tenant="t", execution_id="e", task_id="t", agent_id="_", at="", body=body),
+        )
+        told.append(narrate(stored))
+    assert told == ["context: none: no context service answers", "context: nothing is known that fits"]
 
 
 def test_an_event_that_cannot_be_read_stops_nobody() -> None:

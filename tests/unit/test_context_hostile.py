@@ -7,8 +7,10 @@ import math
 import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -18,7 +20,9 @@ from google.protobuf.message import Message
 from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import MAX_REPLY_BYTES, foreign
 from services.context.graph import GraphCalls
+from services.context.learning import LearningCalls
 from services.context.memory import MemoryCalls
+from services.private_files import kept_token, write_private
 from services.values import MAX_ENTRIES, check_values
 from swe_ai_fleet.adapters.context_service import messages
 from swe_ai_fleet.adapters.context_service.faults import fault_of
@@ -30,16 +34,21 @@ from swe_ai_fleet.context.rehydration import rehydrate
 from swe_ai_fleet.domain.context import (
     ContextRequest,
     Decision,
+    GatheredContext,
     Phase,
     StoredChange,
     Story,
     StoryTask,
+    StoryUpdated,
     WorkRecord,
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind, execution_id
+from swe_ai_fleet.learning.tracker import LearningTracker
+from swe_ai_fleet.ports import ContextSource
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -99,6 +108,20 @@ async def test_an_execution_of_the_fleet_cannot_be_recorded_before_it_begins(cal
         assert foreign(name, field="x") == name
 
 
+async def test_nor_can_its_outcome() -> None:
+    async with LearningTracker(MemoryKeyValue()) as outcomes:
+        calls = LearningCalls(outcomes=outcomes)
+        later = execution_id(tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id="T-9", attempt=1)
+        outcome = pb.Outcome(subject_id=later, goal="g", repository="https://bob:hunter2@git.example/acme/app")
+        with pytest.raises(PreconditionFailed) as refusal:
+            await calls.record(pb.RecordOutcomeRequest(outcome=outcome), "")
+        assert refusal.value.field == "outcome.subject_id"
+        assert outcomes.outcomes() == []
+        outcome.subject_id = "run-7"
+        kept = (await calls.record(pb.RecordOutcomeRequest(outcome=outcome), "")).outcome
+        assert kept.repository == "https://git.example/acme/app"
+
+
 # --- what another replica has written is not said to be missing ---
 
 
@@ -133,6 +156,33 @@ async def test_nothing_is_refused_for_not_having_heard_of_it() -> None:
                 case _:
                     done = await here.update(pb.UpdateContextRequest(story_id="S-5", title="U", expected_version=1))
                     assert (done.version, done.story.title) == (2, "U")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedMeanwhile:
+    """A source under which the story is changed while its context is being made."""
+
+    book: ContextBook
+    inner: ContextSource
+
+    async def gather(self, request: ContextRequest) -> GatheredContext:
+        gathered = await self.inner.gather(request)
+        await self.book.update(DEFAULT_TENANT, "S", StoryUpdated(description=f"after {gathered.version}"))
+        return gathered
+
+
+async def test_a_context_has_no_later_version_than_what_it_tells() -> None:
+    log = LateChanges()
+    async with serving(log) as there, serving(log) as calls:
+        await there.create_story(pb.CreateStoryRequest(story=pb.Story(story_id="S", title="T")))
+        calls = replace(calls, source=ChangedMeanwhile(book=calls.book, inner=calls.source))
+        # Neither where it was heard of only now, nor later: whoever writes behind what it has not seen is refused.
+        for _ in range(2):
+            told = await calls.get_context(pb.GetContextRequest(story_id="S"))
+            assert told.version > 0
+            late = pb.UpdateContextRequest(story_id="S", title="U", expected_version=told.version)
+            with pytest.raises(PreconditionFailed):
+                await calls.update(late)
 
 
 async def test_the_phase_before_is_told_and_where_nothing_moved_the_phase_it_is_in(calls: GraphCalls) -> None:
@@ -180,11 +230,19 @@ async def test_a_story_with_a_long_past_still_fits_a_message(calls: GraphCalls) 
     for number in range(20):
         task = pb.Task(task_id=f"T-{number}", story_id="S", title="T", description=20_000 * FOUR_BYTES)
         await calls.create_task(pb.CreateTaskRequest(task=task))
+        decision = pb.Decision(decision_id=f"D-{number}", story_id="S", title="D", rationale=20_000 * FOUR_BYTES)
+        await calls.add_decision(pb.AddProjectDecisionRequest(decision=decision), "")
+        record = pb.WorkRecord(
+            execution_id=f"x-{number}", task_id="T-1", story_id="S", summary=large, instruction=large
+        )
+        await calls.record(pb.RecordOperationsRequest(record=record))
     reply = await calls.rehydrate(pb.RehydrateSessionRequest(case_id="C", token_budget=200_000))
     assert MAX_REPLY_BYTES // 2 < reply.ByteSize() < MAX_REPLY_BYTES
     [story] = reply.stories
     assert len(story.ready) == 20
     assert 0 < len(story.open_tasks) < 20
+    assert 0 < len(story.decisions) < 20
+    assert 0 < len(story.work) < 20
     # Of the phases the last ones, still in their order.
     versions = [step.version for step in story.phases]
     assert 0 < len(versions) < 121
@@ -405,3 +463,23 @@ def test_a_time_that_is_none_is_read_as_none(at_ms: int) -> None:
     )
     [found] = messages.gathered_context(told, tenant=DEFAULT_TENANT).recalled
     assert found.memory.created_at == ""
+
+
+# --- the token of a home ---
+
+
+def test_whoever_starts_first_all_take_the_same_token(tmp_path: Path) -> None:
+    path, starters = tmp_path / "context-token", 8
+    together = threading.Barrier(starters)
+
+    def start(_: int) -> str:
+        together.wait()
+        return kept_token(path)
+
+    with ThreadPoolExecutor(starters) as pool:
+        tokens = set(pool.map(start, range(starters)))
+    assert tokens == {path.read_text()}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+    write_private(path, "another")
+    assert kept_token(path) == "another"

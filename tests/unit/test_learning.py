@@ -58,6 +58,19 @@ def outcome(number: int = 0, **fields: object) -> Outcome:
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
+PLANNED = PlanOutcome(
+    session_id="s",
+    goal="fix it",
+    goal_type="fix",
+    status=SessionStatus.COMPLETED,
+    approach_ratio=0.5,
+    agents_used=("research",),
+    coverage=100.0,
+    usage=Usage(),
+    rating=0.75,
+)
+
+
 def question(**fields: object) -> Question:
     return replace(Question(goal="Fix the login bug", now=NOW), **fields)  # type: ignore[arg-type]
 
@@ -340,12 +353,8 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> N
 
 
 async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_it() -> None:
-    planned = PlanOutcome(
-        session_id="s", goal="fix it", goal_type="fix", status=SessionStatus.COMPLETED, approach_ratio=0.5,
-        agents_used=("research",), coverage=100.0, usage=Usage(), rating=0.75,
-    )  # fmt: skip
     async with LearningTracker(MemoryKeyValue()) as tracker:
-        await tracker.on_outcome(planned)
+        await tracker.on_outcome(PLANNED)
         (kept,) = tracker.outcomes()
     assert (kept.rating, kept.evidence, kept.approach, kept.success) == (4, 0.5, "plan", True)
     assert kept.memory_share + kept.research_share == 1.0
@@ -420,3 +429,8 @@ def test_an_execution_leaves_its_outcome() -> None:
         duration_ms=9,
         ended_at=NOW,
     )
+    part = replace(state, task=replace(task, parent_execution_id="whole"))
+    assert outcome_of(part, events).metadata == {PART_OF: "whole"}
+    delivered = CheckReport(candidate_id="", results=results[:1])
+    together = replace(state, winner_id="", delivery_report=delivered)
+    assert outcome_of(together, events).evidence == 1.0

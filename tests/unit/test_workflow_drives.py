@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import (
     AgentLost,
@@ -32,11 +33,12 @@ from swe_ai_fleet.domain.event import (
     NodeUpdated,
     RunReassigned,
     WorkflowFinished,
+    Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, SCRATCH, ApprovalPolicy, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, SCRATCH, ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import (
@@ -55,7 +57,9 @@ from swe_ai_fleet.domain.workflow import (
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
+from swe_ai_fleet.orchestrator.workflow_run import AT_ONCE
 from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, ScriptedRun
+from swe_ai_fleet.testing.memory_log import MemoryLog
 from tests.unit.test_executions import World, published
 
 
@@ -641,3 +645,105 @@ async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(w
     (asked,) = memory.asked
     assert (asked.query, len(asked.namespaces)) == ("which colour?", 1)
     assert [one.text for one in memory.kept] == ([] if fault else ["which colour?\n<which colour?>"])
+
+
+async def test_items_of_a_map_share_one_part_of_the_totals(world: World):
+    constraints = Constraints(totals=Totals(max_tokens=1_200, max_tool_calls=120))
+    each = Node(id="each", type=NodeType.MAP, over="${inputs.of}", node=agent("one", mode=AgentMode.DELIBERATE))
+    ask = Node(id="ask", type=NodeType.MAP, over="${inputs.of}", node=agent("two", "about ${item}"))
+    state = await world.run(
+        a_run(
+            each, ask, constraints=constraints, inputs=(WorkflowInput(name="of", type="array"),), given={"of": [1, 2, 3]}
+        )
+    )
+    assert state.status is ExecutionStatus.COMPLETED
+    assert [one.task.constraints.limits.max_tokens for one in world.fleet.asked] == [200, 200, 200]
+    assert [one.task.constraints.totals.max_tokens for one in world.fleet.begun] == [200, 200, 200]
+    assert {one.task.constraints.totals.max_tool_calls for one in world.fleet.begun} == {20}
+
+
+async def test_tries_that_fail_spend_the_totals_and_nothing_begins_behind_their_end(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,), tokens=100)
+    fix = agent("fix", mode=AgentMode.ORCHESTRATE, retries=5, retry_seconds=0.0)
+    state = await world.run(a_run(fix, constraints=Constraints(totals=Totals(max_tokens=250))))
+    assert state.status is ExecutionStatus.FAILED
+    assert "total_max_tokens" in state.error
+    assert len(world.fleet.begun) == 3
+    assert state.usage.total_tokens == 3 * 101
+
+
+async def test_what_failed_tries_took_is_known_behind_a_restart(world: World):
+    hold = asyncio.Event()
+
+    async def then_hangs(assignment: AnswerAssignment) -> Answer:
+        await hold.wait()
+        return said("well")
+
+    world.fleet.answering = then_hangs
+    world.fleet.default = ScriptedRun(checks=(FAILED,), tokens=100)
+    fix = replace(agent("fix", mode=AgentMode.ORCHESTRATE), on_error="continue")
+    task = a_run(
+        fix,
+        agent("ask"),
+        agent("last", mode=AgentMode.DELIBERATE),
+        edges=chain("fix", "ask", "last"),
+        constraints=Constraints(totals=Totals(max_tokens=105)),
+    )
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        await until(executions, execution_id, NodeStatus.RUNNING, "ask")
+    hold.set()
+    async with world.running() as executions:
+        state = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert state.nodes["ask"].status is NodeStatus.COMPLETED
+    assert (state.status, state.error.split(":")[0]) == (ExecutionStatus.FAILED, "last")
+    assert "total_max_tokens" in state.error
+    assert state.usage.total_tokens == 101 + 10
+
+
+async def test_no_more_nodes_are_at_work_than_the_fleet_takes_at_once(world: World):
+    at_work, most = 0, 0
+
+    async def counted(assignment: AnswerAssignment) -> Answer:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0)
+        at_work -= 1
+        return said("well")
+
+    world.fleet.answering = counted
+    each = Node(id="each", type=NodeType.MAP, over="${inputs.of}", node=agent("one", "about ${item}"))
+    given = {"of": list(range(AT_ONCE + 30))}
+    state = await world.run(a_run(each, inputs=(WorkflowInput(name="of", type="array"),), given=given))
+    assert state.status is ExecutionStatus.COMPLETED
+    assert len(world.fleet.asked) == AT_ONCE + 30
+    assert most <= AT_ONCE
+
+
+async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole(world: World):
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class SlowToAccept(MemoryLog):
+        def journal(self, writer: Writer, *, fresh: bool = False):
+            return self._slow(writer) if fresh and ".busy" in writer.task_id else super().journal(writer, fresh=fresh)
+
+        @asynccontextmanager
+        async def _slow(self, writer: Writer):
+            asked.set()
+            await go_on.wait()
+            async with super().journal(writer, fresh=True) as journal:
+                yield journal
+
+    slow = World(log=SlowToAccept())
+    slow.fleet.default = ScriptedRun(after=asyncio.Event())
+    async with slow.running() as executions:
+        execution_id = (await executions.submit(a_run(agent("busy", mode=AgentMode.DELIBERATE)))).execution_id
+        await asked.wait()
+        cancelling = asyncio.create_task(executions.cancel(DEFAULT_TENANT, execution_id, "enough"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        go_on.set()
+        ended = await cancelling
+        child = await executions.wait(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
+    assert (ended.status, child.status) == (ExecutionStatus.CANCELLED, ExecutionStatus.CANCELLED)

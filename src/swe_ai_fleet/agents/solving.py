@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.opening import SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
-from swe_ai_fleet.agents.remembering import RememberingTools, noted_in
+from swe_ai_fleet.agents.remembering import REMEMBER, RememberingTools, noted_in
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.test_summaries import last_tests
@@ -203,12 +203,17 @@ async def solve(
 
 def policy_of(task: Task) -> Policy:
     """What a run of a task may call."""
-    proposes = task.approval is ApprovalPolicy.PLAN
     allowed = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
+    # What a task asks for in so many words need not be named among its tools again.
+    also = {
+        PROPOSE: task.approval is ApprovalPolicy.PLAN,
+        REMEMBER: task.memory.write,
+        "search_memory": task.memory.read,
+    }
     return Policy(
         role=task.role,
         read_only=not task.enable_tools,
-        allowed=allowed | {PROPOSE} if allowed and proposes else allowed,
+        allowed=allowed | {name for name, there in also.items() if there} if allowed else allowed,
         denied=frozenset(task.constraints.denied_tools),
         allowed_paths=task.constraints.allowed_paths,
     )

@@ -89,7 +89,8 @@ async def converse(
         if order.end:
             return await _end(screen, client, order.session_id)
         if order.once:
-            return await _say(screen, client, order, order.once, order.session_id)
+            answer = await _say(screen, client, order, order.once, order.session_id)
+            return Exit.ACCEPTED if answer.success else Exit.NOT_ACCEPTED
         if screen.json:
             raise CommandFault("--json shows one message: give it with --once", exit_code=Exit.USAGE, field="once")
         return await _talk(screen, client, order, read or _line_of_terminal)
@@ -97,6 +98,7 @@ async def converse(
 
 async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Callable[[], str]) -> Exit:
     session_id = order.session_id
+    seen_turn: int | None = None
     screen.note(f"conversation {session_id}; {_HELP}")
     while True:
         try:
@@ -111,13 +113,13 @@ async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Call
             case "/help":
                 screen.note(_HELP)
             case "/new":
-                session_id = f"cli-{uuid.uuid4().hex[:12]}"
+                session_id, seen_turn = f"cli-{uuid.uuid4().hex[:12]}", None
                 screen.note(f"conversation {session_id}")
             case "/list":
                 await _list(screen, client)
             case _:
                 try:
-                    await _say(screen, client, order, text, session_id)
+                    seen_turn = (await _say(screen, client, order, text, session_id, seen_turn)).turn
                 except CommandFault as fault:
                     # Whoever mistyped, or met a server that restarts, goes on talking.
                     screen.fault(fault)
@@ -125,13 +127,17 @@ async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Call
                         screen.note("send it again once the fleet is back")
 
 
-async def _say(screen: Screen, client: ChatClient, order: ChatOrder, text: str, session_id: str) -> Exit:
+async def _say(
+    screen: Screen, client: ChatClient, order: ChatOrder, text: str, session_id: str, seen_turn: int | None = None
+) -> pb.Answer:
+    """Have a message answered and show the answer; `seen_turn` is the last that was shown here."""
     request = pb.SendRequest(
         session_id=session_id,
         text=text,
         channel=_CHANNELS[order.channel],
         message_id=uuid.uuid4().hex,
         memory_namespaces=order.namespaces,
+        seen_turn=seen_turn,
     )
     answer: pb.Answer | None = None
     async with aclosing(client.send(request)) as updates:
@@ -153,7 +159,7 @@ async def _say(screen: Screen, client: ChatClient, order: ChatOrder, text: str, 
         for page in answer.pages:
             screen.line(page)
             screen.line("")
-    return Exit.ACCEPTED if answer.success else Exit.NOT_ACCEPTED
+    return answer
 
 
 async def _list(screen: Screen, client: ChatClient) -> Exit:

@@ -35,7 +35,7 @@ _CALL_SECONDS = 30.0
 _NOT_FOUND_HINTS = {
     "story_id": "`fleet context story STORY TITLE` begins one",
     "task_id": "`fleet context task STORY TASK TITLE` adds one to a story",
-    "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:PATH",
+    "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:REPOSITORY/PATH",
     "subject_id": "`fleet list` shows the executions, `fleet show ID` whether one has ended",
 }
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024

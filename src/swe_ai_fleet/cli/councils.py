@@ -13,6 +13,7 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import councils_table, members_table
@@ -143,7 +144,7 @@ async def show_councils(screen: Screen, fleet: Fleet, role: str) -> Exit:
 
 async def create_council(screen: Screen, fleet: Fleet, request: pb.CreateCouncilRequest, params: Sequence[str]) -> Exit:
     """Create a council; `params` are K=V."""
-    request.config.custom_params.update(_pairs(params, "--param"))
+    request.config.custom_params.update(pairs(params, "--param"))
     async with fleet as client:
         answer = await client.create_council(request)
     if screen.json:
@@ -171,7 +172,7 @@ async def register_agent(
     screen: Screen, fleet: Fleet, request: pb.RegisterAgentRequest, metadata: Sequence[str]
 ) -> Exit:
     """Let an agent join; `metadata` are K=V."""
-    request.metadata.update(_pairs(metadata, "--metadata"))
+    request.metadata.update(pairs(metadata, "--metadata"))
     async with fleet as client:
         answer = await client.register_agent(request)
     if screen.json:
@@ -192,16 +193,6 @@ async def unregister_agent(screen: Screen, fleet: Fleet, *, role: str, agent: st
     else:
         screen.line(answer.message)
     return Exit.ACCEPTED
-
-
-def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise CommandFault(f"{option} {text!r} is not K=V", exit_code=Exit.USAGE)
-        found[name] = value
-    return found
 
 
 def _document(council: pb.CouncilInfo) -> dict[str, object]:

@@ -13,6 +13,7 @@ from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.context import context_app
+from swe_ai_fleet.cli.context_change import change
 from swe_ai_fleet.cli.councils import councils_app
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -44,6 +45,7 @@ tools_app = typer.Typer(
 )
 app.add_typer(tools_app, name="tools")
 app.add_typer(councils_app, name="councils")
+context_app.command()(change)
 app.add_typer(context_app, name="context")
 app.add_typer(memory_app, name="memory")
 app.add_typer(workflow_app, name="workflow")

@@ -17,8 +17,9 @@ from swe_ai_fleet.cli.context_client import (
     enum_name,
 )
 from swe_ai_fleet.cli.edge import carry_out
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
@@ -49,7 +50,7 @@ def add(
     """Remember a fact."""
 
     async def work(screen: Screen, settings: Settings) -> Exit:
-        request = pb.AddFactRequest(namespace=namespace, text=text, metadata=_pairs(metadata or ()))
+        request = pb.AddFactRequest(namespace=namespace, text=text, metadata=pairs(metadata or (), "--metadata"))
         async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
             answer = await client.call("AddFact", request, pb.AddFactResponse)
         if screen.json:
@@ -77,7 +78,11 @@ def recall(
 
     async def work(screen: Screen, settings: Settings) -> Exit:
         request = pb.RecallRequest(
-            query=query, namespaces=namespace, kinds=_kinds(kind), metadata=_pairs(metadata or ()), limit=limit
+            query=query,
+            namespaces=namespace,
+            kinds=_kinds(kind),
+            metadata=pairs(metadata or (), "--metadata"),
+            limit=limit,
         )
         async with context_client(settings, server=server, token=token) as client:
             answer = await client.call("Recall", request, pb.RecallResponse)
@@ -113,7 +118,7 @@ def clear(
         request = pb.ClearMemoryRequest(
             namespaces=namespace,
             kinds=_kinds(kind),
-            metadata=_pairs(metadata or ()),
+            metadata=pairs(metadata or (), "--metadata"),
             memory_ids=memory_ids,
             everywhere=everywhere,
         )
@@ -130,13 +135,3 @@ def clear(
 
 def _kinds(words: Sequence[str] | None) -> list[str]:
     return [enum_name(pb.MemoryKind, "MEMORY_KIND_", word, field="kind") for word in words or ()]
-
-
-def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise CommandFault(f"--metadata {text!r} is not K=V", exit_code=Exit.USAGE, field="metadata")
-        found[name] = value
-    return found

@@ -49,9 +49,15 @@ class FleetAnswers:
     def __init__(self, client: ChatClient) -> None:
         self._client = client
 
-    async def answer(self, session_id: str, text: str, *, message_id: str) -> Sequence[str]:
+    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
         """The answer in pages of MarkdownV2. Raises InvalidRequest, PreconditionFailed, Unavailable, FleetError."""
-        request = pb.SendRequest(session_id=session_id, text=text, channel=pb.CHANNEL_TELEGRAM, message_id=message_id)
+        request = pb.SendRequest(
+            session_id=session_id,
+            text=text,
+            channel=pb.CHANNEL_TELEGRAM,
+            message_id=message_id,
+            seen_turn=None if seen else 0,
+        )
         try:
             async with aclosing(self._client.send(request)) as updates:
                 async for update in updates:

@@ -202,7 +202,9 @@ class ContextBook:
         check_record(record)
         if self.graph(tenant).execution(record.execution_id) is not None:
             return False
-        record = replace(self._clean.record(record), story_id=record.story_id or NO_STORY)
+        # Many paths and names, each looked through for secrets, take a while.
+        cleaned = await asyncio.to_thread(self._clean.record, record)
+        record = replace(cleaned, story_id=record.story_id or NO_STORY)
         body = WorkRecorded(record=record)
         check_size(body)
         change = Change(tenant=tenant, story_id=record.story_id, version=0, at=self._now(), body=body)

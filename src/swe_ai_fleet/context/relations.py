@@ -48,7 +48,7 @@ def neighbourhood(
     found: dict[Relation, None] = {}
     waiting = deque([node])
     truncated = False
-    edges_of = _Edges(graph)
+    edges_of, wanted = _Edges(graph), frozenset(kinds)
     while waiting:
         here = waiting.popleft()
         if distances[here] == depth:
@@ -56,7 +56,7 @@ def neighbourhood(
         if len(found) >= MAX_RELATIONS:
             truncated = True
             break
-        edges = list(islice((edge for edge in edges_of(here) if not kinds or edge.kind in kinds), MAX_EDGES + 1))
+        edges = list(islice((edge for edge in edges_of(here) if not wanted or edge.kind in wanted), MAX_EDGES + 1))
         truncated |= len(edges) > MAX_EDGES
         for edge in edges[:MAX_EDGES]:
             other = edge.target if edge.source == here else edge.source

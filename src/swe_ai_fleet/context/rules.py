@@ -6,6 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.context.graph import ContextGraph
+from swe_ai_fleet.context.limits import (
+    MAX_ITEM_CHARS,
+    check_items,
+    check_name,
+    check_notes,
+    check_number,
+    check_text,
+    check_title,
+)
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -26,11 +35,6 @@ MAX_STORIES = 100_000
 MAX_TASKS = 500
 MAX_DECISIONS = 500
 """Of a story, both."""
-MAX_TITLE_CHARS = 300
-MAX_TEXT_CHARS = 20_000
-MAX_ITEMS = 50
-MAX_ITEM_CHARS = 2_000
-MAX_NAME_CHARS = 128
 MAX_CHANGE_BYTES = 512 * 1024
 """Of one change as it is stored; the server takes twice as much."""
 MAX_COST = 1e12
@@ -53,10 +57,10 @@ def check_story(graph: ContextGraph, story: Story) -> None:
     check_identifier(story.story_id, field="story_id")
     if story.case_id:
         check_identifier(story.case_id, field="case_id")
-    _check_title(story.title)
-    _check_text(story.description, field="description")
-    _check_items(story.acceptance_criteria, field="acceptance_criteria")
-    _check_notes(story.notes)
+    check_title(story.title)
+    check_text(story.description, field="description")
+    check_items(story.acceptance_criteria, field="acceptance_criteria")
+    check_notes(story.notes)
     if len(graph.stories) >= MAX_STORIES:
         raise ResourceExhausted(f"there are {MAX_STORIES} stories already", field="story_id")
 
@@ -80,9 +84,9 @@ def check_task(graph: ContextGraph, state: StoryState, task: StoryTask) -> None:
 def check_task_texts(task: StoryTask) -> None:
     """Whether a task is one by itself. Raises InvalidRequest."""
     check_identifier(task.task_id, field="task_id")
-    _check_title(task.title)
-    _check_text(task.description, field="description")
-    _check_number(task.depends_on, field="depends_on")
+    check_title(task.title)
+    check_text(task.description, field="description")
+    check_number(task.depends_on, field="depends_on")
 
 
 def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -> None:
@@ -103,15 +107,15 @@ def check_decision(graph: ContextGraph, state: StoryState, decision: Decision) -
 def check_decision_texts(decision: Decision) -> None:
     """Whether a decision is one by itself. Raises InvalidRequest."""
     check_identifier(decision.decision_id, field="decision_id")
-    _check_title(decision.title)
-    _check_text(decision.rationale, field="rationale")
-    _check_items(decision.alternatives, field="alternatives")
-    _check_name(decision.decided_by, field="decided_by")
+    check_title(decision.title)
+    check_text(decision.rationale, field="rationale")
+    check_items(decision.alternatives, field="alternatives")
+    check_name(decision.decided_by, field="decided_by")
     if decision.state is DecisionState.SUPERSEDED:
         raise InvalidRequest(
             "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
         )
-    _check_number(decision.task_ids, field="task_ids")
+    check_number(decision.task_ids, field="task_ids")
 
 
 def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
@@ -128,7 +132,7 @@ def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
 
 def check_reason(reason: str, by: str) -> None:
     """Whether a reason, and who gave it, can be kept. Raises InvalidRequest."""
-    _check_name(by, field="by")
+    check_name(by, field="by")
     if len(reason) > MAX_ITEM_CHARS:
         raise InvalidRequest(
             f"the reason has {len(reason)} characters", field="reason", hint=f"at most {MAX_ITEM_CHARS}"
@@ -149,17 +153,17 @@ def check_update(state: StoryState, update: StoryUpdated) -> None:
         _check_acyclic(state, update.task_id, update.depends_on or ())
     else:
         known: Mapping[str, str] = state.story.notes if state.story else {}
-        _check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
+        check_notes({name: text for name, text in {**known, **update.notes}.items() if text})
 
 
 def check_update_texts(update: StoryUpdated) -> None:
     """Whether an update is one by itself. Raises InvalidRequest."""
     if update.title is not None:
-        _check_title(update.title)
-    _check_text(update.description or "", field="description")
-    _check_items(update.acceptance_criteria or (), field="acceptance_criteria")
-    _check_notes({name: text for name, text in update.notes.items() if text})
-    _check_number(update.depends_on or (), field="depends_on")
+        check_title(update.title)
+    check_text(update.description or "", field="description")
+    check_items(update.acceptance_criteria or (), field="acceptance_criteria")
+    check_notes({name: text for name, text in update.notes.items() if text})
+    check_number(update.depends_on or (), field="depends_on")
     if update.task_id and update.decision_id:
         raise InvalidRequest(
             "a task and a decision are named", field="decision_id", hint="change one of them at a time"
@@ -266,46 +270,3 @@ def _check_known(state: StoryState, task_ids: Sequence[str], *, field: str) -> N
             raise NotFound(
                 f"story {state.story_id} has no task {task_id[:64]!r}", field=field, hint="create it with CreateTask"
             )
-
-
-def _check_number(items: Sequence[str], *, field: str) -> None:
-    if len(items) > MAX_ITEMS:
-        raise InvalidRequest(f"{len(items)} of {field} are too many", field=field, hint=f"at most {MAX_ITEMS}")
-
-
-def _check_title(text: str) -> None:
-    if not text.strip():
-        raise InvalidRequest("the title is empty", field="title")
-    if len(text) > MAX_TITLE_CHARS:
-        raise InvalidRequest(
-            f"the title has {len(text)} characters",
-            field="title",
-            hint=f"at most {MAX_TITLE_CHARS}; the rest belongs into the description",
-        )
-
-
-def _check_text(text: str, *, field: str) -> None:
-    if len(text) > MAX_TEXT_CHARS:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {MAX_TEXT_CHARS}")
-
-
-def _check_name(text: str, *, field: str) -> None:
-    if len(text) > MAX_NAME_CHARS:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {MAX_NAME_CHARS}")
-
-
-def _check_items(items: Sequence[str], *, field: str) -> None:
-    _check_number(items, field=field)
-    for number, item in enumerate(items):
-        if not item.strip() or len(item) > MAX_ITEM_CHARS:
-            raise InvalidRequest(
-                f"{field}[{number}] has {len(item)} characters",
-                field=f"{field}[{number}]",
-                hint=f"1 to {MAX_ITEM_CHARS}",
-            )
-
-
-def _check_notes(notes: Mapping[str, str]) -> None:
-    for name in notes:
-        check_identifier(name, field="notes")
-    _check_items(tuple(notes.values()), field="notes")

@@ -14,9 +14,11 @@ from swe_ai_fleet.agents.function_calling.setup import Setup
 from swe_ai_fleet.conversations import prompts
 from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
 from swe_ai_fleet.conversations.desk import Desk
-from swe_ai_fleet.conversations.fleet_tools import fleet_tools, proposed, table_of
+from swe_ai_fleet.conversations.fleet_tools import fleet_tools, proposed, table_of, untagged
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.formatting.channel import Channel
 from swe_ai_fleet.conversations.formatting.document import read
+from swe_ai_fleet.conversations.formatting.pages import rendered
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.memory_tools import keep
 from swe_ai_fleet.conversations.mentions import last_list
@@ -36,6 +38,7 @@ from swe_ai_fleet.ports import ChatModel, Memories
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 MAX_TABLES = 3
+_MASK_TRIES = 4
 QUESTION, STARTED, NOT_STARTED = "question", "started", "not_started"
 """How a turn ends that no model was asked in."""
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
@@ -83,7 +86,15 @@ class Answering:
     secrets: Secrets
     system_prompt: str
 
-    async def answer(self, session: Session, text: str, now: str, tell: Callable[[AgentResponse], None]) -> Answered:
+    async def answer(
+        self,
+        session: Session,
+        text: str,
+        now: str,
+        tell: Callable[[AgentResponse], None],
+        *,
+        seen_turn: int | None = None,
+    ) -> Answered:
         """Answer a message. Model faults and spent limits are in the answer; bugs are raised.
 
         Args:
@@ -91,13 +102,16 @@ class Answering:
             text: What the person wrote.
             now: The time, ISO 8601.
             tell: Hears of what happens.
+            seen_turn: The last turn whose answer the person had seen: a yes confirms what was proposed in it, and
+                nothing later. None: the last one.
         """
         turn = session.count + 1
         naming = Naming(turn, first_group=session.groups + 1)
         naming.person(text)
         waiting = session.proposal if session.proposal and session.proposal.turn == session.count else None
         said = decision(text) if waiting else ""
-        if waiting and said == "yes" and self.starter is not None:
+        seen = waiting is not None and (seen_turn is None or seen_turn == waiting.turn)
+        if waiting and seen and said == "yes" and self.starter is not None:
             return await self._started(self.starter, session, waiting, text, naming)
         references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
         if asked := question(references):
@@ -152,7 +166,7 @@ class Answering:
         tables = () if told else tuple(table for table in found if table)[-MAX_TABLES:]
         proposal = replace(desk.proposal, turn=session.count + 1) if desk.proposal else None
         if proposal is not None:
-            answer = f"{answer}\n\n{self._clean(proposed(proposal))}"
+            answer = f"{untagged(answer)}\n\n{self._clean(proposed(proposal))}"
         messages = _ending(reply.messages, answer)
         return Answered(
             text=answer,
@@ -171,7 +185,7 @@ class Answering:
         self, starter: TaskStarter, session: Session, proposal: Proposal, text: str, naming: Naming
     ) -> Answered:
         """Start what the person said yes to; the model has no part in it."""
-        key = f"chat-{session.session_id}-{session.nonce[:8]}-{proposal.turn}"
+        key = proposal.key or f"chat-{session.session_id}-{session.nonce[:8]}-{proposal.turn}"
         execution_id = ""
         try:
             # Whoever goes away now must not leave it open whether the task was started.
@@ -180,7 +194,7 @@ class Answering:
             naming.started(execution_id, proposal.description)
         except FleetError as fault:
             told = prompts.NOT_STARTED.format(why=self._clean(str(fault)))
-            waiting = replace(proposal, turn=session.count + 1)
+            waiting = replace(proposal, turn=session.count + 1, key=key)
         return Answered(
             text=told,
             messages=(UserMessage(content=text), AssistantMessage(content=told)),
@@ -229,7 +243,16 @@ class Answering:
 
     def _clean(self, text: str) -> str:
         clean = self.secrets(well_formed(text)).strip()
-        return clean if len(clean) <= MAX_ANSWER_CHARS else f"{clean[:MAX_ANSWER_CHARS]}\n\n[cut here]"
+        if len(clean) > MAX_ANSWER_CHARS:
+            clean = f"{clean[:MAX_ANSWER_CHARS]}\n\n[cut here]"
+        # A secret with marks or escapes in it is one again once they are gone.
+        for _ in range(_MASK_TRIES):
+            shown = rendered(clean, Channel.PLAIN)
+            masked = self.secrets(shown)
+            if masked == shown:
+                return clean
+            clean = masked
+        return prompts.WITHHELD
 
     def _excuse(self, reply: Reply) -> str:
         stop = reply.trajectory.stop_reason

@@ -120,11 +120,13 @@ class Chat:
         channel: Channel = Channel.PLAIN,
         message_id: str = "",
         namespaces: Sequence[str] | None = None,
+        seen_turn: int | None = None,
     ) -> Answer:
         """The answer to a message; `stream` says what the arguments mean and what is raised."""
-        async with aclosing(
-            self.stream(session_id, text, channel=channel, message_id=message_id, namespaces=namespaces)
-        ) as told:
+        answers = self.stream(
+            session_id, text, channel=channel, message_id=message_id, namespaces=namespaces, seen_turn=seen_turn
+        )
+        async with aclosing(answers) as told:
             async for one in told:
                 if isinstance(one, Answer):
                     return one
@@ -138,6 +140,7 @@ class Chat:
         channel: Channel = Channel.PLAIN,
         message_id: str = "",
         namespaces: Sequence[str] | None = None,
+        seen_turn: int | None = None,
     ) -> AsyncGenerator[Progress | Answer, None]:
         """What happens on the way to the answer, and as the last thing the answer.
 
@@ -150,6 +153,8 @@ class Chat:
             message_id: The caller's name for the message; the same one again gives the same answer once more.
             namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
                 `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
+            seen_turn: The last turn whose answer the person had seen when they wrote: a yes starts what was proposed
+                in it, and nothing later. None: the last one.
 
         Raises:
             InvalidRequest: Naming the field.
@@ -163,7 +168,7 @@ class Chat:
             raise ResourceExhausted(f"{self._answered} messages are being answered; try again in a moment")
         self._answered += 1
         try:
-            async with aclosing(self._conduct(session_id, text, channel, message_id, wanted)) as told:
+            async with aclosing(self._conduct(session_id, text, channel, message_id, wanted, seen_turn)) as told:
                 async for one in told:
                     yield one
         finally:
@@ -177,7 +182,7 @@ class Chat:
         return kept.session
 
     async def sessions(self) -> tuple[Session, ...]:
-        """Every session, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of every session, the one that was spoken to last first. Raises Unavailable."""
         return await self._store.listed(self._tenant)
 
     async def end(self, session_id: str) -> bool:
@@ -187,7 +192,13 @@ class Chat:
         return known is not None
 
     async def _conduct(
-        self, session_id: str, text: str, channel: Channel, message_id: str, namespaces: tuple[str, ...] | None
+        self,
+        session_id: str,
+        text: str,
+        channel: Channel,
+        message_id: str,
+        namespaces: tuple[str, ...] | None,
+        seen_turn: int | None,
     ) -> AsyncGenerator[Progress | Answer, None]:
         kept = await self._store.get(self._tenant, session_id)
         if kept is not None and (before := kept.session.answered(message_id)) is not None:
@@ -206,7 +217,7 @@ class Chat:
         revision = await self._put(session, kept.revision if kept else 0)
         told: asyncio.Queue[Progress | None] = asyncio.Queue()
         telling = Telling(self._secrets, told.put_nowait)
-        work = asyncio.create_task(self._work(session, revision, text, channel, message_id, telling.hear))
+        work = asyncio.create_task(self._work(session, revision, text, channel, message_id, seen_turn, telling.hear))
         work.add_done_callback(lambda _: told.put_nowait(None))
         try:
             while (one := await told.get()) is not None:
@@ -222,12 +233,15 @@ class Chat:
         text: str,
         channel: Channel,
         message_id: str,
+        seen_turn: int | None,
         tell: Callable[[AgentResponse], None],
     ) -> Answer:
         """Answer a message of a session that is claimed; the claim ends in any case."""
         done = False
         try:
-            answered = await self._answering_for(session).answer(session, text, self._clock().isoformat(), tell)
+            answered = await self._answering_for(session).answer(
+                session, text, self._clock().isoformat(), tell, seen_turn=seen_turn
+            )
             turn = self._turn(session, text, channel, message_id, answered)
             await self._put(session.with_turn(turn, answered.things, answered.proposal), revision)
             done = True

@@ -19,7 +19,9 @@ _NO = frozenset(
         "nevermind", "not now", "don't start it", "do not start it", "forget it",
     }
 )  # fmt: skip
-_NOISE = re.compile(r"[^\w' ]+")
+_SAID = re.compile(r"[a-z' ,.!]+")
+"""What decides is said in these letters and marks: a question ("start it?"), a quotation or a sign decides nothing."""
+_MARKS = re.compile(r"[,.! ]+")
 _REMEMBER = re.compile(
     r"^\s*(?:(?:please|also|and|ok|okay|hi|hello)[,!]? +)*(?:(?:can|could|would) you (?:please )?)?"
     r"(?:remember|note|keep in mind|don't forget|do not forget|memori[sz]e|make a note|take note|bear in mind)"
@@ -29,7 +31,7 @@ _REMEMBER = re.compile(
 _ASKED_ELSEWHERE = re.compile(
     r"\b(?:remember (?:this|that|it)|keep (?:this|that|it) in mind|don't forget (?:this|that|it)|"
     r"note (?:this|that|it) down|"
-    r"memori[sz]e (?:this|that|it)|for (?:next time|later|the future))\b",
+    r"memori[sz]e (?:this|that|it)|(?:save|keep|store|note) (?:this|that|it) for (?:next time|later|the future))\b",
     re.IGNORECASE,
 )
 _NOT_TO = re.compile(
@@ -42,7 +44,11 @@ def decision(text: str) -> Literal["yes", "no", ""]:
     """What a message decides as a whole; empty where it says anything else."""
     if len(text) > 60:
         return ""
-    words = " ".join(_NOISE.sub(" ", _straight(text).lower()).split())
+    text = _straight(text).strip()
+    lowered = text.lower() if text.isascii() else ""  # there are signs that become ASCII letters only as small ones
+    if not _SAID.fullmatch(lowered):
+        return ""
+    words = _MARKS.sub(" ", lowered).strip()
     if words in _YES:
         return "yes"
     return "no" if words in _NO else ""

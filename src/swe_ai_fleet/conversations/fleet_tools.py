@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from typing import cast
 
@@ -22,6 +23,7 @@ MAX_LISTED = 20
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300
 _NOT_SHOWN = frozenset("`\n\t")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 class ListExecutions(BaseTool):
@@ -177,6 +179,11 @@ def proposed(proposal: Proposal) -> str:
         f"**Proposed task** ({', '.join(facts)}):\n\n{fence}\n{proposal.description}\n{fence}\n\n"
         "Say **yes** to start it; anything else leaves it."
     )
+
+
+def untagged(answer: str) -> str:
+    """An answer in which no HTML begins, with which what stands below it could be hidden from the person."""
+    return _TAG.sub("< ", answer)
 
 
 def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:

@@ -20,6 +20,7 @@ The tools:
 
 NO_ANSWER = "I have no answer: {why}. Please try again."
 UNREACHABLE = "The model does not answer right now, so I cannot help with this. Please try again in a moment."
+WITHHELD = "The answer holds a secret, so it is not shown."
 STARTED = "Started. The execution is `{execution_id}`. Ask me how it is going whenever you like."
 NOT_STARTED = "The task could not be started: {why}"
 DECLINED = "[the person declined the proposed task; it is not started]"

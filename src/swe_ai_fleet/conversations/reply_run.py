@@ -95,7 +95,7 @@ async def reply_to(
 def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
     """Which way a request is answered: by one operation alone, step by step, or step by step along an outline."""
     plans = PlanRules(max_replans=0)
-    if rules.mode is not PlanningMode.AGENTIC and fast_path(request, Operations(toolbox)) is not None:
+    if fast_path(request, Operations(toolbox)) is not None:
         return PlanningMode.HYBRID, ModeRules(threshold=rules.threshold, plans=plans)
     outline = rules.mode is PlanningMode.HYBRID and assess(request).score >= rules.threshold
     return PlanningMode.AGENTIC, ModeRules(threshold=rules.threshold, outline=outline, plans=plans)

@@ -17,9 +17,8 @@ class ChatRules:
 
     Attributes:
         limits: Of one message.
-        mode: `simple` answers step by step and, where a message asks for one operation only, without a model;
-            `hybrid` besides has complex requests begin with an outline; `agentic` always asks the model, and goes
-            without it only where it does not answer.
+        mode: All of them answer a message that asks for one operation only without the model, and any other step by
+            step with it; `hybrid` has complex requests begin with an outline.
         threshold: From which complexity on (0 to 1) a hybrid chat takes a request for complex.
         retry_waits: Seconds before each further try of a model call; none where the model tries again by itself.
         last_words_seconds: For the answer that is asked for where a limit ended the work.
@@ -30,7 +29,7 @@ class ChatRules:
     """
 
     limits: Limits = CHAT
-    mode: PlanningMode = PlanningMode.HYBRID
+    mode: PlanningMode = PlanningMode.AGENTIC
     threshold: float = THRESHOLD
     retry_waits: tuple[float, ...] = (1.0, 3.0)
     last_words_seconds: float = 10.0

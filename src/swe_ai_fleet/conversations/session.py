@@ -20,18 +20,24 @@ MAX_SHOWN_CHARS = 100_000
 MAX_TEXT_CHARS = 16_000
 MAX_ANSWER_CHARS = 40_000
 MAX_MESSAGE_ID_CHARS = 128
+MAX_CARD_CHARS = 200
+"""Of the last message, in a list of sessions."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A task that may be started once the person says so, and in which turn it was proposed."""
+    """A task that may be started once the person says so, and in which turn it was proposed.
+
+    `key` is what it was tried to be started under: whoever tries again uses it again, so it is started once.
+    """
 
     description: str
     repository: str
     ref: str = ""
     agents: int = 0
     turn: int = 0
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,16 @@ class Session:
         """The earlier turns as the model is shown them."""
         return tuple(message for turn in self.turns for message in turn.messages)
 
+    @property
+    def card(self) -> Session:
+        """What a list of sessions shows: all of it is left out but for the beginning of the last message."""
+        last = [
+            replace(turn, text=turn.text[:MAX_CARD_CHARS], answer="", messages=(), tables=(), tools=())
+            for turn in self.turns[-1:]
+        ]
+        proposal = replace(self.proposal, description="") if self.proposal else None
+        return replace(self, turns=tuple(last), things=(), proposal=proposal, busy_until="")
+
     def answered(self, message_id: str) -> Turn | None:
         """The turn in which a message was answered already."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)
@@ -115,6 +131,9 @@ def _within(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
 
     So the prompt's beginning stays the same from turn to turn, which is what a server's prefix cache needs.
     """
+    if sum(map(_size, turns[-1].messages)) > MAX_SHOWN_CHARS:
+        last = turns[-1]
+        turns = (*turns[:-1], replace(last, messages=(last.messages[0], last.messages[-1])))
     sizes = [sum(map(_size, turn.messages)) for turn in turns]
     total = sum(sizes)
     if total <= MAX_SHOWN_CHARS:

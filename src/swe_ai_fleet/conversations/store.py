@@ -13,6 +13,7 @@ from swe_ai_fleet.ports import KeyValue
 
 CHATS_BUCKET = "CHATS"
 MAX_SESSION_BYTES = 512 * 1024
+_CARD = "card"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,15 @@ class ChatStore(Protocol):
         ...
 
     async def listed(self, tenant: str) -> tuple[Session, ...]:
-        """All of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
         ...
 
 
 class KeyValueChats:
-    """A `ChatStore` in a key-value store, the same for every replica."""
+    """A `ChatStore` in a key-value store, the same for every replica.
+
+    The card of a session is kept beside it, so that a list does not read all that was ever said.
+    """
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
@@ -58,15 +62,20 @@ class KeyValueChats:
 
     async def put(self, session: Session, *, revision: int) -> int:
         """Keep it on a revision; the new one. Raises Fenced, Unavailable."""
-        return await self._store.put(_key(session.tenant, session.session_id), encoded(session), revision=revision)
+        key = _key(session.tenant, session.session_id)
+        made = await self._store.put(key, encoded(session), revision=revision)
+        if not session.busy_until or not revision:
+            await self._store.put(f"{_CARD}.{key}", to_json(session.card))
+        return made
 
     async def delete(self, tenant: str, session_id: str) -> None:
         """Forget it. Raises Unavailable."""
         await self._store.delete(_key(tenant, session_id))
+        await self._store.delete(f"{_CARD}.{_key(tenant, session_id)}")
 
     async def listed(self, tenant: str) -> tuple[Session, ...]:
-        """All of a tenant's, the one that was spoken to last first. Raises Unavailable."""
-        entries = await self._store.entries(_key(tenant, ""))
+        """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        entries = await self._store.entries(f"{_CARD}.{_key(tenant, '')}")
         return newest_first(from_json(Session, entry.value) for entry in entries)
 
 
@@ -97,15 +106,21 @@ class ChatsInMemory:
         self._kept.pop((tenant, session_id), None)
 
     async def listed(self, tenant: str) -> tuple[Session, ...]:
-        """All of a tenant's, the one that was spoken to last first."""
-        return newest_first(from_json(Session, data) for (whose, _), (_, data) in self._kept.items() if whose == tenant)
+        """The cards of all of a tenant's, the one that was spoken to last first."""
+        mine = (from_json(Session, data) for (whose, _), (_, data) in self._kept.items() if whose == tenant)
+        return newest_first(session.card for session in mine)
 
 
 def encoded(session: Session) -> bytes:
-    """The session as JSON, without its oldest turns where it is too long."""
+    """The session as JSON, without its oldest turns where it is too long, and at last without what they named."""
     data = to_json(session)
     while len(data) > MAX_SESSION_BYTES and len(session.turns) > 1:
         session = replace(session, turns=session.turns[max(1, len(session.turns) // 4) :])
+        data = to_json(session)
+    if len(data) > MAX_SESSION_BYTES:
+        session = replace(
+            session, turns=tuple(replace(turn, messages=(), tables=()) for turn in session.turns), things=()
+        )
         data = to_json(session)
     return data
 

@@ -73,6 +73,10 @@ class LearningTracker:
     ) -> None:
         await self._follower.stop()
 
+    def check(self) -> None:
+        """Raises Unavailable where what is known would grow old unnoticed."""
+        self._follower.check()
+
     async def record(self, outcome: Outcome) -> Outcome:
         """Keep an outcome; the same again changes nothing, and a rating that people gave before stands.
 

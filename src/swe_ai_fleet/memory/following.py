@@ -81,6 +81,11 @@ class Following:
             async with self._moved:
                 self._moved.notify_all()
 
+    def check(self) -> None:
+        """Raises InternalFault where following has ended."""
+        if self._ended:
+            raise InternalFault("the index of memories has stopped following them", hint="restart the context service")
+
     async def reached(self, revision: int, *, patience: float) -> None:
         """Wait until the index holds everything up to a revision, words at least.
 
@@ -105,8 +110,7 @@ class Following:
                 f"the index of memories did not follow within {patience:g} seconds; what was kept is kept"
             ) from None
         # However far it came: from now on it would be stale.
-        if self._ended:
-            raise InternalFault("the index of memories has stopped following them")
+        self.check()
 
     async def _read(self) -> None:
         position = await self._begin()

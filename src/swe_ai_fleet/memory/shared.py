@@ -108,6 +108,10 @@ class SharedMemories:
         """How many memories still wait for their vectors."""
         return self._following.behind
 
+    def check(self) -> None:
+        """Raises InternalFault where what is found would grow old unnoticed."""
+        self._following.check()
+
     async def settled(self) -> None:
         """Wait until every memory of the bucket can be found by words and by meaning. Raises Unavailable."""
         await self._following.caught_up(patience=self._patience)

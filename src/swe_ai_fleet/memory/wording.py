@@ -20,7 +20,7 @@ _ACCENT = re.compile(r"[\u0300-\u036f]")
 _NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # Scripts written without spaces: their words are compared by pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]{2,}")
-_SAY_NOTHING = frozenset(
+SAY_NOTHING = frozenset(
     re.findall(
         r"[a-z]+",
         "a about all also am an and any are as at be been being but by can could did do does doing for from had has "
@@ -29,6 +29,7 @@ _SAY_NOTHING = frozenset(
         "were what when where which while who whom why will with would you your",
     )
 )
+"""Words of English that tell nothing of what a text is about."""
 _SAY_LITTLE = frozenset(
     re.findall(
         r"[a-z]+",
@@ -81,17 +82,17 @@ def weighed_words(question: str) -> Mapping[str, float]:
     At most 32; words that say nothing (of English) only where there are no others.
     """
     words = dict.fromkeys(_WORD.findall(_spread(question[:_MAX_QUESTION_CHARS])))
-    telling = [word for word in words if word not in _SAY_NOTHING] or list(words)
+    telling = [word for word in words if word not in SAY_NOTHING] or list(words)
     weights: dict[str, float] = {}
     for word in telling[:_MAX_WORDS]:
         weight = math.sqrt(min(len(word), _LONGEST_COUNTED))
-        weights[_stem(word)] = weight * _LITTLE if word in _SAY_LITTLE else weight
+        weights[stem(word)] = weight * _LITTLE if word in _SAY_LITTLE else weight
     return weights
 
 
 def words_of(text: str) -> frozenset[str]:
     """The distinct words of a text, stemmed."""
-    return frozenset(map(_stem, set(_WORD.findall(_spread(text[:_MAX_TEXT_CHARS])))))
+    return frozenset(map(stem, set(_WORD.findall(_spread(text[:_MAX_TEXT_CHARS])))))
 
 
 def _spread(text: str) -> str:
@@ -108,8 +109,8 @@ def _spread(text: str) -> str:
     return _ACCENT.sub("", decomposed)
 
 
-def _stem(word: str) -> str:
-    """The S-stemmer (Harman 1991, "How effective is suffixing?")."""
+def stem(word: str) -> str:
+    """A word without its plural ending: the S-stemmer (Harman 1991, "How effective is suffixing?")."""
     if len(word) > 4 and word.endswith("ies") and not word.endswith(("eies", "aies")):
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("es") and not word.endswith(("aes", "ees", "oes")):

@@ -265,6 +265,9 @@ class Executions:
         The wish is durable before anything is waited for, so it holds even if nobody drives the execution now. One
         that has ended is returned as it is. Raises NotFound, Unavailable.
         """
+        if execution_id in self._accepting:
+            # Whoever handed it in may be gone already, and it would go on for nobody.
+            await asyncio.wait([self._accepting[execution_id]])
         state = await self.get(tenant, execution_id)
         if state.status.terminal:
             return state

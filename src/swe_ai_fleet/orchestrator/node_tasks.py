@@ -47,11 +47,11 @@ def node_approval(node_id: str) -> str:
     return f"{NODE}{node_name(node_id)}"
 
 
-def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str) -> Task:
+def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str, *, sharing: int = 1) -> Task:
     """The task of an agent node that makes candidates; the same parent, node and query always make the same one.
 
     It inherits limits, environment, network, approval, memory and the belonging to a story. Of the parent's totals it
-    has an even part, one for each agent node.
+    has an even part, one for each agent node, which the `sharing` items of a map share again.
     """
     config, task_id = node.agent_config, child_task_id(parent.task_id, f"{node_name(node_id)}-{attempt}")
     description, context = _told(query, parent.context)
@@ -60,7 +60,7 @@ def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str)
     if config.checks:
         checks = tuple(CheckSpec(name=command, command=command) for command in dict.fromkeys(config.checks))
         constraints = replace(constraints, checks=checks)
-    totals = part(constraints.totals, Usage(), max(1, _agent_nodes(parent)), least=agents)
+    totals = part(constraints.totals, Usage(), _parts(parent, sharing), least=agents)
     return replace(
         parent,
         task_id=task_id,
@@ -84,12 +84,19 @@ def child_task(parent: Task, node: Node, node_id: str, attempt: int, query: str)
     )
 
 
-def errand_task(parent: Task, node: Node) -> Task:
-    """The task under which one question is answered, or one tool called; part of the parent's own execution."""
+def errand_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
+    """The task under which one question is answered, or one tool called; part of the parent's own execution.
+
+    Who answers may spend an even part of the parent's totals, as in `child_task`.
+    """
+    constraints = _constraints(parent, node)
+    if node.type is NodeType.AGENT:
+        limits = constraints.totals.share(constraints.limits, parts=_parts(parent, sharing))
+        constraints = replace(constraints, limits=limits)
     return replace(
         parent,
         role=Role.parse(node.agent_config.role),
-        constraints=_constraints(parent, node),
+        constraints=constraints,
         memory=_memory(parent, use=node.agent_config.use_memory),
         workflow=None,
     )
@@ -107,10 +114,11 @@ def nodes_of(workflow: Workflow) -> Iterator[Node]:
             waiting.extend(node.workflow.nodes)
 
 
-def _agent_nodes(parent: Task) -> int:
+def _parts(parent: Task, sharing: int) -> int:
+    """In how many parts the totals are shared, for a node that stands in `sharing` places."""
     if parent.workflow is None:
-        return 1
-    return sum(node.type is NodeType.AGENT for node in nodes_of(parent.workflow.workflow))
+        return sharing
+    return max(1, sum(node.type is NodeType.AGENT for node in nodes_of(parent.workflow.workflow))) * sharing
 
 
 def _constraints(parent: Task, node: Node) -> Constraints:

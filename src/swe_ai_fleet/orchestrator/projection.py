@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from swe_ai_fleet.domain.context import GatheredContext
-from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, StoredEvent
+from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, NodeUpdated, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.orchestrator.leases import over
@@ -119,7 +119,7 @@ class Projection:
                     caught_up.set()
                     continue
                 key = (stored.event.tenant, stored.event.execution_id)
-                state = advance(self._states.get(key), stored)
+                state = advance(self._states.get(key), _light(stored))
                 if state is not None:
                     self._states[key] = state = _slim(state)
                     if over(state):
@@ -134,10 +134,17 @@ class Projection:
                     self._heard(stored)
 
 
+def _light(stored: StoredEvent) -> StoredEvent:
+    """An event without what a node was given and gave: a run may have thousands, and only its driver needs them."""
+    body = stored.event.body
+    if not isinstance(body, NodeUpdated):
+        return stored
+    return replace(stored, event=replace(stored.event, body=replace(body, inputs="", output="")))
+
+
 def _slim(state: ExecutionState) -> ExecutionState:
     """An ended execution without the texts that the log has: states of thousands are kept in memory."""
-    if not state.status.terminal or (state.context is None and not state.nodes):
+    if not state.status.terminal or (state.context is None and state.output is None):
         return state
-    nodes = {name: replace(node, inputs="", output="") for name, node in state.nodes.items()}
     context = state.context and GatheredContext(tokens=state.context.tokens, version=state.context.version)
-    return replace(state, context=context, nodes=nodes, output=None)
+    return replace(state, context=context, output=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -69,6 +69,8 @@ class FleetNodes:
         approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
         context: What answering agents are told beside their question; None: nothing.
         memories: Where what they answer is remembered; None: nowhere.
+        spent: What agents took under earlier drivers.
+        sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
 
     task: Task
@@ -80,6 +82,8 @@ class FleetNodes:
     approval_timeout_seconds: float = 0.0
     context: ContextSource | None = None
     memories: Memories | None = None
+    spent: Usage = field(default_factory=Usage)
+    sharing: Callable[[str], int] = lambda _: 1
     _under_way: dict[str, str] = field(default_factory=dict[str, str])
 
     async def run(
@@ -136,10 +140,13 @@ class FleetNodes:
         return attempt - known.attempt + known.failures
 
     async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
-        task = errand_task(self.task, node)
+        task, name = errand_task(self.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
+        before = self.runs.known.agents.get(name) if self.runs.known is not None else None
+        if before is None:
+            self._check_left()
         assignment = AnswerAssignment(
             execution_id=self.task.execution_id,
-            agent_id=node_run(node_id, attempt),
+            agent_id=name,
             task=task,
             repository=await self.results.base(node_id),
             query=query,
@@ -149,8 +156,10 @@ class FleetNodes:
         answer = await self.runs.attempt(
             assignment.agent_id, lambda generation: self.runs.fleet.answer(replace(assignment, generation=generation))
         )
+        if before is None or before.usage == Usage():
+            self.spent += answer.usage
         if answer.error:
-            raise PreconditionFailed(answer.error)
+            return NodeOutcome(error=answer.error, usage=answer.usage)
         if node.agent_config.use_memory:
             await self._remember(task, node_id, query, answer.text)
         output = answer_output(answer.text, tools=list(answer.tools), model=answer.model)
@@ -183,7 +192,10 @@ class FleetNodes:
 
     async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
         """An execution of the node's own, to its end."""
-        child = child_task(self.task, node, node_id, attempt, query)
+        child = child_task(self.task, node, node_id, attempt, query, sharing=self.sharing(node_id))
+        known = self.known.get(node_id)
+        if known is None or known.execution_id != child.execution_id:
+            self._check_left()
         base = await self.results.base(node_id)
         before = self._under_way.get(node_id, child.execution_id)
         if before != child.execution_id:
@@ -191,12 +203,24 @@ class FleetNodes:
         self._under_way[node_id] = child.execution_id
         state = await self.parts.wait(self.task.tenant, await self.parts.begin(child, base))
         del self._under_way[node_id]
+        self.spent += state.usage
         if state.status is not ExecutionStatus.COMPLETED:
             told = f"execution {state.execution_id} ended {state.status}: {state.error}"[:MAX_REMEMBERED_CHARS]
             # What a person refused is not to be asked of them again.
-            raise (InvalidRequest if state.status is ExecutionStatus.REJECTED else PreconditionFailed)(told)
+            return NodeOutcome(error=told, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
         output = await self.results.taken(node_id, state)
         return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
+
+    def _check_left(self) -> None:
+        """Raise InvalidRequest where the totals of the run are used up: tries that fail spend what others have left."""
+        totals, spent = self.task.constraints.totals, self.spent
+        for name, most, used in (
+            ("total_max_tokens", totals.max_tokens, spent.total_tokens),
+            ("total_max_tool_calls", totals.max_tool_calls, spent.tool_calls),
+            ("total_max_cost", totals.max_cost, spent.cost),
+        ):
+            if most and used >= most:
+                raise InvalidRequest(f"the run has used up its {name} of {most:g}", field=f"constraints.{name}")
 
     async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
         """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""

@@ -27,6 +27,8 @@ from swe_ai_fleet.workflows.steering import Steering
 
 MAX_INLINE_BYTES = 64 * 1024
 """A longer output is kept in the blob store."""
+AT_ONCE = 100
+"""Agents, tools and executions of nodes at work at the same time; a map without `max_parallel` asks for any number."""
 JSON_TYPE = "application/json"
 AGAIN_SECONDS = 1.0
 """After so long the log is asked again what people said, where it did not answer."""
@@ -100,10 +102,18 @@ class WorkflowDrive:
             approval_timeout_seconds=self.approval_timeout_seconds,
             context=self.context,
             memories=self.memories,
+            spent=_spent(self.known, known),
         )
         run = WorkflowRun(
-            order.workflow, inputs_of(order), runner=nodes, journal=self._record, known=known, steering=steering
+            order.workflow,
+            inputs_of(order),
+            runner=nodes,
+            journal=self._record,
+            known=known,
+            steering=steering,
+            at_once=AT_ONCE,
         )
+        nodes.sharing = run.sharing
         for said in self.known.steering:
             steering.apply(said)
         self._news.set()
@@ -160,8 +170,11 @@ class WorkflowDrive:
         return found
 
     async def _usage(self, nodes: Mapping[str, NodeUpdated]) -> Usage:
-        """What everything cost: the runs of this execution, tries that failed among them, and the nodes' own ones."""
-        state = await self.approvals.refresh()
-        own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
-        theirs = (update.usage for update in nodes.values() if update.execution_id)
-        return sum((*own, *theirs), Usage())
+        return _spent(await self.approvals.refresh(), nodes)
+
+
+def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:
+    """What everything cost: the runs of this execution, tries that failed among them, and the nodes' own ones."""
+    own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
+    theirs = (update.usage for update in nodes.values() if update.execution_id)
+    return sum((*own, *theirs), Usage())

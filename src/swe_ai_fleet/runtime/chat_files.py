@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ class ChatFiles:
         await asyncio.to_thread(self._delete, tenant, session_id)
 
     async def listed(self, tenant: str) -> tuple[Session, ...]:
-        """All of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
         return await asyncio.to_thread(self._listed, tenant)
 
     def _get(self, tenant: str, session_id: str) -> KeptSession | None:
@@ -54,12 +55,14 @@ class ChatFiles:
             if (known.revision if known else 0) != revision:
                 raise Fenced(f"the session {session.session_id} was changed by somebody else")
             draft = path.with_suffix(".new")
-            head = json.dumps({"revision": revision + 1}).encode()
+            # Never one that a session had which was forgotten: whoever still works on that one must not replace this.
+            made = max(time.time_ns(), revision + 1)
+            head = json.dumps({"revision": made}).encode()
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(head + b"\n" + encoded(session))
             draft.replace(path)
-        return revision + 1
+        return made
 
     def _delete(self, tenant: str, session_id: str) -> None:
         with self._locked():
@@ -68,7 +71,7 @@ class ChatFiles:
     def _listed(self, tenant: str) -> tuple[Session, ...]:
         with self._locked():
             found = [self._read(path) for path in sorted(self._directory.glob("*.chat"))]
-        return newest_first(kept.session for kept in found if kept is not None and kept.session.tenant == tenant)
+        return newest_first(kept.session.card for kept in found if kept is not None and kept.session.tenant == tenant)
 
     def _read(self, path: Path) -> KeptSession | None:
         try:

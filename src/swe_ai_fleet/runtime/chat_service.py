@@ -81,15 +81,14 @@ async def open_chat(
 
 
 def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:
-    """How messages are answered, by settings; hybrid where no planning mode is set."""
-    mode = PlanningMode(settings.planning_mode) if "planning_mode" in settings.model_fields_set else PlanningMode.HYBRID
+    """How messages are answered, by settings."""
     return ChatRules(
         limits=Limits(
             max_iterations=settings.chat_max_iterations,
             max_tool_calls=settings.chat_max_tool_calls,
             timeout_seconds=settings.chat_timeout_seconds,
         ),
-        mode=mode,
+        mode=PlanningMode(settings.planning_mode),
         threshold=settings.hybrid_threshold,
         retry_waits=tuple(retry_waits),
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import pairwise
+from math import ceil
+from unicodedata import east_asian_width
 
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import Node, NodeStatus, NodeType, Workflow
 from swe_ai_fleet.workflows.layout import Box, laid_out
 
 _MAX_LABEL = 40
+_LABEL_ABOVE = 16
 _PLAIN = re.compile(r"[^A-Za-z0-9_]")
 # No control characters: XML has none of most.
 _STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")
@@ -66,7 +70,7 @@ def svg(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) -> s
         nodes: Where the nodes of a run stand; they are coloured by it, and their title says it.
     """
     labels = {node.id: _labels(node) for node in workflow.nodes}
-    layout = laid_out(workflow, {name: max(len(line) for line in lines) for name, lines in labels.items()})
+    layout = laid_out(workflow, {name: max(_room(line) for line in lines) for name, lines in labels.items()})
     width, height = _number(layout.width), _number(layout.height)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -76,7 +80,10 @@ def svg(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) -> s
         '<path d="M0 0 L8 4 L0 8 z" fill="#546e7a"/></marker></defs>',
     ]
     boxes, shown = layout.boxes, nodes or {}
-    parts.extend(_line(boxes[edge.source], boxes[edge.target], edge.label) for edge in workflow.edges)
+    parts.extend(
+        _line(boxes[edge.source], boxes[edge.target], layout.bends.get((edge.source, edge.target), ()), edge.label)
+        for edge in workflow.edges
+    )
     parts.extend(_drawn(node, boxes[node.id], labels[node.id], shown.get(node.id)) for node in workflow.nodes)
     return "\n".join([*parts, "</svg>\n"])
 
@@ -94,6 +101,12 @@ def _labels(node: Node) -> list[str]:
     return [_short(node.id), _short(said)]
 
 
+def _room(text: str) -> int:
+    """How many usual characters take as much room, in a bold font."""
+    wide = sum(each in "WM@%" or east_asian_width(each) in "WF" for each in text)
+    return ceil(len(text) + 0.8 * wide + 0.3 * sum(each.isupper() for each in text))
+
+
 def _short(text: str) -> str:
     plain = _STRANGE.sub(" ", text)
     return plain if len(plain) <= _MAX_LABEL else plain[: _MAX_LABEL - 1] + "…"
@@ -108,18 +121,23 @@ def _xml(text: str) -> str:
     return escape(_STRANGE.sub(" ", text), quote=True)
 
 
-def _line(source: Box, target: Box, label: str) -> str:
-    x, y, to_x, to_y = source.centre, source.y + source.height, target.centre, target.y
-    bend = (to_y - y) / 2
-    # One that passes a layer keeps to a side of its own, so that it is seen beside the boxes.
-    side = source.width / 2 + 20 if to_y - y > 2 * target.height else 0
-    curve = " ".join(_number(each) for each in (x + side, y + bend, to_x + side, to_y - bend))
-    path = f'<path d="M{_number(x)} {_number(y)} C{curve} {_number(to_x)} {_number(to_y)}" '
-    drawn = f'{path}fill="none" stroke="#546e7a" marker-end="url(#end)"/>'
+def _line(source: Box, target: Box, bends: Sequence[Box], label: str) -> str:
+    """An arrow; in the layers between it goes straight down, beside the boxes."""
+    path = f"M{_number(source.centre)} {_number(source.y + source.height)}"
+    way = (source, *bends, target)
+    for above, below in pairwise(way):
+        x, y, to_x, to_y = above.centre, above.y + above.height, below.centre, below.y
+        middle = (to_y - y) / 2
+        curve = (x, y + middle, to_x, to_y - middle, to_x, to_y)
+        path += f" C{' '.join(_number(each) for each in curve)}"
+        if below is not target:
+            path += f" V{_number(below.y + below.height)}"
+    drawn = f'<path d="{path}" fill="none" stroke="#546e7a" marker-end="url(#end)"/>'
     if not label:
         return drawn
-    at_x, at_y = _number((x + to_x) / 2 + 0.75 * side + 4), _number((y + to_y) / 2)
-    return f'{drawn}\n<text x="{at_x}" y="{at_y}" fill="#37474f">{_xml(_short(label))}</text>'
+    # At the end that it has for itself: the ways that a branch chooses all begin at one place.
+    at_x, at_y = 0.25 * source.centre + 0.75 * way[1].centre + 6, way[1].y - _LABEL_ABOVE
+    return f'{drawn}\n<text x="{_number(at_x)}" y="{_number(at_y)}" fill="#37474f">{_xml(_short(label))}</text>'
 
 
 def _drawn(node: Node, box: Box, lines: list[str], update: NodeUpdated | None) -> str:

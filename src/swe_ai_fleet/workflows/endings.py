@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from swe_ai_fleet.domain.budget import Usage
+
 
 class Ended(Exception):
     """A run ends here."""
@@ -30,11 +32,12 @@ class Cancelled(Ended):
 
 
 class TryFailed(Exception):
-    """One try of a node failed; `again` says whether another one could do better."""
+    """One try of a node failed; `again` says whether another one could do better, `usage` what it took."""
 
-    def __init__(self, error: str, *, again: bool = False) -> None:
+    def __init__(self, error: str, *, again: bool = False, usage: Usage | None = None) -> None:
         super().__init__(error)
         self.again = again
+        self.usage = usage or Usage()
 
 
 @asynccontextmanager

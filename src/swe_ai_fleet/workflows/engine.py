@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
@@ -69,12 +70,18 @@ class WorkflowRun:
         self._steering = steering or Steering()
         self._cancelled = asyncio.Event()
         self._reason = ""
-        self._places: set[str] = set()
+        self._places: set[str] = set(known or {})
+        self._counts: dict[str, int] = {}
 
     def cancel(self, reason: str = "") -> None:
         """Stop what runs: `run` returns a cancelled state."""
         self._reason = reason or "cancelled"
         self._cancelled.set()
+
+    def sharing(self, node_id: str) -> int:
+        """How many nodes there are in the place of this one, items of maps counted; the same after a resumption."""
+        places = (node_id[:at] for at, each in enumerate(node_id) if each == "[")
+        return prod(self._counts.get(place, 1) for place in places)
 
     @property
     def state(self) -> ExecutionState:
@@ -163,6 +170,7 @@ class WorkflowRun:
             raise TryFailed(str(error)) from error
 
     async def _skipped(self, node_id: str) -> NodeValue:
+        self._places.add(node_id)
         known = self._record.updates.get(node_id)
         if known is None or known.status is not NodeStatus.SKIPPED:
             await self._record.put(NodeUpdated(node_id=node_id, status=NodeStatus.SKIPPED))
@@ -240,6 +248,7 @@ class WorkflowRun:
             raise TryFailed("there is no node for its items")
         if len(items) > MAX_ITEMS:
             raise TryFailed(f"{len(items)} items are too many: a map takes at most {MAX_ITEMS}")
+        self._counts[step.node_id] = len(items)
         slots = asyncio.Semaphore(step.node.max_parallel or max(1, len(items)))
 
         async def one(index: int) -> JsonValue:

@@ -13,9 +13,14 @@ from swe_ai_fleet.domain.workflow import JsonValue, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOutcome:
-    """What a node gave: JSON, and what it took."""
+    """What a node gave: JSON, and what it took.
+
+    With an `error` it is a try that failed, but cost something; `again` says whether another one could do better.
+    """
 
     output: JsonValue = None
+    error: str = ""
+    again: bool = True
     execution_id: str = ""
     usage: Usage = field(default_factory=Usage)
 

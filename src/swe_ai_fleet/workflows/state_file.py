@@ -85,9 +85,10 @@ def _opened(path: Path, digest: str, mask: SecretMask) -> StateFile:
 
 
 def _read(descriptor: int, path: Path, digest: str, mask: SecretMask) -> StateFile:
-    data = b""
+    parts: list[bytes] = []
     while part := os.read(descriptor, 1024 * 1024):
-        data += part
+        parts.append(part)
+    data = b"".join(parts)
     whole = data[: data.rfind(b"\n") + 1]
     # A line that was cut off by the end of its process never counted.
     os.ftruncate(descriptor, len(whole))

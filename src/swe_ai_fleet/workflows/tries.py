@@ -45,6 +45,8 @@ class Step:
         update = NodeUpdated(node_id=self.node_id, status=status, inputs=self.shown)
         if self.known is None:
             return update
+        # What tries that failed took was spent all the same.
+        update = replace(update, usage=self.known.usage)
         if self.known.status in (NodeStatus.PAUSED, NodeStatus.WAITING):
             return replace(update, attempt=self.known.attempt, failures=self.known.failures)
         return replace(update, attempt=self.known.attempt + 1, failures=self.known.failures)
@@ -140,10 +142,13 @@ class Tries:
                     clock = time.monotonic()
                     done = await self._tried_once(node, update, work, earlier)
             except TryFailed as error:
-                failed, again = str(error), error.again
+                failed, again, spent = str(error), error.again, error.usage
             else:
                 return await self._completed(replace(done, duration_ms=_since(clock)))
-            update = replace(update, failures=update.failures + 1, duration_ms=_since(clock))
+            duration = _since(clock)
+            update = replace(
+                update, failures=update.failures + 1, duration_ms=duration, usage=update.usage + spent
+            )
             if stop is not None:
                 await stop(step.node_id, failed)
             if not again or update.failures > node.retries:
@@ -154,12 +159,14 @@ class Tries:
 
     async def _tried_once(self, node: Node, update: NodeUpdated, work: Work, earlier: str) -> NodeUpdated:
         outcome = await self._limited(node, work(update.attempt, earlier))
+        if outcome.error:
+            raise TryFailed(outcome.error, again=outcome.again, usage=outcome.usage)
         try:
             output = exact_json(outcome.output, "its output")
         except InvalidRequest as error:
-            raise TryFailed(str(error)) from error
+            raise TryFailed(str(error), usage=outcome.usage) from error
         execution_id = outcome.execution_id or update.execution_id
-        return replace(update, output=output, usage=outcome.usage, execution_id=execution_id)
+        return replace(update, output=output, usage=update.usage + outcome.usage, execution_id=execution_id)
 
     async def _limited(self, node: Node, work: Awaitable[T]) -> T:
         limit = asyncio.timeout(node.timeout_seconds or None)

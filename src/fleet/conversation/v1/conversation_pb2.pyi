@@ -34,18 +34,20 @@ REFERENCE_STANDING_BEYOND: ReferenceStanding
 REFERENCE_STANDING_UNKNOWN: ReferenceStanding
 
 class SendRequest(_message.Message):
-    __slots__ = ("session_id", "text", "channel", "message_id", "memory_namespaces")
+    __slots__ = ("session_id", "text", "channel", "message_id", "memory_namespaces", "seen_turn")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    SEEN_TURN_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     text: str
     channel: Channel
     message_id: str
     memory_namespaces: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session_id: _Optional[str] = ..., text: _Optional[str] = ..., channel: _Optional[_Union[Channel, str]] = ..., message_id: _Optional[str] = ..., memory_namespaces: _Optional[_Iterable[str]] = ...) -> None: ...
+    seen_turn: int
+    def __init__(self, session_id: _Optional[str] = ..., text: _Optional[str] = ..., channel: _Optional[_Union[Channel, str]] = ..., message_id: _Optional[str] = ..., memory_namespaces: _Optional[_Iterable[str]] = ..., seen_turn: _Optional[int] = ...) -> None: ...
 
 class SendResponse(_message.Message):
     __slots__ = ("tool_called", "tool_ended", "text_delta", "answer")

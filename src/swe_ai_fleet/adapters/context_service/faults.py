@@ -33,6 +33,7 @@ _REASONS: Mapping[str, type[FleetError]] = {
     "UNAVAILABLE": Unavailable,
     "FENCED": Fenced,
     "INTERNAL": InternalFault,
+    "INTERNAL_FAULT": InternalFault,
 }
 _CODES: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,

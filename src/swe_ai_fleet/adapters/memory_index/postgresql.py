@@ -172,9 +172,7 @@ class PostgresqlMemoryIndex:
 
 async def _space(connection: AsyncConnection[TupleRow], space: str) -> tuple[int, int]:
     """(id, dimension) of a space, 0 while it has no vectors; nobody else changes it until the transaction's end."""
-    await connection.execute(
-        b"INSERT INTO space (name) VALUES (%s) ON CONFLICT DO NOTHING", (storable(space),)
-    )
+    await connection.execute(b"INSERT INTO space (name) VALUES (%s) ON CONFLICT DO NOTHING", (storable(space),))
     statement = "SELECT id, dimension FROM space WHERE name = %s FOR UPDATE"
     [(number, dimension)] = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
     return number, dimension

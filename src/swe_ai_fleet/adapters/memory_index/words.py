@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from swe_ai_fleet.memory.wording import SAY_NOTHING, stem
+
 MAX_INDEXED_CHARS = 100_000
 MAX_QUERY_CHARS = 8_000
 MAX_QUERY_WORDS = 32
@@ -13,15 +15,6 @@ _WORD = re.compile(r"[^\W_]+")
 _IDENTIFIER_PART = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
 # Scripts that are written without spaces: their words are found by pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"[a-z]+",
-        "a about all also am an and any are as at be been being but by can could did do does doing for from had has "
-        "have having he her here hers him his how i if in into is it its just me my no nor not of on or our out over "
-        "own s she should so some such t than that the their them then there these they this those to too very was we "
-        "were what when where which while who whom why will with would you your",
-    )
-)
 
 
 def indexed(text: str) -> str:
@@ -43,8 +36,8 @@ def parts(text: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The words of `indexed` in order, stemmed by the S-stemmer (Harman, "How effective is suffixing?", 1991)."""
-    return [_stem(word) for word in _WORD.findall(indexed(text))]
+    """The words of `indexed` in order, stemmed."""
+    return [stem(word) for word in _WORD.findall(indexed(text))]
 
 
 def indexed_words(text: str) -> str:
@@ -58,13 +51,13 @@ def query_words(text: str) -> tuple[str, ...]:
     Words that say nothing are among them only where there are no others.
     """
     words = dict.fromkeys(_WORD.findall(indexed(text[:MAX_QUERY_CHARS])))
-    telling = [word for word in words if word not in _STOP_WORDS]
+    telling = [word for word in words if word not in SAY_NOTHING]
     return tuple(telling or words)[:MAX_QUERY_WORDS]
 
 
 def query_terms(text: str) -> tuple[str, ...]:
     """`query_words` as `terms` has them."""
-    return tuple(dict.fromkeys(_stem(word) for word in query_words(text)))
+    return tuple(dict.fromkeys(stem(word) for word in query_words(text)))
 
 
 def _folded(text: str) -> str:
@@ -72,13 +65,3 @@ def _folded(text: str) -> str:
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text).casefold()
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
-
-
-def _stem(word: str) -> str:
-    if len(word) > 4 and word.endswith("ies") and not word.endswith(("eies", "aies")):
-        return word[:-3] + "y"
-    if len(word) > 3 and word.endswith("es") and not word.endswith(("aes", "ees", "oes")):
-        return word[:-1]
-    if len(word) > 2 and word.endswith("s") and not word.endswith(("us", "ss")):
-        return word[:-1]
-    return word

@@ -15,6 +15,7 @@ from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.http.body import read_body
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_WAIT_SECONDS = 300.0
@@ -25,11 +26,15 @@ _TOKEN_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A message that came in; `text` is empty where it was something else (a picture, a voice)."""
+    """A message that came in; `text` is empty where it was something else (a picture, a voice).
+
+    `message_id` grows within a chat, with the bot's own messages counted too.
+    """
 
     update_id: int
     chat_id: int
     text: str
+    message_id: int = 0
 
 
 class Refused(FleetError):
@@ -91,15 +96,15 @@ class BotApi:
         entries = cast("list[object]", found) if isinstance(found, list) else []
         return tuple(_update(cast("Mapping[str, object]", one)) for one in entries if isinstance(one, Mapping))
 
-    async def send(self, chat_id: int, text: str, *, marked: bool) -> None:
-        """Send a message, as MarkdownV2 where it is `marked`.
+    async def send(self, chat_id: int, text: str, *, marked: bool) -> int:
+        """Send a message, as MarkdownV2 where it is `marked`; its id, 0 where Telegram does not tell it.
 
         Raises Refused, PreconditionFailed, TooFast, Unavailable.
         """
         message: dict[str, object] = {"chat_id": chat_id, "text": text}
         if marked:
             message["parse_mode"] = "MarkdownV2"
-        await self._call("sendMessage", message, seconds=_CALL_SECONDS)
+        return _message_id(await self._call("sendMessage", message, seconds=_CALL_SECONDS))
 
     async def _call(self, method: str, arguments: Mapping[str, object], *, seconds: float) -> object:
         request = httpx2.Request(
@@ -159,8 +164,14 @@ def _update(fields: Mapping[str, object]) -> Update:
     return Update(
         update_id=number if isinstance(number, int) else 0,
         chat_id=chat_id if isinstance(chat_id, int) else 0,
-        text=text if isinstance(text, str) else "",
+        text=well_formed(text) if isinstance(text, str) else "",
+        message_id=_message_id(message),
     )
+
+
+def _message_id(message: object) -> int:
+    number = cast("Mapping[str, object]", message).get("message_id") if isinstance(message, Mapping) else None
+    return number if isinstance(number, int) else 0
 
 
 def _wait(parameters: object) -> float:

@@ -37,8 +37,11 @@ _log = structlog.get_logger(__name__)
 class Answers(Protocol):
     """Who answers."""
 
-    async def answer(self, session_id: str, text: str, *, message_id: str) -> Sequence[str]:
+    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
         """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
+
+        `seen` says whether the last answer was there to be read when the message was written: else a yes means another
+        one.
 
         Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
         """
@@ -181,17 +184,18 @@ class TelegramBot:
         if update.update_id < done.update_id or (update.update_id == done.update_id and done.pages < 0):
             return
         sent = done.pages if update.update_id == done.update_id else 0
-        pages = await self._pages(update)
+        newest = done.message_id
+        pages = await self._pages(update, seen=update.message_id > newest)
         for number, page in enumerate(pages):
             if number < sent:
                 continue
-            await self._send(update.chat_id, page)
+            newest = max(newest, await self._send(update.chat_id, page))
             last = number + 1 == len(pages)
-            await self._progress.sent(update, -1 if last else number + 1)
+            await self._progress.sent(update, -1 if last else number + 1, message_id=newest)
         if not pages:
-            await self._progress.sent(update, -1)
+            await self._progress.sent(update, -1, message_id=newest)
 
-    async def _pages(self, update: Update) -> Sequence[str]:
+    async def _pages(self, update: Update, *, seen: bool) -> Sequence[str]:
         session_id = f"telegram-{update.chat_id}"
         command = update.text.strip().split("@")[0].lower()
         if command in ("/start", "/help"):
@@ -202,16 +206,17 @@ class TelegramBot:
             if command == "/new":
                 await self._answers.forget(session_id)
                 return (escaped(_NEW),)
-            return await self._answered(session_id, update)
+            return await self._answered(session_id, update, seen=seen)
         except FleetError as fault:
             _log.warning("telegram.not_answered", reason=fault.message, update_id=update.update_id)
             return (escaped(_FAILED.format(why=fault.message[:500])),)
 
-    async def _answered(self, session_id: str, update: Update) -> Sequence[str]:
+    async def _answered(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
         """The answer, tried again where the fleet is away or the session busy. Raises FleetError."""
         for number in range(_ASK_TRIES):
             try:
-                return await self._answers.answer(session_id, update.text, message_id=f"telegram-{update.update_id}")
+                message_id = f"telegram-{update.update_id}"
+                return await self._answers.answer(session_id, update.text, message_id=message_id, seen=seen)
             except InvalidRequest:
                 raise
             except (Unavailable, PreconditionFailed):
@@ -220,18 +225,20 @@ class TelegramBot:
                 await self._sleep(_WAITS[min(number, len(_WAITS) - 1)])
         raise AssertionError("the last try answers or raises")
 
-    async def _send(self, chat_id: int, page: str) -> None:
-        """Send a page; as plain text where Telegram cannot read its marks. Raises Unavailable, PreconditionFailed."""
+    async def _send(self, chat_id: int, page: str) -> int:
+        """Send a page, as plain text where Telegram cannot read its marks; its id, 0 where it cannot be sent.
+
+        Raises Unavailable, PreconditionFailed.
+        """
         marked = True
         for number in range(_SEND_TRIES):
             try:
-                await self._api.send(chat_id, page if marked else unmarked(page), marked=marked)
-                return
+                return await self._api.send(chat_id, page if marked else unmarked(page), marked=marked)
             except Refused as fault:
                 if not marked:
                     # A chat that is gone, or has blocked the bot: nothing can be sent there any more.
                     _log.warning("telegram.not_sent", reason=fault.message)
-                    return
+                    return 0
                 marked = False
             except TooFast as fault:
                 await self._sleep(fault.seconds)

@@ -14,7 +14,8 @@ from swe_ai_fleet.conversations.formatting.inline import Span, read_line, text_o
 from swe_ai_fleet.conversations.formatting.marks import Mark
 from swe_ai_fleet.conversations.formatting.tables import Table
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^`]*)")
+# Nothing that goes on with a run of tildes may follow it: else every way to split a long one would be tried.
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,}(?!~))([^`]*)")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)")
 _BULLET = re.compile(r"([ \t]*)[-*+][ \t]+(\S.*)")
 _QUOTE = re.compile(r" {0,3}>[> ]*")
@@ -127,10 +128,16 @@ def _cells(line: str) -> list[str]:
     bare = bare.removeprefix("|")
     if bare.endswith("|") and not bare.endswith("\\|"):
         bare = bare[:-1]
-    cells: list[str] = [""]
+    cells: list[list[str]] = []
+    goes_on = False
     for part in bare.split("|"):
-        if cells[-1].endswith("\\"):
-            cells[-1] = f"{cells[-1][:-1]}|{part}"
+        escapes = part.endswith("\\")
+        shown = f"{part[:-1]}|" if escapes else part
+        if goes_on:
+            cells[-1].append(shown)
         else:
-            cells.append(part)
-    return [cell.strip() for cell in cells[1:]]
+            cells.append([shown])
+        goes_on = escapes
+    if goes_on:
+        cells[-1][-1] = f"{cells[-1][-1][:-1]}\\"
+    return ["".join(cell).strip() for cell in cells]
