@@ -37,6 +37,7 @@ from swe_ai_fleet.workflows.drawing import mermaid, svg
 from swe_ai_fleet.workflows.faults import InvalidWorkflow
 from swe_ai_fleet.workflows.reading import read_workflow
 from swe_ai_fleet.workflows.shelf import Shelf, ShelvedWorkflow, read_shelf
+from swe_ai_fleet.workflows.values import exact_json
 
 SERVICE = "fleet.workflow.v1.WorkflowService"
 MAX_STORED_BYTES = 1024 * 1024
@@ -156,7 +157,7 @@ class WorkflowServicer(WorkflowServiceServicer):
                 _copy(getattr(request, name), same, name)
         with fields_of(same):
             task = orchestration_task(same)
-        run = WorkflowTask(workflow=workflow, inputs=json.dumps(_inputs(request), ensure_ascii=False))
+        run = WorkflowTask(workflow=workflow, inputs=exact_json(_inputs(request), "inputs"))
         task = replace(task, kind=TaskKind.WORKFLOW, workflow=run, rounds=0, num_agents=1)
         if (size := len(to_json(task))) > MAX_STORED_BYTES:
             raise InvalidRequest(

@@ -84,7 +84,8 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     assert outputs["commit"] == git(repository, "rev-parse", outputs["branch"])
     assert "prices[0]" not in git(repository, "show", f"{outputs['branch']}:cart.py")
     assert outputs["review"].startswith("approve")
-    assert "passed" in outputs["tests"]
+    assert "passed" in outputs["tests"]["content"]
+    assert outputs["verified"] == "completed"
     nodes = {one.node_id: one for one in run.nodes}
     # What the reviewer read stood on the delivered branch.
     request = orchestrator.StreamExecutionRequest(execution_id=run.execution_id)

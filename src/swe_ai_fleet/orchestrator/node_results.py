@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -43,11 +44,13 @@ class NodeResults:
     known: Mapping[str, NodeUpdated]
     _left: dict[str, PinnedRepository] = field(default_factory=dict[str, PinnedRepository])
     _loaded: bool = False
+    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def base(self, node_id: str) -> PinnedRepository:
         """Where a node begins: what the last of the nodes before it that changed something left. Raises FleetError."""
-        if not self._loaded:
-            await self._load()
+        async with self._loading:
+            if not self._loaded:
+                await self._load()
         found = self.repository
         if self.task.workflow is not None:
             for place in _before(self.task.workflow.workflow, node_id):

@@ -12,6 +12,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import SCRATCH, Role, Task, TaskKind
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, WorkflowTask
 from swe_ai_fleet.orchestrator.node_tasks import nodes_of
+from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.workflows.values import checked_inputs
 
 MAX_ROUNDS = 16
@@ -55,10 +56,19 @@ def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
     return cast("dict[str, JsonValue]", found)
 
 
+def _check_tool(name: str, where: str) -> None:
+    """Refuse what names several tools: agents can be given them, a call is of one."""
+    known = operations()
+    if name not in known and (those := sorted(one for one, each in known.items() if each.spec.tool == name)):
+        raise InvalidRequest(f"{name[:64]!r} names several tools", field=where, hint=f"one of {', '.join(those)}")
+
+
 def _check_node(node: Node, task: Task, profiles: Collection[str], max_agents: int) -> None:
     where, config = f"workflow.nodes[{node.id[:64]}]", node.agent_config
     if node.type is NodeType.WORKFLOW and isinstance(node.workflow, str):
         raise InvalidRequest(f"there is no workflow {node.workflow[:64]!r}", field=where)
+    if node.type is NodeType.TOOL:
+        _check_tool(node.tool, f"{where}.tool")
     if node.type is not NodeType.AGENT:
         return
     Role.parse(config.role)
