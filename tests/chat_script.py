@@ -38,3 +38,29 @@ def _at(request: ScriptRequest, words: str) -> int:
             break
         replies += message["role"] == "assistant"
     return replies
+
+
+SQUARES = "result = sum(n * n for n in range(1, 11))"
+COLOUR = "Your favourite colour is green."
+ASKED_COLOUR = "What is my favourite colour?"
+FIRST_TASK, SECOND_TASK = "chat-first", "chat-second"
+
+
+def _knows_green(request: ScriptRequest) -> bool:
+    before, asked, _ = last_message(request).partition(ASKED_COLOUR)
+    return bool(asked) and "green" in before
+
+
+COLOUR_CONVERSATIONS = (
+    Conversation(predicate=_knows_green, turns=(answered(COLOUR),)),
+    *said(ASKED_COLOUR, answered("You have not told me.")),
+    *said("favourite colour is green", answered("I will remember that.")),
+)
+"""Knows the colour where it was reminded of it, and nowhere else."""
+
+CHAT_CONVERSATIONS = (
+    *COLOUR_CONVERSATIONS,
+    *said("the squares of 1 to 10", called("python_executor", code=SQUARES), answered("The sum is 385.")),
+    *said("List what the fleet did", called("list_executions", limit=2), answered("Here is what it did.")),
+    *said("Show me the second one", called("show_execution", execution=FIRST_TASK), answered("It is the older one.")),
+)

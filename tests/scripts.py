@@ -6,6 +6,7 @@ import json
 import os
 
 from swe_ai_fleet.testing import Conversation, Script, Turn
+from tests.chat_script import CHAT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
 from tests.workflow_script import WORKFLOW_CONVERSATIONS
@@ -87,6 +88,7 @@ SCRIPT = Script(
         *PARTS_CONVERSATIONS,
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
+        *CHAT_CONVERSATIONS,
         Conversation(
             match=REVIEWED,
             regex=rf"(?s){_REVIEWER}.*return 'Hi'",

@@ -653,7 +653,11 @@ async def test_items_of_a_map_share_one_part_of_the_totals(world: World):
     ask = Node(id="ask", type=NodeType.MAP, over="${inputs.of}", node=agent("two", "about ${item}"))
     state = await world.run(
         a_run(
-            each, ask, constraints=constraints, inputs=(WorkflowInput(name="of", type="array"),), given={"of": [1, 2, 3]}
+            each,
+            ask,
+            constraints=constraints,
+            inputs=(WorkflowInput(name="of", type="array"),),
+            given={"of": [1, 2, 3]},
         )
     )
     assert state.status is ExecutionStatus.COMPLETED
@@ -747,3 +751,34 @@ async def test_a_part_that_is_being_accepted_is_cancelled_with_its_whole(world: 
         ended = await cancelling
         child = await executions.wait(DEFAULT_TENANT, ended.nodes["busy"].execution_id)
     assert (ended.status, child.status) == (ExecutionStatus.CANCELLED, ExecutionStatus.CANCELLED)
+
+
+async def test_a_projection_keeps_no_texts_of_nodes(world: World):
+    hold = asyncio.Event()
+
+    async def answers(assignment: AnswerAssignment) -> Answer:
+        if assignment.query == "do two":
+            await hold.wait()
+        return said("x" * 1_000)
+
+    world.fleet.answering = answers
+    async with world.running() as executions:
+        execution_id = (
+            await executions.submit(a_run(agent("one"), agent("two"), edges=chain("one", "two")))
+        ).execution_id
+        whole = await until(executions, execution_id, NodeStatus.RUNNING, "two")
+        kept = executions.projection.get(DEFAULT_TENANT, execution_id)
+        assert kept is not None
+        assert kept.nodes["one"].status is NodeStatus.COMPLETED
+        assert (kept.nodes["one"].inputs, kept.nodes["one"].output) == ("", "")
+        assert len(whole.nodes["one"].output) > 1_000
+        hold.set()
+        await executions.wait(DEFAULT_TENANT, execution_id)
+
+
+async def test_one_tool_is_called_not_a_group_of_them(world: World):
+    task = a_run(Node(id="x", type=NodeType.TOOL, tool="git"))
+    async with world.running() as executions:
+        with pytest.raises(InvalidRequest, match="git_log") as caught:
+            await executions.submit(task)
+    assert caught.value.field == "workflow.nodes[x].tool"

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.workflow import (
     Workflow,
     WorkflowInput,
 )
-from swe_ai_fleet.workflows import engine
+from swe_ai_fleet.workflows import engine, record
 from swe_ai_fleet.workflows.endings import NodeFailed, together
 from swe_ai_fleet.workflows.engine import WorkflowRun
 from swe_ai_fleet.workflows.runner import NodeApproval, NodeDecision, NodeOutcome
@@ -429,6 +429,32 @@ class TestMaps:
         assert state.outputs["m"] == {"error": "it took longer than 0.05 seconds"}
         assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
         assert world.told("m[1]") == DONE
+
+    async def test_the_limit_on_nodes_is_no_other_behind_a_resumption(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine, "MAX_NODES", 6)
+        world = World()
+        workflow = flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS)
+        for _ in range(3):
+            ended = await world.go(workflow, {"items": [*range(12)]})
+            world.log = [each for each in world.log if each.node_id != "all"]
+            assert ended.status is ExecutionStatus.FAILED
+            assert "6 nodes at most" in ended.error
+        assert len(world.ran()) <= 6
+
+    async def test_outputs_of_all_items_together_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def long(_: Mapping[str, Any]) -> str:
+            return "x" * 100
+
+        monkeypatch.setattr(record, "MAX_CHARS", 1_000)
+        world = World()
+        world.does = {f"all[{at}]": long for at in range(20)}
+        ended = await world.go(
+            flow(mapped("all", tool("each"), max_parallel=1), inputs=ITEMS),
+            {"items": [*range(20)]},
+        )
+        assert ended.status is ExecutionStatus.FAILED
+        assert "too large to be kept" in ended.error
+        assert len(world.ran()) < 12
 
 
 def nested(inner: Workflow, **options: Any) -> Node:

@@ -20,6 +20,7 @@ from swe_ai_fleet.workflows.answers import answer_output
 from swe_ai_fleet.workflows.conditions import OPS, condition_of, holds, verify
 from swe_ai_fleet.workflows.drawing import mermaid, svg
 from swe_ai_fleet.workflows.graph import cycle, ordered, upstream
+from swe_ai_fleet.workflows.layout import BOX_HEIGHT, GAP_Y, laid_out
 from swe_ai_fleet.workflows.references import BadReference, NodeValue, Scope, parsed, references_in, resolved
 from swe_ai_fleet.workflows.state import ExecutionState
 from swe_ai_fleet.workflows.updates import end_update, log_update, node_update, status_update
@@ -331,6 +332,32 @@ class TestDrawing:
         for number, (x, y, width, _) in enumerate(boxes):
             for other_x, other_y, other_width, _ in boxes[number + 1 :]:
                 assert y != other_y or x + width <= other_x or other_x + other_width <= x
+
+    @settings(max_examples=30)
+    @given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=24))
+    def test_edges_pass_beside_the_boxes_of_other_nodes(self, pairs: set[tuple[int, int]]) -> None:
+        edges = [Edge(source=f"n{one}", target=f"n{other}") for one, other in sorted(pairs) if one < other]
+        nodes = [Node(id=f"n{at}", type=NodeType.TOOL, tool="t" * 4 * at) for at in range(9)]
+        made = Workflow(name="a", nodes=tuple(nodes), edges=tuple(edges))
+        layout = laid_out(made, {node.id: len(node.tool) for node in nodes})
+        assert set(layout.boxes) == {node.id for node in nodes}
+        for edge in edges:
+            way = (layout.boxes[edge.source], *layout.bends.get((edge.source, edge.target), ()))
+            rows = [box.y for box in (*way, layout.boxes[edge.target])]
+            assert rows == sorted(set(rows))
+            step = BOX_HEIGHT + GAP_Y
+            assert all(below - above == step for above, below in pairwise(rows))
+            for bend in way[1:]:
+                beside = [box for box in layout.boxes.values() if box.y == bend.y]
+                assert all(bend.x + bend.width <= box.x or box.x + box.width <= bend.x for box in beside)
+
+    def test_a_large_workflow_is_drawn_in_bounded_time_and_size(self) -> None:
+        nodes = [Node(id=f"n{at}", type=NodeType.TOOL, tool="t") for at in range(300)]
+        chain = [Edge(source=f"n{at}", target=f"n{at + 1}") for at in range(299)]
+        far = [Edge(source=f"n{at}", target="n299") for at in range(290)]
+        drawn = svg(Workflow(name="a", nodes=tuple(nodes), edges=(*chain, *far)))
+        assert len(drawn) < 1_000_000
+        assert drawn.count("<path") == 1 + 299 + 290
 
     @settings(max_examples=50)
     @given(st.text(max_size=60), st.text(max_size=60))

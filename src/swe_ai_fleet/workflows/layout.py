@@ -13,7 +13,7 @@ _CHAR_WIDTH = 7.5
 _PADDING = 24
 _LEAST_WIDTH = 110
 _GAP_X = 28
-_GAP_Y = 54
+GAP_Y = 54
 _MARGIN = 20
 _SWEEPS = 4
 _BEND_WIDTH = 14
@@ -113,9 +113,7 @@ def _placed(layers: list[list[str]], widths: Mapping[str, float]) -> tuple[Mappi
     for number, layer in enumerate(layers):
         x = _MARGIN + (whole - rows[number]) / 2
         for name in layer:
-            boxes[name] = Box(
-                x=x, y=_MARGIN + number * (BOX_HEIGHT + _GAP_Y), width=widths.get(name, _BEND_WIDTH)
-            )
+            boxes[name] = Box(x=x, y=_MARGIN + number * (BOX_HEIGHT + GAP_Y), width=widths.get(name, _BEND_WIDTH))
             x += boxes[name].width + _GAP_X
-    height = 2 * _MARGIN + len(layers) * (BOX_HEIGHT + _GAP_Y) - _GAP_Y
+    height = 2 * _MARGIN + len(layers) * (BOX_HEIGHT + GAP_Y) - GAP_Y
     return boxes, whole + 2 * _MARGIN, height

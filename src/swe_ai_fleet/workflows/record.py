@@ -12,6 +12,8 @@ from swe_ai_fleet.domain.workflow import JsonValue
 from swe_ai_fleet.workflows.references import NodeValue
 from swe_ai_fleet.workflows.values import parsed_json
 
+MAX_CHARS = 128_000_000
+"""Of the outputs of all nodes of a run together: it keeps them in memory."""
 Journal = Callable[[NodeUpdated], Awaitable[None]]
 
 
@@ -29,6 +31,7 @@ class Record:
         self._values: dict[str, NodeValue] = {}
         self._journal = journal
         self._turn = asyncio.Lock()
+        self._chars = sum(len(each.output) for each in self.updates.values())
 
     async def put(self, update: NodeUpdated, output: JsonValue = None) -> None:
         """Journal a change; `output` is what its `output` says. Raises what the journal raises."""
@@ -47,8 +50,14 @@ class Record:
     async def _write(self, update: NodeUpdated, output: JsonValue) -> None:
         async with self._turn:
             await self._journal(update)
+            before = self.updates.get(update.node_id)
+            self._chars += len(update.output) - (len(before.output) if before else 0)
             self.updates[update.node_id] = update
             self._values[update.node_id] = _value(update, output)
+
+    def has_room(self, output: str) -> bool:
+        """Whether one more output can be kept."""
+        return self._chars + len(output) <= MAX_CHARS
 
     def value(self, node_id: str) -> NodeValue:
         """What can be said of a node that ended. Raises PreconditionFailed where its output is not at hand."""

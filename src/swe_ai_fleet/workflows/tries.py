@@ -146,9 +146,7 @@ class Tries:
             else:
                 return await self._completed(replace(done, duration_ms=_since(clock)))
             duration = _since(clock)
-            update = replace(
-                update, failures=update.failures + 1, duration_ms=duration, usage=update.usage + spent
-            )
+            update = replace(update, failures=update.failures + 1, duration_ms=duration, usage=update.usage + spent)
             if stop is not None:
                 await stop(step.node_id, failed)
             if not again or update.failures > node.retries:
@@ -165,6 +163,8 @@ class Tries:
             output = exact_json(outcome.output, "its output")
         except InvalidRequest as error:
             raise TryFailed(str(error), usage=outcome.usage) from error
+        if not self._record.has_room(output):
+            raise TryFailed("with its output, those of all nodes are too large to be kept", usage=outcome.usage)
         execution_id = outcome.execution_id or update.execution_id
         return replace(update, output=output, usage=update.usage + outcome.usage, execution_id=execution_id)
 
