@@ -194,6 +194,10 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.begin(bad, {})
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    # Half a surrogate pair is JSON, but nothing that a log can keep.
+    odd = bad.replace("no_such_tool", "git_log").replace("nodes:", "inputs: {said: string}\nnodes:")
+    run = await client.ended(await client.begin(odd, {"said": "so\ud800"}))
+    assert (json.loads(run.inputs_json), _statuses(run)) == ({"said": "so?"}, {"one": pb.NODE_STATUS_COMPLETED})
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.begin("nowhere", {})
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND

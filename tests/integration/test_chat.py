@@ -106,6 +106,7 @@ class Fleet:
     started: list[tuple[Proposal, str]] = field(default_factory=list)
     fault: Unavailable | None = None
     loses: bool = False
+    hangs: asyncio.Event | None = None
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
         return [
@@ -121,6 +122,9 @@ class Fleet:
         return ExecutionDetail(execution=summary, winner="c1", checks=checks, files=("src/a.py", "src/b.py"))
 
     async def start(self, proposal: Proposal, *, key: str) -> str:
+        if self.hangs is not None:
+            self.hangs.set()
+            await asyncio.Event().wait()
         if self.fault is None or self.loses:
             self.started.append((proposal, key))
         if self.fault is not None:
@@ -134,8 +138,11 @@ class Kept:
 
     memories: list[Memory] = field(default_factory=list)
     fault: Unavailable | None = None
+    hangs: bool = False
 
     async def remember(self, memory: Memory) -> bool:
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.fault is not None:
             raise self.fault
         self.memories.append(memory)
@@ -401,6 +408,35 @@ class TestTasks:
         await chat.send("s", "yes")
         (first, second) = fleet.started
         assert first[1] == second[1]
+
+    async def test_a_yes_that_got_lost_is_no_reason_to_say_that_nothing_was_started(
+        self, chat: Chat, fleet: Fleet, server: ScriptedModelServer
+    ) -> None:
+        await chat.send("s", "Start a task that fixes the parser")
+        fleet.hangs = asyncio.Event()
+        yes = asyncio.create_task(chat.send("s", "yes"))
+        async with asyncio.timeout(10):
+            await fleet.hangs.wait()
+        yes.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await yes
+        await chat.send("s", "no")
+        told = server.bodies[-1]["messages"][-1]["content"]
+        assert "not known whether it was started" in told and "it is not started" not in told
+
+    async def test_a_fleet_that_hangs_is_not_waited_for_without_end(self, model: OpenAIChatModel, fleet: Fleet) -> None:
+        store = ChatsInMemory()
+        patient = Chat(
+            model=model, starter=fleet, memories=Kept(hangs=True), store=store, rules=ChatRules(keep_seconds=0.1)
+        )
+        await patient.send("s", "Remember that it rains.", namespaces=["fleet"])
+        assert "could not be kept" in (await patient.session("s")).turns[0].messages[0].content
+        await patient.send("s", "Start a task that fixes the parser")
+        fleet.hangs = asyncio.Event()
+        rules = ChatRules(limits=Limits(timeout_seconds=0.1))
+        answer = await Chat(model=model, starter=fleet, store=store, rules=rules).send("s", "yes")
+        assert (answer.success, answer.proposed) == (False, True)
+        assert "longer than I can wait for" in answer.text
 
     @pytest.mark.parametrize(
         "reply", ["start it?", "ok?", "yes \U0001f44e", "> yes", "~~yes~~", "ye\u0455", "o\u212a", "yes/no"]
@@ -742,6 +778,7 @@ class TestLibrary:
     ) -> None:
         # With half a second for each, an answer is to take 3 seconds, a complex one 10.
         async with self.session(server, tmp_path) as chat:
+            await chat.send("Hello")
             for text, most in (("Hello", 1), ("2 + 2", 0), ("Work out 15 * 23 + 17 for me", 2)):
                 before = server.requests
                 await chat.send(text)

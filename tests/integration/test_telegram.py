@@ -241,6 +241,16 @@ async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
     assert [text for _, text, _ in world.echo.worked] == ["hi"]
 
 
+async def test_nobody_waits_for_a_chat_that_is_not_served(world: World) -> None:
+    world.telegram.failures.append(("sendMessage", 429, {"parameters": {"retry_after": 300}, "description": "slow"}))
+    world.telegram.say(STRANGER, "let me in")
+    await world.poll()
+    assert (world.slept, world.telegram.sent) == ([], [])
+    world.telegram.say(ME, "hi")
+    await world.poll()
+    assert len(world.telegram.sent) == 1
+
+
 async def test_refusals_are_bounded(world: World) -> None:
     await world.store.put("refused", str(list(range(10_000, 10_000 + MAX_REFUSED))).encode())
     world.telegram.say(STRANGER, "let me in")

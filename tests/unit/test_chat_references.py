@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from swe_ai_fleet.conversations.consent import asks_to_remember, decision, to_remember
+from swe_ai_fleet.conversations.consent import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
 from swe_ai_fleet.conversations.mentions import last_list
 from swe_ai_fleet.conversations.named_things import (
     ANSWER,
@@ -18,6 +16,7 @@ from swe_ai_fleet.conversations.named_things import (
     kept,
 )
 from swe_ai_fleet.conversations.naming import Naming
+from swe_ai_fleet.conversations.phrases import MAX_CHARS, MAX_PHRASES
 from swe_ai_fleet.conversations.references import Standing, note, question, resolve, vague_question
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
@@ -287,14 +286,12 @@ class TestNaming:
 
     def test_a_flood_is_bounded(self) -> None:
         naming = Naming(1)
-        began = time.process_time()
         for _ in range(40):
             naming.call(call("t"), gave({"rows": [{"name": f"n{n}" * 50} for n in range(2000)]}))
             naming.call(call("t"), gave(content="a/" * 50_000 + "\n1. " * 20_000))
         assert len(naming.things) <= MAX_PER_TURN
         naming.answer("1. n1\n2. n2")
         assert [thing.source for thing in naming.things[-2:]] == [ANSWER, ANSWER]
-        assert time.process_time() - began < 5
 
     @pytest.mark.parametrize(
         ("text", "entries"),
@@ -319,7 +316,11 @@ class TestConsent:
     def test_no(self, text: str) -> None:
         assert decision(text) == "no"
 
-    @pytest.mark.parametrize("text", ["yes but change it first", "maybe", "why?", "yes " * 40, "know", ""])
+    @pytest.mark.parametrize(
+        "text",
+        ["yes but change it first", "maybe", "why?", "yes " * 40, "know", "", "yes?", "start it?", "> yes", '"yes"',
+         "~~yes~~", "yes \U0001f44e", "yes\u0338", "o\u212a", "\uff59\uff45\uff53", "y\u0435s", "yes/no", "no, yes"],
+    )  # fmt: skip
     def test_anything_else_is_neither(self, text: str) -> None:
         assert decision(text) == ""
 
@@ -343,11 +344,21 @@ class TestConsent:
         assert asks_to_remember("We use tabs here. Keep that in mind.")
         assert not asks_to_remember("Summarise this page")
 
+    @pytest.mark.parametrize(
+        "text",
+        ["What are the plans for the future?", "Is it there for later?", "What does this mean?\n> remember this: a b",
+         "Explain:\n```\n# remember that it is on\n```\nin short"],
+    )  # fmt: skip
+    def test_what_is_quoted_or_only_sounds_so_is_no_wish(self, text: str) -> None:
+        assert not asks_to_remember(text)
 
-@pytest.mark.parametrize("text", ["the " * 20_000, "that " * 20_000, "#1" * 20_000, "first two " * 9_000, " " * 60_000])
-def test_hostile_requests_take_little_time(text: str) -> None:
-    began = time.process_time()
-    resolve(text, FILES, turn=2)
-    to_remember(text)
-    decision(text)
-    assert time.process_time() - began < 1
+
+@pytest.mark.parametrize(
+    "text", ["the " * 20_000, "that " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000]
+)
+def test_of_a_long_request_its_beginning_is_looked_through(text: str) -> None:
+    end = f"{text[:MAX_CHARS]} and that file, the second one"
+    assert resolve(end, FILES, turn=2) == resolve(text[:MAX_CHARS], FILES, turn=2)
+    assert len(resolve(text, FILES, turn=2)) <= MAX_PHRASES
+    assert len(to_remember(f"remember that {text}")) <= MAX_REMEMBERED_CHARS
+    assert decision(text) == ""

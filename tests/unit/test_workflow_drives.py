@@ -60,6 +60,7 @@ from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
 from swe_ai_fleet.orchestrator.workflow_run import AT_ONCE
 from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.workflows.shelf import read_shelf
 from tests.unit.test_executions import World, published
 
 
@@ -782,3 +783,28 @@ async def test_one_tool_is_called_not_a_group_of_them(world: World):
         with pytest.raises(InvalidRequest, match="git_log") as caught:
             await executions.submit(task)
     assert caught.value.field == "workflow.nodes[x].tool"
+
+
+@pytest.mark.parametrize("name", ["fix-issue", "upgrade-dependency"])
+async def test_tests_that_fail_on_a_delivered_branch_cost_nobody_the_branch_and_the_review(world: World, name: str):
+    async def fails(assignment: OperateAssignment) -> ToolResult:
+        return ToolResult(success=False, operation=assignment.tool, error="1 failed", exit_code=1)
+
+    world.fleet.operating = fails
+    workflow = read_shelf().get(name).workflow
+    given = {one.name: "leftpad" for one in workflow.inputs if one.required and one.default is None}
+    task = replace(a_run(agent("any")), workflow=WorkflowTask(workflow=workflow, inputs=json.dumps(given)))
+    async with world.running() as executions:
+        execution_id = (await executions.submit(task)).execution_id
+        if name == "upgrade-dependency":
+            await asked(executions, execution_id)
+            yes = ApprovalResolution(approval_id="", decision=ApprovalDecision.APPROVED)
+            await executions.resolve(DEFAULT_TENANT, execution_id, yes)
+        state = await executions.wait(DEFAULT_TENANT, execution_id)
+    assert (state.status, state.error) == (ExecutionStatus.COMPLETED, "")
+    (finished,) = world.bodies(WorkflowFinished)
+    outputs = json.loads(finished.output)
+    assert outputs["branch"].startswith("fleet/")
+    assert outputs["verified"] == "failed"
+    assert "1 failed" in outputs["tests"]["error"]
+    assert outputs["review" if name == "fix-issue" else "notes"]

@@ -108,11 +108,10 @@ class Answering:
         turn = session.count + 1
         naming = Naming(turn, first_group=session.groups + 1)
         naming.person(text)
-        waiting = session.proposal if session.proposal and session.proposal.turn == session.count else None
+        waiting = session.waiting
         said = decision(text) if waiting else ""
-        seen = waiting is not None and (seen_turn is None or seen_turn == waiting.turn)
-        if waiting and seen and said == "yes" and self.starter is not None:
-            return await self._started(self.starter, session, waiting, text, naming)
+        if waiting and self.starter is not None and self.starts(session, text, seen_turn):
+            return await self._started(self.starter, session.trying(), waiting, text, naming)
         references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
         if asked := question(references):
             naming.answer(asked)
@@ -135,9 +134,16 @@ class Answering:
         )
         notes = [await self._recalled(desk), note(references)]
         if waiting:
-            notes.append(prompts.DECLINED if said == "no" else prompts.LAPSED)
+            left = prompts.DECLINED if said == "no" else prompts.LAPSED
+            notes.append(prompts.UNSURE if waiting.key else left)
         notes.append(await self._kept(desk))
         return await self._replied(session, text, [one for one in notes if one], desk, naming, references, tell)
+
+    def starts(self, session: Session, text: str, seen_turn: int | None) -> bool:
+        """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
+        waiting = session.waiting
+        seen = waiting is not None and (seen_turn is None or seen_turn == waiting.turn)
+        return seen and self.starter is not None and decision(text) == "yes"
 
     async def _replied(
         self,
@@ -185,15 +191,17 @@ class Answering:
         self, starter: TaskStarter, session: Session, proposal: Proposal, text: str, naming: Naming
     ) -> Answered:
         """Start what the person said yes to; the model has no part in it."""
-        key = proposal.key or f"chat-{session.session_id}-{session.nonce[:8]}-{proposal.turn}"
+        key = session.proposal.key if session.proposal else ""
         execution_id = ""
         try:
             # Whoever goes away now must not leave it open whether the task was started.
-            execution_id = await asyncio.shield(starter.start(proposal, key=key))
+            async with asyncio.timeout(self.rules.limits.timeout_seconds):
+                execution_id = await asyncio.shield(starter.start(proposal, key=key))
             told, waiting = prompts.STARTED.format(execution_id=execution_id), None
             naming.started(execution_id, proposal.description)
-        except FleetError as fault:
-            told = prompts.NOT_STARTED.format(why=self._clean(str(fault)))
+        except (FleetError, TimeoutError) as fault:
+            why = self._clean(str(fault)) if isinstance(fault, FleetError) else prompts.STARTING
+            told = prompts.NOT_STARTED.format(why=why)
             waiting = replace(proposal, turn=session.count + 1, key=key)
         return Answered(
             text=told,
@@ -226,9 +234,10 @@ class Answering:
         if not to_remember(desk.text):
             return ""  # the model knows better what "this" is, and has a tool for it
         try:
-            return prompts.KEPT.format(text=await keep(self.memories, desk))
-        except FleetError as fault:
-            return prompts.NOT_KEPT.format(why=str(fault))
+            async with asyncio.timeout(self.rules.keep_seconds):
+                return prompts.KEPT.format(text=await keep(self.memories, desk))
+        except (FleetError, TimeoutError) as fault:
+            return prompts.NOT_KEPT.format(why=str(fault) or "the memory does not answer")
 
     def _setup(self, desk: Desk) -> Setup:
         own = fleet_tools(

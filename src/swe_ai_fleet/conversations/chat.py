@@ -16,7 +16,6 @@ from swe_ai_fleet.conversations.answer import Answer, Progress
 from swe_ai_fleet.conversations.answering import Answered, Answering
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.formatting.channel import Channel
-from swe_ai_fleet.conversations.formatting.pages import pages
 from swe_ai_fleet.conversations.prompts import SYSTEM_PROMPT
 from swe_ai_fleet.conversations.rules import ChatRules
 from swe_ai_fleet.conversations.session import (
@@ -29,13 +28,7 @@ from swe_ai_fleet.conversations.session import (
 )
 from swe_ai_fleet.conversations.store import ChatsInMemory, ChatStore
 from swe_ai_fleet.conversations.telling import Telling
-from swe_ai_fleet.domain.errors import (
-    Fenced,
-    FleetError,
-    NotFound,
-    PreconditionFailed,
-    ResourceExhausted,
-)
+from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
 from swe_ai_fleet.tools.secrets import Secrets
@@ -214,6 +207,8 @@ class Chat:
             namespaces=session.namespaces if namespaces is None else namespaces,
             busy_until=(now + timedelta(seconds=seconds)).isoformat(),
         )
+        if self._answering.starts(session, text, seen_turn):
+            session = session.trying()
         revision = await self._put(session, kept.revision if kept else 0)
         told: asyncio.Queue[Progress | None] = asyncio.Queue()
         telling = Telling(self._secrets, told.put_nowait)
@@ -249,21 +244,7 @@ class Chat:
             if not done:
                 with suppress(FleetError):
                     await self._store.put(replace(session, busy_until=""), revision=revision)
-        return Answer(
-            session_id=session.session_id,
-            turn=turn.number,
-            text=answered.text,
-            channel=channel,
-            pages=pages(answered.text, channel, answered.tables),
-            tables=answered.tables,
-            success=answered.success,
-            stop_reason=answered.stop_reason,
-            references=answered.references,
-            tools=answered.tools,
-            proposed=answered.proposal is not None,
-            execution_id=answered.execution_id,
-            usage=answered.usage,
-        )
+        return Answer.to(session, turn, answered, channel)
 
     def _answering_for(self, session: Session) -> Answering:
         """With the server that has this session's prompts cached, where there are several."""

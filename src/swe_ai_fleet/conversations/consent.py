@@ -72,7 +72,19 @@ def asks_to_remember(text: str) -> bool:
     text = _straight(text)
     if _NOT_TO.search(text):
         return False
-    return bool(to_remember(text)) or bool(_ASKED_ELSEWHERE.search(text))
+    return bool(to_remember(text)) or bool(_ASKED_ELSEWHERE.search(_own(text)))
+
+
+def _own(text: str) -> str:
+    """The text without what it quotes and shows as code, which are somebody else's words."""
+    lines: list[str] = []
+    code = False
+    for line in text.splitlines():
+        if line.lstrip().startswith(("```", "~~~")):
+            code = not code
+        elif not code and not line.lstrip().startswith(">"):
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _straight(text: str) -> str:

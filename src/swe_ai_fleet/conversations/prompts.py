@@ -25,6 +25,11 @@ STARTED = "Started. The execution is `{execution_id}`. Ask me how it is going wh
 NOT_STARTED = "The task could not be started: {why}"
 DECLINED = "[the person declined the proposed task; it is not started]"
 LAPSED = "[the proposed task was not confirmed, so it is not started; propose it again only if the person asks for it]"
+STARTING = "that takes longer than I can wait for. It may be started yet; yes again tells"
+UNSURE = (
+    "[the person had said yes to the proposed task, and it is not known whether it was started: look for it with "
+    "list_executions before you say so]"
+)
 KEPT = "[kept in long-term memory, as the person asked: {text}]"
 NOT_KEPT = "[it could not be kept in long-term memory: {why}; tell the person]"
 NO_MEMORY = (

@@ -25,6 +25,7 @@ class ChatRules:
         stale_turns: What was named longer ago is asked about.
         recalled: How many memories a message is given.
         recall_seconds: How long they are waited for.
+        keep_seconds: How long it may take to keep one.
         at_once: How many messages are answered at the same time.
     """
 
@@ -36,4 +37,5 @@ class ChatRules:
     stale_turns: int = STALE_TURNS
     recalled: int = 3
     recall_seconds: float = 3.0
+    keep_seconds: float = 10.0
     at_once: int = 64

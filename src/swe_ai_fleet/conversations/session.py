@@ -107,6 +107,18 @@ class Session:
         proposal = replace(self.proposal, description="") if self.proposal else None
         return replace(self, turns=tuple(last), things=(), proposal=proposal, busy_until="")
 
+    @property
+    def waiting(self) -> Proposal | None:
+        """What the person's next message can say yes to."""
+        return self.proposal if self.proposal and self.proposal.turn == self.count else None
+
+    def trying(self) -> Session:
+        """The session once the person has said yes: whoever goes on with it knows that the task may be started."""
+        if self.proposal is None or self.proposal.key:
+            return self
+        key = f"chat-{self.session_id}-{self.nonce[:8]}-{self.proposal.turn}"
+        return replace(self, proposal=replace(self.proposal, key=key))
+
     def answered(self, message_id: str) -> Turn | None:
         """The turn in which a message was answered already."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)

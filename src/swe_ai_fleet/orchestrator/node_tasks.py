@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import (
     MAX_DESCRIPTION_BYTES,
     MAX_PRIORITY,
@@ -100,6 +101,18 @@ def errand_task(parent: Task, node: Node, *, sharing: int = 1) -> Task:
         memory=_memory(parent, use=node.agent_config.use_memory),
         workflow=None,
     )
+
+
+def check_left(parent: Task, spent: Usage) -> None:
+    """Raise InvalidRequest where the totals of the run are used up: tries that fail spend what others have left."""
+    totals = parent.constraints.totals
+    for name, most, used in (
+        ("total_max_tokens", totals.max_tokens, spent.total_tokens),
+        ("total_max_tool_calls", totals.max_tool_calls, spent.tool_calls),
+        ("total_max_cost", totals.max_cost, spent.cost),
+    ):
+        if most and used >= most:
+            raise InvalidRequest(f"the run has used up its {name} of {most:g}", field=f"constraints.{name}")
 
 
 def nodes_of(workflow: Workflow) -> Iterator[Node]:

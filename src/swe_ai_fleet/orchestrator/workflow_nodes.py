@@ -22,7 +22,7 @@ from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.child_tasks import child_task_id
 from swe_ai_fleet.orchestrator.node_results import NodeResults
-from swe_ai_fleet.orchestrator.node_tasks import child_task, errand_task, node_approval, node_name, node_run
+from swe_ai_fleet.orchestrator.node_tasks import check_left, child_task, errand_task, node_approval, node_name, node_run
 from swe_ai_fleet.orchestrator.parts import Parts
 from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.tools.catalogue import operations
@@ -143,7 +143,7 @@ class FleetNodes:
         task, name = errand_task(self.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
         before = self.runs.known.agents.get(name) if self.runs.known is not None else None
         if before is None:
-            self._check_left()
+            check_left(self.task, self.spent)
         assignment = AnswerAssignment(
             execution_id=self.task.execution_id,
             agent_id=name,
@@ -195,7 +195,7 @@ class FleetNodes:
         child = child_task(self.task, node, node_id, attempt, query, sharing=self.sharing(node_id))
         known = self.known.get(node_id)
         if known is None or known.execution_id != child.execution_id:
-            self._check_left()
+            check_left(self.task, self.spent)
         base = await self.results.base(node_id)
         before = self._under_way.get(node_id, child.execution_id)
         if before != child.execution_id:
@@ -210,17 +210,6 @@ class FleetNodes:
             return NodeOutcome(error=told, again=state.status is not ExecutionStatus.REJECTED, usage=state.usage)
         output = await self.results.taken(node_id, state)
         return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
-
-    def _check_left(self) -> None:
-        """Raise InvalidRequest where the totals of the run are used up: tries that fail spend what others have left."""
-        totals, spent = self.task.constraints.totals, self.spent
-        for name, most, used in (
-            ("total_max_tokens", totals.max_tokens, spent.total_tokens),
-            ("total_max_tool_calls", totals.max_tool_calls, spent.tool_calls),
-            ("total_max_cost", totals.max_cost, spent.cost),
-        ):
-            if most and used >= most:
-                raise InvalidRequest(f"the run has used up its {name} of {most:g}", field=f"constraints.{name}")
 
     async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
         """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""

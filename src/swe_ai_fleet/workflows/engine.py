@@ -256,6 +256,9 @@ class WorkflowRun:
                 within = replace(scope, item=items[index], index=index, has_item=True)
                 return (await self._node(inner, f"{step.node_id}[{index}]", within)).output
 
+        # As in a graph: what failed before fails it again, and nothing more of it is begun.
+        for index in range(len(items)):
+            self._verify(inner, f"{step.node_id}[{index}]", may_reject=False)
         async with together() as group:
             tasks = [group.create_task(one(index)) for index in range(len(items))]
         return [task.result() for task in tasks]

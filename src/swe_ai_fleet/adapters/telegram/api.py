@@ -165,7 +165,7 @@ def _update(fields: Mapping[str, object]) -> Update:
         update_id=number if isinstance(number, int) else 0,
         chat_id=chat_id if isinstance(chat_id, int) else 0,
         text=well_formed(text) if isinstance(text, str) else "",
-        message_id=_message_id(message),
+        message_id=_message_id(inner),
     )
 
 

@@ -255,4 +255,8 @@ class TelegramBot:
             return
         await self._progress.refuse(chat_id)
         _log.info("telegram.chat_refused", chat_id=chat_id)
-        await self._send(chat_id, escaped(_NOT_ALLOWED.format(chat_id=chat_id)))
+        try:
+            await self._api.send(chat_id, escaped(_NOT_ALLOWED.format(chat_id=chat_id)), marked=True)
+        except (Refused, TooFast, Unavailable) as fault:
+            # Chats that are served do not wait for one that is not.
+            _log.info("telegram.not_sent", reason=fault.message)
