@@ -428,6 +428,16 @@ class TestMaps:
         assert world.ran() == []
         assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
 
+    async def test_a_map_that_is_stopped_while_it_fails_does_not_go_on(self) -> None:
+        world = World()
+        world.failing = {"n0[1]": 1, "n1[1]": 1}
+        first = mapped("n0", tool("x"), max_parallel=1, on_error="continue")
+        after = branch("n3", BranchCase(label="y"))
+        workflow = flow(first, mapped("n1", tool("x")), tool("n2"), after, edges="n0-n3", inputs=ITEMS)
+        state = await world.go(workflow, {"items": ["a", "b", "c"]})
+        assert (state.status, state.error) == (ExecutionStatus.FAILED, "n1: n1[1]: n1[1] is out of order")
+        assert world.told("n3") == []
+
     async def test_how_many_share_the_place_of_a_node(self) -> None:
         inner = flow(mapped("i", tool("x"), "${inputs.items}"), tool("t"), inputs=ITEMS)
         sub = Node(id="s", type=NodeType.WORKFLOW, workflow=inner, inputs={"items": "${item}"})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
@@ -155,7 +156,7 @@ class WorkflowRun:
             values[node.id] = value
             for target in after[node.id]:
                 if all(edge.source in values for edge in into[target]):
-                    group.create_task(step(nodes[target], group))
+                    _begun(group, step(nodes[target], group))
 
         # What ended an earlier run of this ends it again, before anything else is begun.
         for node in workflow.nodes:
@@ -262,6 +263,14 @@ class WorkflowRun:
         async with together() as group:
             tasks = [group.create_task(one(index)) for index in range(len(items))]
         return [task.result() for task in tasks]
+
+
+def _begun(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    """Begin what comes next, unless the whole is being stopped: a node may still come to its end by failing then."""
+    try:
+        group.create_task(work)
+    except RuntimeError:
+        work.close()  # a task group that is stopped takes nothing more
 
 
 def _taken(edge: Edge, source: NodeValue) -> bool:
