@@ -108,7 +108,7 @@ class Recorder:
             raise postponed[0]
         if refused:
             raise Hopeless(f"not all of {execution_id} was taken: {'; '.join(refused)}")
-        _log.info("recorder.recorded", execution=execution_id, status=str(state.status))
+        _log.debug("recorder.recorded", execution=execution_id, status=str(state.status))
 
     async def _keep_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         if state.task.memory.write:

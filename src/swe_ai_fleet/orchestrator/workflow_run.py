@@ -7,9 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
@@ -24,6 +26,8 @@ from swe_ai_fleet.orchestrator.workflow_tasks import inputs_of
 from swe_ai_fleet.ports import BlobStore, ContextSource, Journal, Memories, Repositories
 from swe_ai_fleet.workflows.engine import WorkflowRun
 from swe_ai_fleet.workflows.steering import Steering
+
+_log = structlog.get_logger(__name__)
 
 MAX_INLINE_BYTES = 64 * 1024
 """A longer output is kept in the blob store."""
@@ -138,7 +142,8 @@ class WorkflowDrive:
             self._news.clear()
             try:
                 said = (await self.approvals.refresh()).steering
-            except Unavailable:
+            except FleetError as fault:
+                _log.warning("what people say to a workflow cannot be read now", reason=fault.message)
                 await asyncio.sleep(AGAIN_SECONDS)
                 self._news.set()
                 continue
