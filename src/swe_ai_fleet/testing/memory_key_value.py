@@ -19,26 +19,23 @@ class MemoryKeyValue:
 
     async def get(self, key: str) -> KeyValueEntry | None:
         """The value, None where there is none (any more)."""
-        last = self._last.get(key)
-        if last is None or last.value is None:
-            return None
-        return KeyValueEntry(key=key, value=last.value, revision=last.revision)
+        return self._entry(key)
 
     async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
         """Store a value; its revision. Raises Fenced where it was changed since the `revision` given."""
-        known = await self.get(key)
+        known = self._entry(key)
         if revision is not None and revision != (known.revision if known else 0):
             raise Fenced(f"{key} was changed by somebody else")
         return self._tell(key, value)
 
     async def delete(self, key: str) -> None:
         """Remove a value; nothing happens where there is none."""
-        if await self.get(key) is not None:
+        if self._entry(key) is not None:
             self._tell(key, None)
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         """Everything under keys that begin so, by key."""
-        found = [await self.get(key) for key in sorted(self._last) if key.startswith(prefix)]
+        found = [self._entry(key) for key in sorted(self._last) if key.startswith(prefix)]
         return tuple(entry for entry in found if entry is not None)
 
     async def changes(
@@ -58,6 +55,12 @@ class MemoryKeyValue:
                     return
                 yield None
             await changed.wait()
+
+    def _entry(self, key: str) -> KeyValueEntry | None:
+        last = self._last.get(key)
+        if last is None or last.value is None:
+            return None
+        return KeyValueEntry(key=key, value=last.value, revision=last.revision)
 
     def _tell(self, key: str, value: bytes | None) -> int:
         self._revision += 1
