@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal, cast, get_args
 
-from swe_ai_fleet.domain.errors import InvalidRequest
+import structlog
+
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.ports import Embedder
+from swe_ai_fleet.settings import Settings
+
+_log = structlog.get_logger(__name__)
 
 EmbedderKind = Literal["auto", "server", "local", "none"]
 
@@ -52,3 +57,25 @@ async def open_embedder(
                 yield local
     else:
         yield None
+
+
+@asynccontextmanager
+async def configured_embedder(settings: Settings) -> AsyncGenerator[Embedder | None]:
+    """The embedder of the settings; None without one, and where its server does not answer at the start.
+
+    Raises as `open_embedder` does, ModelError aside: memories are found by their words then.
+    """
+    async with AsyncExitStack() as stack:
+        embedder: Embedder | None = None
+        try:
+            embedder = await stack.enter_async_context(
+                open_embedder(
+                    settings.embeddings,
+                    url=settings.embeddings_url,
+                    model=settings.embeddings_model,
+                    api_key=settings.embeddings_api_key,
+                )
+            )
+        except ModelError as error:
+            _log.warning("memory.embedder_away", reason=error.message)
+        yield embedder
