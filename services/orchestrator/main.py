@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from services.context.main import open_context
+from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
@@ -25,7 +26,7 @@ from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.local_ray import ray_started
-from swe_ai_fleet.runtime.stack import open_stack
+from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.state import State, open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
@@ -42,6 +43,7 @@ class RunningFleet:
     nats_token: str
     context: str
     context_token: str
+    http: str = ""
 
 
 @asynccontextmanager
@@ -88,6 +90,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
                 [orchestrator_service(servicer), workflows, chats], settings.listen, token, stack.ready
             ) as address,
             open_intake(stack.log, stack.executions, planning),
+            _with_gateway(stack, address, token) as http,
         ):
             running = RunningFleet(
                 address=address,
@@ -96,6 +99,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
                 nats_token=stack.settings.nats_token,
                 context=stack.settings.context_url,
                 context_token=stack.settings.context_token,
+                http=http,
             )
             card = settings.home / "fleet.json"
             write_private(card, json.dumps(_card(running)))
@@ -118,6 +122,17 @@ async def _with_context(state: State, token: str) -> AsyncGenerator[State]:
         )
 
 
+@asynccontextmanager
+async def _with_gateway(stack: Stack, address: str, token: str) -> AsyncGenerator[str]:
+    """The gateway's base URL; empty where settings want none."""
+    settings = stack.settings.model_copy(update={"orchestrator_url": address, "orchestrator_token": token})
+    if not settings.http_address:
+        yield ""
+        return
+    async with open_gateway(settings, stack.log, token=token, ready=stack.ready) as url:
+        yield url
+
+
 async def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM."""
     configure_logging(settings.log_level)
@@ -138,6 +153,7 @@ def _card(running: RunningFleet) -> dict[str, object]:
         "nats_token": running.nats_token,
         # One that settings name has a token of its own, which whoever asks it has from there too.
         "context": running.context if running.context_token == running.token else "",
+        "http": running.http,
         "pid": os.getpid(),
     }
 

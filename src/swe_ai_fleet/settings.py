@@ -121,6 +121,32 @@ class Settings(BaseSettings):
         description="Ray cluster; empty = a private local one.",
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
+    http_listen: str = Field(
+        default="",
+        description="Address of the HTTP gateway and its page; empty = 127.0.0.1:8000, or any free port where that is "
+        "taken or the port of `listen` is 0; off = none.",
+    )
+    http_hosts: str = Field(
+        default="",
+        description="Names under which the gateway is reached beside the address it listens on, comma-separated; "
+        "requests for other hosts are refused.",
+    )
+    http_origins: str = Field(
+        default="", description="Origins of other web pages that may call the gateway, comma-separated; empty = none."
+    )
+    http_requests_per_minute: int = Field(
+        default=1_200, ge=1, description="Requests that the gateway takes from one client in a minute."
+    )
+    http_max_watchers: int = Field(
+        default=2_000, ge=1, description="Event streams and WebSockets that one gateway serves at once."
+    )
+    orchestrator_url: str = Field(
+        default="", description="host:port of the orchestrator, for a gateway that runs by itself."
+    )
+    orchestrator_token: str = Field(default="", description="Token of that orchestrator.", repr=False)
+    webhook_private_hosts: str = Field(
+        default="", description="Hosts at private addresses that webhooks may be sent to, comma-separated host:port."
+    )
     context_listen: str = Field(
         default="",
         description="Address of the context service; empty = the next port after that of `listen`, any free one where "
@@ -293,6 +319,13 @@ class Settings(BaseSettings):
         return f"{host}:{int(port) + 1 if port.isdigit() and int(port) else 0}"
 
     @property
+    def http_address(self) -> str:
+        """Where the gateway listens; empty: nowhere."""
+        if self.http_listen:
+            return "" if self.http_listen == "off" else self.http_listen
+        return "127.0.0.1:0" if self.listen.endswith(":0") else "127.0.0.1:8000"
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Values to mask wherever text leaves the process."""
         profiles = (profile.get("api_key", "") for profile in self.model_profiles.values())
@@ -304,6 +337,7 @@ class Settings(BaseSettings):
                 self.audit_key,
                 self.agent_service_token,
                 self.context_token,
+                self.orchestrator_token,
                 self.embeddings_api_key,
                 self.telegram_token,
                 *profiles,

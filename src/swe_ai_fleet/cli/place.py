@@ -37,7 +37,7 @@ async def local_client(settings: Settings, screen: Screen) -> AsyncGenerator[Fle
             yield client
         return
     screen.note("starting NATS, Ray and the orchestrator in this process ...")
-    async with started_fleet(settings.model_copy(update={"listen": "127.0.0.1:0"})) as running:
+    async with started_fleet(settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})) as running:
         screen.note(f"the fleet answers at {running.address}")
         async with connect(running.address, running.token) as client:
             yield client

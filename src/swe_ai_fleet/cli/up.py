@@ -30,6 +30,7 @@ async def up(screen: Screen, settings: Settings) -> Exit:
                     {
                         "address": fleet.address,
                         "context": fleet.context,
+                        "http": fleet.http,
                         "nats_url": fleet.nats_url,
                         "model_url": settings.model_url,
                         "card": str(card),
@@ -38,6 +39,7 @@ async def up(screen: Screen, settings: Settings) -> Exit:
                 )
             else:
                 screen.line(f"gRPC    {fleet.address}", style="bold")
+                screen.line(f"page    {fleet.http or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
                 screen.line(f"context {fleet.context}")
                 screen.line(f"NATS    {fleet.nats_url}")
                 screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")

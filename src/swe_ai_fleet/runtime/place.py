@@ -15,13 +15,15 @@ from swe_ai_fleet.settings import Settings
 class Place:
     """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given.
 
-    `context` is the address of its context service, which takes the same token; empty: it has none of its own.
+    `context` is the address of its context service, which takes the same token; empty: it has none of its own. `http`
+    is the base URL of its gateway; empty: it has none, or only an address was given.
     """
 
     address: str
     token: str = field(default="", repr=False)
     pid: int = 0
     context: str = ""
+    http: str = ""
 
 
 def running_place(home: Path) -> Place | None:
@@ -59,8 +61,14 @@ def _read_card(path: Path) -> Place | None:
     address, token, pid = entries.get("address"), entries.get("token"), entries.get("pid")
     if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
         return None
-    context = entries.get("context")
-    return Place(address=address, token=token, pid=pid, context=context if isinstance(context, str) else "")
+    context, http = entries.get("context"), entries.get("http")
+    return Place(
+        address=address,
+        token=token,
+        pid=pid,
+        context=context if isinstance(context, str) else "",
+        http=http if isinstance(http, str) else "",
+    )
 
 
 def find_place(settings: Settings, *, server: str, token: str) -> Place | None:

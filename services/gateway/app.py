@@ -1,0 +1,50 @@
+"""The gateway as an ASGI application: its rooms, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from services.gateway.upstream import Upstream
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the gateway's rooms are made from.
+
+    Attributes:
+        settings: What the installation decides.
+        upstream: The services behind it.
+        token: What callers must show; None lets everybody in.
+        ready: Whether the services behind it can do their work now.
+        keys: Where answers to idempotency keys are kept.
+    """
+
+    settings: Settings
+    upstream: Upstream
+    token: str | None
+    ready: Callable[[], Awaitable[bool]]
+    keys: KeyValue
+
+
+def gateway_app(around: Surroundings) -> Starlette:
+    """The application; whatever serves it runs its lifespan."""
+    return Starlette(routes=_routes(around))
+
+
+def _routes(around: Surroundings) -> list[BaseRoute]:
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def ready(_: Request) -> Response:
+        answers = await around.ready()
+        return JSONResponse({"status": "ready" if answers else "not ready"}, status_code=200 if answers else 503)
+
+    return [Route("/health", health), Route("/ready", ready)]

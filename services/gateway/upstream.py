@@ -1,0 +1,111 @@
+"""The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import grpc.aio
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from fleet.context.v1 import context_pb2
+from fleet.conversation.v1 import conversation_pb2
+from fleet.orchestrator.v1 import orchestrator_pb2
+from fleet.workflow.v1 import workflow_pb2
+
+CALL_SECONDS = 60.0
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+FILES: tuple[FileDescriptor, ...] = (
+    orchestrator_pb2.DESCRIPTOR,
+    workflow_pb2.DESCRIPTOR,
+    conversation_pb2.DESCRIPTOR,
+    context_pb2.DESCRIPTOR,
+)
+"""The contract's files; whose services are not here are not reached over HTTP."""
+_CONTEXT = "fleet.context.v1.ContextService"
+
+
+def service(full_name: str) -> ServiceDescriptor:
+    """A service of the public contract, such as `fleet.orchestrator.v1.OrchestratorService`. Raises KeyError."""
+    found = {one.full_name: one for file in FILES for one in file.services_by_name.values()}
+    return found[full_name]
+
+
+def method(full_name: str) -> MethodDescriptor:
+    """A method, such as `fleet.orchestrator.v1.OrchestratorService.SubmitTask`. Raises KeyError."""
+    name, _, own = full_name.rpartition(".")
+    return service(name).methods_by_name[own]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Channels to the orchestrator (its workflows, chats and plans too) and to the context service.
+
+    Every call carries the caller's own token and name, so that the services decide who may do what. Faults come as
+    grpc.aio.AioRpcError.
+    """
+
+    orchestrator: grpc.aio.Channel
+    context: grpc.aio.Channel
+
+    async def call(
+        self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float = CALL_SECONDS
+    ) -> Message:
+        """The answer of a unary method."""
+        stub = self._channel(target).unary_unary(_path(target), _serialized, _reply(target).FromString)
+        return await stub(request, metadata=_metadata(token, caller), timeout=seconds)
+
+    async def stream(
+        self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float | None = None
+    ) -> AsyncGenerator[Message, None]:
+        """The answers of a method that streams them; closing the generator ends the call."""
+        stub = self._channel(target).unary_stream(_path(target), _serialized, _reply(target).FromString)
+        call = stub(request, metadata=_metadata(token, caller), timeout=seconds)
+        try:
+            async for answer in cast("AsyncIterator[Message]", call):
+                yield answer
+        finally:
+            call.cancel()
+
+    async def upload(
+        self, target: MethodDescriptor, requests: AsyncIterator[Message], *, token: str, seconds: float = 600.0
+    ) -> Message:
+        """The answer of a method that takes a stream."""
+        stub = self._channel(target).stream_unary(_path(target), _serialized, _reply(target).FromString)
+        return await stub(requests, metadata=_metadata(token, ""), timeout=seconds)
+
+    def _channel(self, target: MethodDescriptor) -> Any:
+        # The type stubs know the serializers of no method by its name.
+        return self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
+
+
+@asynccontextmanager
+async def open_upstream(orchestrator: str, context: str) -> AsyncGenerator[Upstream]:
+    """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet."""
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
+    async with (
+        grpc.aio.insecure_channel(orchestrator, options=options) as first,
+        grpc.aio.insecure_channel(context, options=options) as second,
+    ):
+        yield Upstream(orchestrator=first, context=second)
+
+
+def _path(target: MethodDescriptor) -> str:
+    return f"/{target.containing_service.full_name}/{target.name}"
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _reply(target: MethodDescriptor) -> type[Message]:
+    return GetMessageClass(target.output_type)
+
+
+def _metadata(token: str, caller: str) -> tuple[tuple[str, str], ...]:
+    named = (("fleet-caller", caller),) if caller else ()
+    return (("authorization", f"Bearer {token}"), *named) if token else named
