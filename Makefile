@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm check proto simulate bench chaos up lock clean
+.PHONY: help demo test test-all test-vllm test-web check proto web simulate bench chaos up lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,6 +16,10 @@ demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winn
 
 test: check ## Lint, types, architecture, and the test suite without the slow tests
 	$(PYTEST) -m "not slow"
+
+test-web: check ## The page: rebuilt and compared, then tried in Chromium against a real fleet; pictures in tests/web/.artifacts
+	$(BIN)/python scripts/build_page.py --check
+	$(PYTEST) tests/web tests/integration/test_gateway_rest.py tests/integration/test_gateway_access.py tests/integration/test_gateway_streams.py
 
 test-all: check ## Everything, the slow tests too
 	$(PYTEST)
@@ -35,6 +39,9 @@ check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code a
 proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made from code
 	$(BIN)/python scripts/generate_proto.py
 	$(BIN)/python scripts/generate_docs.py
+
+web: $(VENV)/ready ## Build the page from web/ (needs npm, or takes the one in the virtual environment)
+	$(BIN)/python scripts/build_page.py
 
 simulate: $(VENV)/ready ## 10,000 executions on 100 nodes on virtual time; writes docs/scale.md and its plots
 	$(BIN)/python -m tests.simulation --write

@@ -1,13 +1,19 @@
 #!/bin/sh
-# bubblewrap (the sandbox) and ripgrep (search): installed where that is allowed, else the missing command is printed.
+# bubblewrap (the sandbox) and ripgrep (search) are needed, chromium is for the tests of the page: installed where that
+# is allowed, else what is missing is printed.
 set -eu
+install() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } >/dev/null
+}
 missing=""
 command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
 command -v rg >/dev/null 2>&1 || missing="$missing ripgrep"
-[ -n "$missing" ] || exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    # shellcheck disable=SC2086  # a list of package names
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } \
-        >/dev/null && exit 0
+# shellcheck disable=SC2086  # a list of package names
+if [ -n "$missing" ] && ! install $missing; then
+    echo "Missing:$missing. Install with your package manager, for instance: sudo apt-get install -y$missing" >&2
+    exit 1
 fi
-echo "Missing:$missing. Install with your package manager, for instance: sudo apt-get install -y$missing" >&2
+if ! command -v chromium >/dev/null 2>&1 && ! command -v google-chrome >/dev/null 2>&1 && ! install chromium; then
+    echo "No chromium here: the tests of the page are skipped. For instance: sudo apt-get install -y chromium" >&2
+fi

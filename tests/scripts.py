@@ -9,6 +9,7 @@ from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import CHAT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
+from tests.web_script import WEB_CONVERSATIONS
 from tests.workflow_script import WORKFLOW_CONVERSATIONS
 
 HELLO = "Add hello_world() to utils.py"
@@ -89,6 +90,7 @@ SCRIPT = Script(
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
         *CHAT_CONVERSATIONS,
+        *WEB_CONVERSATIONS,
         Conversation(
             match=REVIEWED,
             regex=rf"(?s){_REVIEWER}.*return 'Hi'",

@@ -1,0 +1,78 @@
+"""What the scripted model says to executions that people watch on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swe_ai_fleet.cli import demo
+from swe_ai_fleet.testing import Conversation, Script, Turn
+
+BUSY = "[web-busy]"
+"""Three agents that take their time and then differ."""
+HOSTILE = "[web-hostile]"
+"""An agent whose words, files and output try to be markup."""
+
+MARKUP = "<img src=x onerror=\"document.title='owned'\">"
+HOSTILE_FILE = "<img src=x onerror=alert(1)>.py"
+HOSTILE_TASK = f"{HOSTILE} {MARKUP}<script>document.title='owned'</script> \u202ertl [x](javascript:alert(1))"
+_HOSTILE_CODE = "x = '</script><script>document.title=\"owned\"</script>'\n# <b onmouseover=alert(1)>bold</b>\n"
+
+
+def _paced(code: str, answer: str, *, seconds: float) -> tuple[Turn, ...]:
+    return (
+        Turn(
+            content="I look at the module first.",
+            tool_calls=(("files_read_file", {"path": "utils.py"}),),
+            delay_seconds=seconds,
+        ),
+        Turn(
+            content="What is there already?",
+            tool_calls=(("files_list_files", {}), ("shell_run_command", {"command": "grep -n def utils.py"})),
+            delay_seconds=seconds,
+        ),
+        Turn(
+            content="Now the function itself.",
+            tool_calls=(("files_append_file", {"path": "utils.py", "content": code}),),
+            delay_seconds=seconds,
+        ),
+        Turn(content="And the tests.", tool_calls=(("tests_run", {}),), delay_seconds=seconds),
+        Turn(tool_calls=(("final_answer", {"result": answer}),), delay_seconds=seconds),
+    )
+
+
+_DEMO = Script.from_json(Path(demo.__file__).with_name("demo_replies.json"))
+
+WEB_CONVERSATIONS = (
+    *_DEMO.conversations,
+    Conversation(
+        match=BUSY,
+        seed=1,
+        turns=_paced("\n\ndef hello_world():\n    return 'Hi'\n", "It greets.", seconds=0.5),
+    ),
+    Conversation(
+        match=BUSY,
+        seed=2,
+        turns=_paced(
+            "\n\nimport os\n\n\ndef hello_world():\n    return 'Hello, World!'\n", "It greets the world.", seconds=0.7
+        ),
+    ),
+    Conversation(
+        match=BUSY,
+        turns=_paced(
+            "\n\ndef hello_world():\n    return 'Hello, World!'\n", "Added hello_world; the tests pass.", seconds=0.9
+        ),
+    ),
+    Conversation(
+        match=HOSTILE,
+        turns=(
+            Turn(
+                content=f"Thinking {MARKUP} <script>document.title='owned'</script>",
+                tool_calls=(
+                    ("files_write_file", {"path": HOSTILE_FILE, "content": _HOSTILE_CODE}),
+                    ("shell_run_command", {"command": f"printf '%s\\n' '{MARKUP.replace(chr(39), chr(34))}'"}),
+                ),
+            ),
+            Turn(tool_calls=(("final_answer", {"result": f"Done {MARKUP}"}),)),
+        ),
+    ),
+)
