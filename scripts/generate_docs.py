@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import importlib.resources
 import json
 import sys
+import tempfile
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from grpc_tools import protoc
 from pydantic import TypeAdapter
 
+from services.gateway.rest.comments import comments_of, comments_text
+from services.gateway.rest.openapi import document_text
+from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
@@ -122,10 +129,24 @@ def _dead_letter_headers() -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": list(names)}
 
 
+def described_proto() -> FileDescriptorSet:
+    """What of the contract is served over HTTP, with its comments."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory, "contract.bin")
+        names = sorted(file.name for file in FILES)
+        well_known = importlib.resources.files("grpc_tools") / "_proto"
+        arguments = ["-I", str(ROOT / "proto"), "-I", str(well_known), "--include_source_info"]
+        if protoc.main(["protoc", *arguments, f"--descriptor_set_out={out}", *names]) != 0:
+            raise RuntimeError("protoc failed")
+        return FileDescriptorSet.FromString(out.read_bytes())
+
+
 GENERATED = {
     "docs/configuration.md": configuration,
     "docs/tool-catalogue.md": tool_catalogue,
     "docs/asyncapi.yaml": asyncapi,
+    "services/gateway/rest/comments.json": lambda: comments_text(described_proto()),
+    "docs/openapi.json": lambda: document_text(comments_of(described_proto())),
 }
 
 

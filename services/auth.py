@@ -22,7 +22,7 @@ class TokenInterceptor(Interceptor):
     def __init__(self, token: str) -> None:
         if not token:
             raise ValueError("an empty token protects nothing")
-        self._token = token.encode()
+        self._token = token
 
     async def intercept_service(
         self,
@@ -31,17 +31,19 @@ class TokenInterceptor(Interceptor):
     ) -> Handler:
         method = str(handler_call_details.method)
         metadata = cast("Sequence[tuple[str, str | bytes]]", handler_call_details.invocation_metadata or ())
-        if method.startswith(OPEN_SERVICES) or self._admits([value for key, value in metadata if key == _HEADER]):
+        if method.startswith(OPEN_SERVICES) or shows([value for key, value in metadata if key == _HEADER], self._token):
             return await continuation(handler_call_details)
         # On the wire every kind of call is a stream, and this one need not read anything.
         return cast("Any", grpc).stream_stream_rpc_method_handler(_refuse)
 
-    def _admits(self, headers: list[str | bytes]) -> bool:
-        if len(headers) != 1:
-            return False
-        header = headers[0] if isinstance(headers[0], bytes) else headers[0].encode("utf-8", "replace")
-        scheme, _, credential = header.partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(credential.strip(), self._token)
+
+def shows(headers: Sequence[str | bytes], token: str) -> bool:
+    """Whether the `authorization` headers of a call are one, and it is `Bearer <token>`; in constant time."""
+    if len(headers) != 1:
+        return False
+    header = headers[0] if isinstance(headers[0], bytes) else headers[0].encode("utf-8", "replace")
+    scheme, _, credential = header.partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(credential.strip(), token.encode())
 
 
 _HEADER = "authorization"
@@ -57,7 +59,11 @@ def caller_of(context: Context) -> str:
     allowed. Raises InvalidRequest.
     """
     metadata = cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ())
-    names = [value for key, value in metadata if key == CALLER]
+    return caller_name([value for key, value in metadata if key == CALLER])
+
+
+def caller_name(names: Sequence[str | bytes]) -> str:
+    """The name in the values of `fleet-caller`; empty where there is none. Raises InvalidRequest."""
     if not names:
         return ""
     if len(names) > 1 or not isinstance(names[0], str) or not _NAME.fullmatch(names[0]):

@@ -36,6 +36,7 @@ DOMAIN = "swe-ai-fleet"
 # Status and details travel in a header block of which clients take 8 KiB: percent-encoded once, in base64 once.
 MAX_MESSAGE_BYTES = 800
 MAX_FIELD_BYTES = 200
+MAX_HINT_BYTES = 300
 
 _log = structlog.get_logger()
 
@@ -83,12 +84,12 @@ def status_code(error: FleetError) -> grpc.StatusCode:
 def status(error: FleetError) -> status_pb2.Status:
     """A fault as `google.rpc.Status` with ErrorInfo, and where they apply BadRequest and RetryInfo."""
     code = status_code(error)
-    field = _cut(error.field, MAX_FIELD_BYTES)
+    field, hint = _cut(error.field, MAX_FIELD_BYTES), _cut(error.hint, MAX_HINT_BYTES)
     details: list[Message] = [
         error_details_pb2.ErrorInfo(
             reason=re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__).upper(),
             domain=DOMAIN,
-            metadata={"field": field} if field else {},
+            metadata={name: text for name, text in (("field", field), ("hint", hint)) if text},
         )
     ]
     if field:

@@ -10,6 +10,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from services.gateway.access import access_middleware, session_routes
+from services.gateway.problems import HANDLERS
+from services.gateway.rest.routes import rest_routes
+from services.gateway.streams import Streams
 from services.gateway.upstream import Upstream
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
@@ -36,7 +40,15 @@ class Surroundings:
 
 def gateway_app(around: Surroundings) -> Starlette:
     """The application; whatever serves it runs its lifespan."""
-    return Starlette(routes=_routes(around))
+    streams = Streams(around.upstream, max_watchers=around.settings.http_max_watchers)
+    app = Starlette(
+        routes=[*_routes(around), *session_routes(around.token), *rest_routes(around.upstream), *streams.routes()],
+        middleware=access_middleware(around.settings, around.token, around.keys),
+        exception_handlers=dict(HANDLERS),
+    )
+    # Ended before the server is: it waits for who still watches.
+    app.state.streams = streams
+    return app
 
 
 def _routes(around: Surroundings) -> list[BaseRoute]:

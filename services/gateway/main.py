@@ -39,7 +39,10 @@ async def open_gateway(
     async with open_upstream(settings.orchestrator_url, settings.context_url) as upstream:
         app = gateway_app(Surroundings(settings=settings, upstream=upstream, token=token, ready=ready, keys=keys))
         async with serve_http(app, settings.http_address, elsewhere=not settings.http_listen) as url:
-            yield url
+            try:
+                yield url
+            finally:
+                await app.state.streams.close()
 
 
 async def serve(settings: Settings) -> None:

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from services.gateway.streams.frames import FramedProtocol
+from services.gateway.streams.stalled import StalledProtocol
 from swe_ai_fleet.domain.errors import PreconditionFailed
 
 GRACE_SECONDS = 3
@@ -41,10 +43,11 @@ async def serve_http(app: ASGIApp, listen: str, *, elsewhere: bool = False) -> A
     with _bound(listen, elsewhere) as bound:
         config = uvicorn.Config(
             app,
+            http=StalledProtocol,
             log_config=None,
             access_log=False,
             lifespan="on",
-            ws="websockets-sansio",
+            ws=FramedProtocol,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,

@@ -14,7 +14,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from fleet.context.v1 import context_pb2
 from fleet.conversation.v1 import conversation_pb2
+from fleet.notification.v1 import notification_pb2
 from fleet.orchestrator.v1 import orchestrator_pb2
+from fleet.planning.v1 import planning_pb2
 from fleet.workflow.v1 import workflow_pb2
 
 CALL_SECONDS = 60.0
@@ -23,6 +25,8 @@ FILES: tuple[FileDescriptor, ...] = (
     orchestrator_pb2.DESCRIPTOR,
     workflow_pb2.DESCRIPTOR,
     conversation_pb2.DESCRIPTOR,
+    planning_pb2.DESCRIPTOR,
+    notification_pb2.DESCRIPTOR,
     context_pb2.DESCRIPTOR,
 )
 """The contract's files; whose services are not here are not reached over HTTP."""

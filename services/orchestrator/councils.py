@@ -73,6 +73,16 @@ class Councils:
             councils=[self._info(each, at_work(states, each.role), agents=request.include_agents) for each in councils]
         )
 
+    async def counts(self) -> pb.CouncilMetrics:
+        """How many there are, with an agent at work, and of how many agents. Raises Unavailable."""
+        councils, states = await self.book.list(DEFAULT_TENANT), self.states(DEFAULT_TENANT)
+        at_them = [(council, at_work(states, council.role)) for council in councils]
+        return pb.CouncilMetrics(
+            total=len(councils),
+            active=sum(any(working.get(each.agent_id) for each in one.members) for one, working in at_them),
+            agents=sum(len(council.members) for council in councils),
+        )
+
     async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
         check_values(request)
         role = _role(request.role)

@@ -15,7 +15,11 @@ from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
+from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.notifications import open_notifications
+from services.orchestrator.planning_sessions import open_plan_service
 from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
@@ -25,6 +29,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.councils import council_models
+from swe_ai_fleet.runtime.fleet_view import endpoint_use
 from swe_ai_fleet.runtime.local_ray import ray_started
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.state import State, open_state
@@ -68,14 +73,19 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             derivations=derivations,
             store=await stack.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
         )
+        councils = Councils(
+            book=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
+        )
         servicer = OrchestratorServicer(
             executions=stack.executions,
             blobs=stack.log,
             log=stack.log,
             components=stack.components,
             watch_live=stack.log.watch_live,
-            councils=Councils(
-                book=stack.councils, states=stack.executions.projection.all, models=council_models(stack.settings)
+            councils=councils,
+            metrics=Metrics(meter=stack.meter, councils=councils.counts),
+            fleet=FleetStatuses(
+                executions=stack.executions, measure=stack.view.status, use=endpoint_use, me=stack.view.me
             ),
             derivations=derivations,
             planning=planning,
@@ -86,8 +96,13 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         workflows = workflow_service(workflow_servicer(stack.executions, stack.settings))
         async with (
             open_conversations(stack) as chats,
+            open_plan_service(stack) as plans,
+            open_notifications(stack.log, stack.settings) as webhooks,
             serve_grpc(
-                [orchestrator_service(servicer), workflows, chats], settings.listen, token, stack.ready
+                [orchestrator_service(servicer), workflows, chats, plans, webhooks],
+                settings.listen,
+                token,
+                stack.ready,
             ) as address,
             open_intake(stack.log, stack.executions, planning),
             _with_gateway(stack, address, token) as http,

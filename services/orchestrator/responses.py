@@ -309,8 +309,12 @@ def text_delta(execution_id: str, delta: TextDelta) -> pb.ExecutionEvent:
 def component(of: health.Component) -> pb.ComponentStatus:
     return pb.ComponentStatus(
         name=of.name,
-        state=cast("pb.ComponentState", pb.ComponentState.Value(f"COMPONENT_STATE_{of.state.name}")),
+        state=component_state(of.state),
         message=of.message,
         version=of.version,
         latency_ms=of.latency_ms,
     )
+
+
+def component_state(of: health.ComponentState) -> pb.ComponentState:
+    return cast("pb.ComponentState", pb.ComponentState.Value(f"COMPONENT_STATE_{of.name}"))

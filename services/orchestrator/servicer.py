@@ -19,10 +19,11 @@ from services.auth import caller_of
 from services.errors import Context, NotAvailable
 from services.orchestrator import approvals, requests, responses, subtasks
 from services.orchestrator.councils import Councils
+from services.orchestrator.fleet_status import FleetStatuses, active_councils
 from services.orchestrator.listing import page
 from services.orchestrator.live import WatchLive, with_live_text
+from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
-from services.orchestrator.progress import Progress
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from services.orchestrator.task_context import TaskContexts
 from services.values import check_values
@@ -37,6 +38,7 @@ from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.ports import BlobStore, EventLog
+from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 MAX_REASON_CHARS = 4_000
@@ -58,6 +60,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         councils: Keeps them; None: there are none.
         derivations: Splits plans; None: nobody does.
         contexts: Makes the contexts of tasks; None: nobody does.
+        metrics: Has figures over time; None: nobody measures.
+        fleet: Tells of hosts, machines, model servers; None: nobody does.
     """
 
     def __init__(
@@ -72,12 +76,16 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         councils: Councils | None = None,
         derivations: Derivations | None = None,
         contexts: TaskContexts | None = None,
+        metrics: Metrics | None = None,
+        fleet: FleetStatuses | None = None,
     ) -> None:
         self._executions = executions
         self._planning = planning
         self._councils = councils
         self._derivations = derivations
         self._contexts = contexts
+        self._metrics = metrics
+        self._fleet = fleet
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -204,12 +212,17 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         components = await self._components()
-        return pb.GetStatusResponse(
+        reply = pb.GetStatusResponse(
             status=_overall(components),
             uptime_seconds=int(time.monotonic() - self._started_at),
             stats=_stats(self._executions.projection.all(DEFAULT_TENANT)) if request.include_stats else None,
             components=[responses.component(one) for one in components],
         )
+        if request.include_stats and self._councils is not None:
+            reply.stats.active_councils = await active_councils(self._councils)
+        if request.include_fleet and self._fleet is not None:
+            await self._fleet.fill(reply)
+        return reply
 
     async def UploadRepository(
         self, request_iterator: AsyncIterator[pb.UploadRepositoryRequest], context: Context
@@ -265,8 +278,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             raise NotAvailable("contexts are not made here", hint="the event run_started has an agent's messages")
         return await self._contexts.get(request)
 
-    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> NoReturn:
-        raise NotAvailable("metrics are not measured yet", hint="GetStatus with include_stats has counters")
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
+        if self._metrics is None:
+            raise NotAvailable("metrics are not measured here", hint="GetStatus with include_stats has counters")
+        return await self._metrics.get(request)
 
     async def _submit(self, request: Message, task: Task, context: Context) -> Submission:
         task = replace(task, caller=caller_of(context))

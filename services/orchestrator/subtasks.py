@@ -18,7 +18,6 @@ from swe_ai_fleet.orchestrator.derivations import Plan
 
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_ERROR_CHARS = 500
-_SPLIT_PERCENT = 5
 
 
 def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
@@ -60,21 +59,6 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
         _result(atomic_task(one, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, one.subtask_id)
         for one in state.derivation.subtasks
     ]
-
-
-def split_step(state: ExecutionState) -> str:
-    """What is being done about an orchestration in parts, for people."""
-    if state.derivation is None:
-        return "splitting"
-    waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
-    return f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the whole"
-
-
-def split_percent(state: ExecutionState, *, most: int) -> int:
-    """How far an orchestration in parts is, up to `most`; the split itself is a small part of it."""
-    if state.derivation is None:
-        return 0
-    return _SPLIT_PERCENT + (most - _SPLIT_PERCENT) * len(state.subtask_outcomes) // len(state.derivation.subtasks)
 
 
 def _result(task: pb.AtomicTask, state: ExecutionState, name: str) -> pb.SubtaskResult:

@@ -12,7 +12,7 @@ from services.orchestrator.replies import MAX_REPLY_BYTES
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
-from swe_ai_fleet.workflows.drawing import mermaid
+from swe_ai_fleet.workflows.drawing import mermaid, said_of
 
 
 def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
@@ -36,6 +36,17 @@ def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
     )
 
 
+def graph(workflow: Workflow) -> pb.WorkflowGraph:
+    """What comes after what in a workflow."""
+    return pb.WorkflowGraph(
+        nodes=[
+            pb.GraphNode(id=one.id, type=one.type.value, label=said_of(one), breakpoint=one.breakpoint, line=one.line)
+            for one in workflow.nodes
+        ],
+        edges=[pb.GraphEdge(source=one.source, target=one.target, label=one.label) for one in workflow.edges],
+    )
+
+
 def paused(state: ExecutionState) -> list[str]:
     """The nodes that wait at a breakpoint."""
     return [name for name, one in state.nodes.items() if one.status is NodeStatus.PAUSED]
@@ -53,6 +64,7 @@ def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
         duration_ms=state.duration_ms,
         mermaid=mermaid(order.workflow, state.nodes),
         last_sequence=state.last_sequence,
+        graph=graph(order.workflow),
     )
     if state.output is not None:
         run.outputs_json = state.output.output

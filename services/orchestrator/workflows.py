@@ -21,7 +21,7 @@ from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator import responses
 from services.orchestrator.requests import fields_of, orchestration_task
-from services.orchestrator.workflow_replies import paused, run_message, summary
+from services.orchestrator.workflow_replies import graph, paused, run_message, summary
 from services.values import check_values
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -85,6 +85,7 @@ class WorkflowServicer(WorkflowServiceServicer):
             definition=one.text,
             mermaid=mermaid(one.workflow),
             svg=svg(one.workflow),
+            graph=graph(one.workflow),
         )
 
     async def ValidateWorkflow(
@@ -101,7 +102,10 @@ class WorkflowServicer(WorkflowServiceServicer):
                 ]
             )
         return pb.ValidateWorkflowResponse(
-            summary=summary(workflow, built_in=False), mermaid=mermaid(workflow), svg=svg(workflow)
+            summary=summary(workflow, built_in=False),
+            mermaid=mermaid(workflow),
+            svg=svg(workflow),
+            graph=graph(workflow),
         )
 
     async def RunWorkflow(self, request: pb.RunWorkflowRequest, context: Context) -> pb.RunWorkflowResponse:

@@ -13,8 +13,8 @@ import grpc.aio
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.cli.audit import verify_events
 from swe_ai_fleet.testing.repositories import git
+from swe_ai_fleet.watching.chains import verify_events
 from tests.chaos.load import Accepted
 from tests.chaos.model import NOTES, line
 from tests.chaos.stage import Replica, Stage

@@ -18,7 +18,6 @@ from swe_ai_fleet.agents.exports import markdown, whole_run
 from swe_ai_fleet.agents.recording import NEVER
 from swe_ai_fleet.cli import recordings
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.events import stored_event
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -27,6 +26,7 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.runtime.replay import replay
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.watching.events import stored_event
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
 

@@ -442,14 +442,15 @@ class TestLimitsAndFaults:
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)
         async with world(tmp_path, {SESSION: (slow,)}) as place:
-            plans = engine(place, limits=Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=0.3))
-            answer = await plans.execute_plan(GOAL, (), "s1")
+            store = SessionsInMemory()
+            limits = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=0.3)
+            answer = await engine(place, store=store, limits=limits).execute_plan(GOAL, (), "s1")
             assert isinstance(answer, PlanFailed)
             assert (answer.status, answer.session_id) == ("error", "s1")
             assert "0.3 seconds" in answer.error
             # The session is not lost: the next request goes on in it.
             place.follow({SESSION: (PROPOSAL,)})
-            assert isinstance(await engine(place, store=plans._store).execute_plan(GOAL, (), "s1"), AwaitingApproval)
+            assert isinstance(await engine(place, store=store).execute_plan(GOAL, (), "s1"), AwaitingApproval)
 
     async def test_a_provider_that_fails_after_the_approval_and_comes_back(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, DONE)}) as place:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.audit import ChainVerdict, verify_events
 from swe_ai_fleet.codec import from_plain, to_json
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.budget import Usage
@@ -24,6 +23,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.watching.chains import ChainVerdict, verify_events
 
 Events = list[pb.ExecutionEvent]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.cli.text import clean, one_line, visible
+from swe_ai_fleet.watching.text import clean, one_line, visible
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.documents import execution_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress, view
-from swe_ai_fleet.cli.narration import narrate
 from swe_ai_fleet.cli.outcome import print_outcome
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import to_json
@@ -56,6 +55,7 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.watching.narration import narrate
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 START_MS = 1_767_225_600_000

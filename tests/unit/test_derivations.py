@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.subtasks import derived, plan_of, split_percent, split_step, subtask_results
+from services.orchestrator.subtasks import derived, plan_of, subtask_results
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, Task
 from swe_ai_fleet.orchestrator.derivations import Derivations, Plan
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.watching.progress import split_percent, split_step
 
 PLAN = Plan(description="Build it", plan_id="p-1", repo=RepoRef(location="/srv/app", ref="main"))
 ANSWER = {

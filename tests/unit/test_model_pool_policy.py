@@ -175,7 +175,7 @@ vllm:prefix_cache_hits_total{engine="0"} 99.0
 
 
 def test_a_load_is_read_from_all_engines() -> None:
-    assert read_load(PAGE) == Load(running=5, waiting=7, cache=0.75)
+    assert read_load(PAGE) == Load(running=5, waiting=7, cache=0.75, prefix_hits=99)
     assert read_load(b"vllm:num_requests_running 4\nvllm:gpu_cache_usage_perc 0.5\n") == Load(
         running=4, waiting=0, cache=0.5
     )

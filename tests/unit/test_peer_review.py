@@ -15,12 +15,10 @@ from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
-from services.orchestrator.progress import Progress
 from services.orchestrator.replies import Replies
 from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
 from swe_ai_fleet.agents.sub_agents.shapes import read
 from swe_ai_fleet.agents.untrusted import Fence
-from swe_ai_fleet.cli.narration import narrate
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
@@ -47,6 +45,8 @@ from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.watching.narration import narrate
+from swe_ai_fleet.watching.progress import Progress
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"

@@ -10,10 +10,11 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import status_word
-from swe_ai_fleet.cli.text import one_line, visible
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.watching.narration import how_to_answer
+from swe_ai_fleet.watching.text import visible
 
 _DECISIONS = {
     ApprovalDecision.APPROVED: pb.APPROVAL_DECISION_APPROVED,
@@ -74,12 +75,6 @@ def policy_value(word: str) -> pb.ApprovalPolicy:
     return _POLICIES[word.strip().lower()]
 
 
-def how_to_answer(execution_id: str, approval_id: str = "") -> str:
-    """The command that answers, for people to copy."""
-    which = f" --approval {approval_id}" if approval_id else ""
-    return f"fleet approve {execution_id}{which} (or reject, or adjust --text …)"
-
-
 def print_pending(screen: Screen, state: ExecutionState) -> None:
     """Everything that an execution waits for, with what is needed to decide."""
     several = len(state.pending) > 1
@@ -96,13 +91,6 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
         if request.expires_at:
             screen.line(f"  rejected by itself at {request.expires_at[:19]} (UTC)")
         screen.line(f"  answer with: {how_to_answer(state.execution_id, request.approval_id if several else '')}")
-
-
-def waiting_line(request: ApprovalRequest, execution_id: str) -> str:
-    """That an agent waits, and how it is answered, in a line."""
-    what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
-    answer = how_to_answer(execution_id, request.approval_id)
-    return f"{request.agent_id} waits for approval of {what}: {one_line(request.approach, 80)}; {answer}"
 
 
 def _parts(request: ApprovalRequest) -> list[tuple[str, str]]:

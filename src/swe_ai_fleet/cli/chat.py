@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import threading
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,9 +14,10 @@ from fleet.conversation.v1 import conversation_pb2 as pb
 from swe_ai_fleet.cli.chat_client import ChatClient, chat_client
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.lines import line_of_terminal, next_line
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.text import clean, one_line
+from swe_ai_fleet.watching.text import clean, one_line
 
 _CHANNELS = {"plain": pb.CHANNEL_PLAIN, "markdown": pb.CHANNEL_MARKDOWN, "telegram": pb.CHANNEL_TELEGRAM}
 _LISTED = 50
@@ -93,7 +91,7 @@ async def converse(
             return Exit.ACCEPTED if answer.success else Exit.NOT_ACCEPTED
         if screen.json:
             raise CommandFault("--json shows one message: give it with --once", exit_code=Exit.USAGE, field="once")
-        return await _talk(screen, client, order, read or _line_of_terminal)
+        return await _talk(screen, client, order, read or line_of_terminal)
 
 
 async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Callable[[], str]) -> Exit:
@@ -102,7 +100,7 @@ async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Call
     screen.note(f"conversation {session_id}; {_HELP}")
     while True:
         try:
-            text = (await _next_line(read)).strip()
+            text = (await next_line(read)).strip()
         except EOFError:
             return Exit.ACCEPTED
         match text:
@@ -182,39 +180,6 @@ async def _end(screen: Screen, client: ChatClient, session_id: str) -> Exit:
     else:
         screen.line(f"{session_id} is forgotten")
     return Exit.ACCEPTED
-
-
-async def _next_line(read: Callable[[], str]) -> str:
-    """The person's next line, read in a thread that the end of the program does not wait for. Raises EOFError."""
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[str] = loop.create_future()
-
-    def told(line: str | None) -> None:
-        if not found.done():
-            if line is None:
-                found.set_exception(EOFError())
-            else:
-                found.set_result(line)
-
-    def work() -> None:
-        try:
-            line = read()
-        except (EOFError, OSError, ValueError):
-            line = None
-        with suppress(RuntimeError):  # the loop is gone
-            loop.call_soon_threadsafe(told, line)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await found
-
-
-def _line_of_terminal() -> str:
-    if sys.stdin.isatty():
-        return input("> ")
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line
 
 
 def _document(answer: pb.Answer) -> dict[str, object]:

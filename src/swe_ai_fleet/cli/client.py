@@ -53,10 +53,16 @@ class FleetClient:
         call = self._stub.SubmitTask(request, metadata=self._metadata, timeout=SUBMIT_SECONDS)
         return await self._answer(call, pb.SubmitTaskResponse)
 
-    async def status(self, *, timeout_seconds: float = 10.0) -> pb.GetStatusResponse:
-        request = pb.GetStatusRequest(include_stats=True)
+    async def status(
+        self, *, timeout_seconds: float = 10.0, include_fleet: bool = False
+    ) -> pb.GetStatusResponse:
+        request = pb.GetStatusRequest(include_stats=True, include_fleet=include_fleet)
         call = self._stub.GetStatus(request, metadata=self._metadata, timeout=timeout_seconds)
         return await self._answer(call, pb.GetStatusResponse)
+
+    async def metrics(self, request: pb.GetMetricsRequest) -> pb.GetMetricsResponse:
+        call = self._stub.GetMetrics(request, metadata=self._metadata, timeout=_CALL_SECONDS)
+        return await self._answer(call, pb.GetMetricsResponse)
 
     async def executions(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
         call = self._stub.ListExecutions(request, metadata=self._metadata, timeout=_CALL_SECONDS)

@@ -21,7 +21,6 @@ import typer
 from nats.aio.msg import Msg
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.audit import verify_events
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -32,10 +31,11 @@ from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.sample import TASK, git, make_sample
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
+from swe_ai_fleet.watching.chains import verify_events
+from swe_ai_fleet.watching.text import one_line
 
 TASK_ID = "demo"
 AGENTS = 3

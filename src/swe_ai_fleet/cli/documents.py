@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.audit import ChainVerdict
-from swe_ai_fleet.cli.events import moment
 from swe_ai_fleet.cli.exits import exit_of
 from swe_ai_fleet.cli.tables import enum_word, status_word
 from swe_ai_fleet.codec import to_plain
@@ -14,6 +12,8 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.watching.chains import ChainVerdict
+from swe_ai_fleet.watching.events import moment
 
 
 def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]:

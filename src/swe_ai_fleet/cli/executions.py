@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.audit import verify_events
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import audit_document, listed_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -14,6 +13,7 @@ from swe_ai_fleet.cli.outcome import current_state, show_outcome
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table, executions_table, status_word
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.watching.chains import verify_events
 
 Fleet = AbstractAsyncContextManager[FleetClient]
 

@@ -24,12 +24,12 @@ from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.learning.recommending import DEFAULT
 from swe_ai_fleet.runtime.place import Place, find_place
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.watching.text import one_line
 
 _GOAL = 120
 _CHOICES = ("approach", "council", "model_profile", "agents")

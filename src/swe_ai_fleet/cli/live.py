@@ -13,14 +13,14 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.events import moment, stored_event
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.narration import narrate
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.speech import TEXT_DELTA, Speech
 from swe_ai_fleet.cli.tables import agents_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, advance
+from swe_ai_fleet.watching.events import moment, stored_event
+from swe_ai_fleet.watching.narration import narrate
 
 Show = Callable[[pb.ExecutionEvent], None]
 

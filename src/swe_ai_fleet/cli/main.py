@@ -17,13 +17,17 @@ from swe_ai_fleet.cli.context_change import change
 from swe_ai_fleet.cli.councils import councils_app
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.figures import metrics
+from swe_ai_fleet.cli.fleet_status import status
 from swe_ai_fleet.cli.learning import rate, recommend
 from swe_ai_fleet.cli.memory import memory_app
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client, local_client
+from swe_ai_fleet.cli.plan import plan_app
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.command import study
+from swe_ai_fleet.cli.webhooks import webhooks_app
 from swe_ai_fleet.cli.workflow import workflow_app
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.settings import Settings
@@ -49,6 +53,10 @@ context_app.command()(change)
 app.add_typer(context_app, name="context")
 app.add_typer(memory_app, name="memory")
 app.add_typer(workflow_app, name="workflow")
+app.add_typer(plan_app, name="plan")
+app.add_typer(webhooks_app, name="webhooks")
+app.command()(status)
+app.command()(metrics)
 
 Name = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
 

@@ -10,8 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.watching.text import one_line
 
 _STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
 _CELL = 100

@@ -8,15 +8,15 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.approvals import print_pending
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document
-from swe_ai_fleet.cli.events import fold_events
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
-from swe_ai_fleet.cli.narration import gathered_text
 from swe_ai_fleet.cli.node_tables import node_row, nodes_table
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import candidates_table
-from swe_ai_fleet.cli.text import one_line, visible
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.watching.events import fold_events
+from swe_ai_fleet.watching.narration import gathered_text
+from swe_ai_fleet.watching.text import one_line, visible
 
 _DIFF_LINES = 400
 _MEMORY = 160

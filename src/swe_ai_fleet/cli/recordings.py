@@ -9,16 +9,16 @@ from pathlib import Path
 
 from swe_ai_fleet.agents.exports import markdown, openai_messages, trajectory, whole_run
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.events import stored_event
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.runtime.replay import Replay, replay
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.watching.events import stored_event
+from swe_ai_fleet.watching.text import one_line
 
 Fleet = AbstractAsyncContextManager[FleetClient]
 FORMATS = ("trajectory", "openai", "markdown", "patch")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.cli.text import clean, one_line
+from swe_ai_fleet.watching.text import clean, one_line
 
 _WIDTH_WITHOUT_TERMINAL = 160
 

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.audit import ChainVerdict
-from swe_ai_fleet.cli.events import moment
-from swe_ai_fleet.cli.text import one_line
-from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.fates import fates
 from swe_ai_fleet.orchestrator.run_names import side_runs
+from swe_ai_fleet.watching.chains import ChainVerdict
+from swe_ai_fleet.watching.events import moment
+from swe_ai_fleet.watching.narration import checks_text
+from swe_ai_fleet.watching.text import one_line
 
 _CELL = 400
 _HASH_SHOWN = 16
@@ -52,11 +52,6 @@ def candidates_table(state: ExecutionState) -> Table:
             tokens = f"{agent.usage.total_tokens:,}"
             _row(table, "-", agent.agent_id, "no", "", "", "", tokens, why, style="dim")
     return table
-
-
-def checks_text(report: CheckReport | None) -> str:
-    """A report in a line: what passed, what failed, what was skipped."""
-    return ", ".join(_check_text(result) for result in report.results) if report else ""
 
 
 def executions_table(executions: Iterable[pb.Execution]) -> Table:
@@ -125,6 +120,14 @@ def findings_table(rows: Iterable[tuple[Sequence[str], str]]) -> Table:
     return table
 
 
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of cells that need no style."""
+    table = _table(*columns)
+    for row in rows:
+        _row(table, *row)
+    return table
+
+
 def status_word(status: pb.DeliberationStatus) -> str:
     """A status as the command line writes it: `in_progress`."""
     return enum_word(pb.DeliberationStatus.Name(status), "DELIBERATION_STATUS_")
@@ -132,18 +135,6 @@ def status_word(status: pb.DeliberationStatus) -> str:
 
 def enum_word(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).lower()
-
-
-def _check_text(result: CheckResult) -> str:
-    if result.skipped_reason:
-        return f"{result.name} skipped"
-    counted = ""
-    if result.tests is not None:
-        tests = result.tests
-        counted = f" {tests.passed}/{tests.passed + tests.failed + tests.errors}"
-    elif result.problems:
-        counted = f" ({len(result.problems)} problems)"
-    return f"{result.name} {'ok' if result.passed else 'FAILED'}{counted}"
 
 
 def _table(*columns: str) -> Table:

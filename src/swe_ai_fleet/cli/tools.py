@@ -15,12 +15,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from swe_ai_fleet.cli.audit import ChainVerdict
 from swe_ai_fleet.cli.documents import audit_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.environment import Environment
@@ -38,6 +36,8 @@ from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from swe_ai_fleet.watching.chains import ChainVerdict
+from swe_ai_fleet.watching.text import one_line
 
 AGENT = "terminal"
 """Who the audit names for operations that a person ran."""

@@ -12,10 +12,10 @@ from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.workflow import Workflow
 from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.watching.text import one_line
 from swe_ai_fleet.workflows.documents import MAX_BYTES
 from swe_ai_fleet.workflows.drawing import mermaid, svg
 from swe_ai_fleet.workflows.faults import InvalidWorkflow, WorkflowFault

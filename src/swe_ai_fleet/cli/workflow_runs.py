@@ -25,11 +25,11 @@ from swe_ai_fleet.cli.node_tables import gist, node_row, nodes_table
 from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import enum_word, status_word
-from swe_ai_fleet.cli.text import one_line
 from swe_ai_fleet.cli.workflow_files import file_text, is_file
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
+from swe_ai_fleet.watching.text import one_line
 
 _ACTIONS = {
     "pause": pb.STEER_ACTION_PAUSE,

@@ -65,6 +65,24 @@ class AuditFault:
     reason: str
 
 
+def link_fault(entry: AuditEntry, *, count: int, previous: str) -> AuditFault | None:
+    """What is wrong with an entry as the `count`-th of its chain, behind the one that has the hash `previous`."""
+    if entry.seq != count:
+        return AuditFault(seq=entry.seq, reason=f"entry {count} is missing or out of order")
+    if entry.prev_hash != previous:
+        return AuditFault(seq=entry.seq, reason="it does not follow the entry before it")
+    if entry.digest() != entry.hash:
+        return AuditFault(seq=entry.seq, reason="its content does not match its hash")
+    return None
+
+
+def head_fault(*, count: int, previous: str, head: str) -> AuditFault | None:
+    """What is wrong with a chain whose `count`-th and last entry has the hash `previous`, where `head` was recorded."""
+    return (
+        None if previous == head else AuditFault(seq=count, reason="the chain ends before (or after) the recorded head")
+    )
+
+
 def verify(entries: Iterable[AuditEntry], *, head: str | None = None) -> AuditFault | None:
     """Recompute a chain from its first entry; None means intact.
 
@@ -74,13 +92,8 @@ def verify(entries: Iterable[AuditEntry], *, head: str | None = None) -> AuditFa
     """
     previous, count = GENESIS, 0
     for count, entry in enumerate(entries, start=1):
-        if entry.seq != count:
-            return AuditFault(seq=entry.seq, reason=f"entry {count} is missing or out of order")
-        if entry.prev_hash != previous:
-            return AuditFault(seq=entry.seq, reason="it does not follow the entry before it")
-        if entry.digest() != entry.hash:
-            return AuditFault(seq=entry.seq, reason="its content does not match its hash")
+        fault = link_fault(entry, count=count, previous=previous)
+        if fault is not None:
+            return fault
         previous = entry.hash
-    if head is not None and previous != head:
-        return AuditFault(seq=count, reason="the chain ends before (or after) the recorded head")
-    return None
+    return None if head is None else head_fault(count=count, previous=previous, head=head)

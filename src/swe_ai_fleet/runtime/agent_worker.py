@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.ports import Clone, WorkspaceProvider
+from swe_ai_fleet.ports import ChatModel, Clone, WorkspaceProvider
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import outside_agents
 from swe_ai_fleet.runtime.equipment import open_equipment
@@ -56,6 +56,7 @@ class AgentWorker:
     operations: OperateRun
     evidence: EvidenceGatherer
     access: ToolAccess
+    models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
 
     async def run(self, assignment: Assignment) -> Candidate:
         """One agent run in a clone of its own, which is gone afterwards."""
@@ -150,4 +151,5 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             operations=OperateRun(services=services),
             evidence=evidence,
             access=equipment.access,
+            models=equipment.models,
         )

@@ -33,11 +33,13 @@ class ExecutionsView:
     Args:
         executions: Where they are.
         tenant: Whose.
+        caller: In whose name tasks are handed in.
     """
 
-    def __init__(self, executions: Executions, *, tenant: str) -> None:
+    def __init__(self, executions: Executions, *, tenant: str, caller: str = CALLER) -> None:
         self._executions = executions
         self._tenant = tenant
+        self._caller = caller
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
         """The newest executions, of one status only where it is given. Raises InvalidRequest."""
@@ -68,7 +70,7 @@ class ExecutionsView:
             tenant=self._tenant,
             num_agents=proposal.agents,
             rounds=COUNCIL_ROUNDS,
-            caller=CALLER,
+            caller=self._caller,
         )
         return (await self._executions.submit(task)).execution_id
 

@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.candidate import (
     ReviewAssignment,
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
+from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
 from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation
@@ -39,6 +40,8 @@ T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
 _COUNT_SECONDS = 30.0
 """Nodes that join or leave are noticed after so long."""
+_MEASURE_SECONDS = 2.0
+_MEASURED = 64
 _CHECKS_PER_HOST = 8
 """Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
 
@@ -56,6 +59,7 @@ class Host:
     name: str
     actor: Any
     busy: int = 0
+    started_at: float = field(default_factory=time.time)
 
 
 @dataclass(kw_only=True)
@@ -110,6 +114,23 @@ class RayFleet:
     async def operate(self, assignment: OperateAssignment) -> ToolResult:
         """One call of a tool, on the least busy host. Raises as `run` does."""
         return from_json(ToolResult, await self._call(lambda actor: actor.operate.remote(to_json(assignment))))
+
+    async def measure(self) -> tuple[HostStatus, ...]:
+        """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
+        asked = self._hosts[:_MEASURED]
+        reports = await asyncio.gather(*(_reported(host) for host in asked))
+        told = dict(zip((host.name for host in asked), reports, strict=True))
+        return tuple(
+            HostStatus(
+                host_id=host.name,
+                running=host.busy,
+                slots=self.settings.agents_per_actor,
+                started_at=host.started_at,
+                alive=host.name not in told or told[host.name] is not None,
+                report=told.get(host.name),
+            )
+            for host in self._hosts
+        )
 
     async def warm(self) -> None:
         """Start the first host, so that the first task finds it ready; without a pool there is none to warm."""
@@ -219,6 +240,19 @@ def _nodes() -> int:
 
 def _end(host: Host) -> None:
     cast("Any", ray).kill(host.actor, no_restart=True)
+
+
+async def _reported(host: Host) -> HostReport | None:
+    """What a host says of itself; None where it does not say anything in time."""
+    asked = asyncio.ensure_future(_awaited(host.actor.measure.remote()))
+    await asyncio.wait([asked], timeout=_MEASURE_SECONDS)
+    if not asked.done():
+        asked.cancel()
+        return None
+    try:
+        return from_json(HostReport, asked.result())
+    except (RayError, ValueError):
+        return None
 
 
 async def _awaited(reference: ObjectRef) -> Any:

@@ -20,10 +20,12 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
+from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
 from swe_ai_fleet.runtime.lease_keeper import open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.sandboxes import with_rung
@@ -50,6 +52,8 @@ class Stack:
     fleet: RayFleet
     workspaces: GitWorkspaceProvider
     model: ModelPool
+    view: FleetView
+    meter: Meter
     context: ContextServiceClient | None = None
 
     async def ready(self) -> bool:
@@ -157,6 +161,10 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
         )
         await fleet.warm()
         await _reap_containers(access, executions)
+        view = await stack.enter_async_context(
+            open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model)
+        )
+        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         yield Stack(
             settings=settings,
             executions=executions,
@@ -165,6 +173,8 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
             fleet=fleet,
             workspaces=workspaces,
             model=model,
+            view=view,
+            meter=meter,
             context=context,
         )
 

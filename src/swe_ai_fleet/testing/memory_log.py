@@ -82,6 +82,12 @@ class MemoryLog:
             if stored is not None or follow:
                 yield stored
 
+    async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        """The events of all executions and all their agents; otherwise as `heads`."""
+        async for stored in self._select(lambda record: True, from_sequence, follow):
+            if stored is not None or follow:
+                yield stored
+
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
         """Store content under its digest."""
         digest = hashlib.sha256(data).hexdigest()

@@ -88,17 +88,21 @@ def svg(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) -> s
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _labels(node: Node) -> list[str]:
+def said_of(node: Node) -> str:
+    """What a node does, in a word or two."""
     match node.type:
         case NodeType.TOOL:
-            said = node.tool
+            return node.tool
         case NodeType.MAP if node.node is not None:
-            said = f"map of {node.node.type.value}"
+            return f"map of {node.node.type.value}"
         case NodeType.WORKFLOW:
-            said = node.workflow if isinstance(node.workflow, str) else node.workflow.name
+            return node.workflow if isinstance(node.workflow, str) else node.workflow.name
         case _:
-            said = node.type.value
-    return [_short(node.id), _short(said)]
+            return node.type.value
+
+
+def _labels(node: Node) -> list[str]:
+    return [_short(node.id), _short(said_of(node))]
 
 
 def _room(text: str) -> int:

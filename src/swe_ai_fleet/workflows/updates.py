@@ -68,7 +68,7 @@ def end_update(execution_id: str, sequence: int, state: ExecutionState) -> Updat
         return Update(
             type="error", execution_id=execution_id, sequence=sequence, error=state.error or state.status.value
         )
-    result = {"status": state.status.value, "outputs": dict(state.outputs), "usage": _usage(state.usage)}
+    result = {"status": state.status.value, "outputs": dict(state.outputs), "usage": usage_state(state.usage)}
     return Update(type="completion", execution_id=execution_id, sequence=sequence, result=result)
 
 
@@ -78,24 +78,26 @@ def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
         "status": update.status.value,
         "attempt": update.attempt,
         "failures": update.failures,
-        "inputs": _value(update.inputs),
-        "output": _value(update.output),
+        "inputs": json_or_text(update.inputs),
+        "output": json_or_text(update.output),
         "error": update.error,
         "label": update.label,
         "execution_id": update.execution_id,
         "duration_ms": update.duration_ms,
-        "usage": _usage(update.usage),
+        "usage": usage_state(update.usage),
     }
 
 
-def _value(text: str) -> JsonValue:
+def json_or_text(text: str) -> JsonValue:
+    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is no JSON."""
     try:
         return parsed_json(text, "value") if text else None
     except InvalidRequest:
         return text
 
 
-def _usage(usage: Usage) -> Mapping[str, JsonValue]:
+def usage_state(usage: Usage) -> Mapping[str, JsonValue]:
+    """What was spent, as JSON."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

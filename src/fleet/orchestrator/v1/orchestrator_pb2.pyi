@@ -1524,22 +1524,169 @@ class GetContextOptions(_message.Message):
     def __init__(self, include_repository_map: _Optional[bool] = ..., include_decisions: _Optional[bool] = ..., include_history: _Optional[bool] = ..., include_instructions: _Optional[bool] = ..., model_profile: _Optional[str] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
-    __slots__ = ("include_stats",)
+    __slots__ = ("include_stats", "include_fleet")
     INCLUDE_STATS_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_FLEET_FIELD_NUMBER: _ClassVar[int]
     include_stats: bool
-    def __init__(self, include_stats: _Optional[bool] = ...) -> None: ...
+    include_fleet: bool
+    def __init__(self, include_stats: _Optional[bool] = ..., include_fleet: _Optional[bool] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("status", "uptime_seconds", "stats", "components")
+    __slots__ = ("status", "uptime_seconds", "stats", "components", "hosts", "nodes", "model_endpoints", "queue", "replicas", "storage", "measured_at_ms")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     COMPONENTS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     status: str
     uptime_seconds: int
     stats: OrchestratorStats
     components: _containers.RepeatedCompositeFieldContainer[ComponentStatus]
-    def __init__(self, status: _Optional[str] = ..., uptime_seconds: _Optional[int] = ..., stats: _Optional[_Union[OrchestratorStats, _Mapping]] = ..., components: _Optional[_Iterable[_Union[ComponentStatus, _Mapping]]] = ...) -> None: ...
+    hosts: _containers.RepeatedCompositeFieldContainer[HostStatus]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
+    model_endpoints: _containers.RepeatedCompositeFieldContainer[ModelEndpointStatus]
+    queue: QueueStatus
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaStatus]
+    storage: _containers.RepeatedCompositeFieldContainer[StorageStatus]
+    measured_at_ms: int
+    def __init__(self, status: _Optional[str] = ..., uptime_seconds: _Optional[int] = ..., stats: _Optional[_Union[OrchestratorStats, _Mapping]] = ..., components: _Optional[_Iterable[_Union[ComponentStatus, _Mapping]]] = ..., hosts: _Optional[_Iterable[_Union[HostStatus, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., model_endpoints: _Optional[_Iterable[_Union[ModelEndpointStatus, _Mapping]]] = ..., queue: _Optional[_Union[QueueStatus, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., storage: _Optional[_Iterable[_Union[StorageStatus, _Mapping]]] = ..., measured_at_ms: _Optional[int] = ...) -> None: ...
+
+class HostStatus(_message.Message):
+    __slots__ = ("host_id", "node_id", "replica", "running", "slots", "started_at_ms", "alive", "memory_bytes")
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    host_id: str
+    node_id: str
+    replica: str
+    running: int
+    slots: int
+    started_at_ms: int
+    alive: bool
+    memory_bytes: int
+    def __init__(self, host_id: _Optional[str] = ..., node_id: _Optional[str] = ..., replica: _Optional[str] = ..., running: _Optional[int] = ..., slots: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., alive: _Optional[bool] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("node_id", "name", "alive", "cpus", "cpu_percent", "memory_total_bytes", "memory_used_bytes", "gpu_count", "gpus")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    name: str
+    alive: bool
+    cpus: int
+    cpu_percent: float
+    memory_total_bytes: int
+    memory_used_bytes: int
+    gpu_count: int
+    gpus: _containers.RepeatedCompositeFieldContainer[GpuStatus]
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., alive: _Optional[bool] = ..., cpus: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpu_count: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuStatus, _Mapping]]] = ...) -> None: ...
+
+class GpuStatus(_message.Message):
+    __slots__ = ("index", "name", "utilization_percent", "memory_total_bytes", "memory_used_bytes")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    utilization_percent: float
+    memory_total_bytes: int
+    memory_used_bytes: int
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ...) -> None: ...
+
+class ModelEndpointStatus(_message.Message):
+    __slots__ = ("url", "state", "message", "model", "profiles", "running", "waiting", "kv_cache_usage", "prefix_cache_hit_rate", "in_flight", "sessions", "latency_ms")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_USAGE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_CACHE_HIT_RATE_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_MS_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    state: ComponentState
+    message: str
+    model: str
+    profiles: _containers.RepeatedScalarFieldContainer[str]
+    running: int
+    waiting: int
+    kv_cache_usage: float
+    prefix_cache_hit_rate: float
+    in_flight: int
+    sessions: int
+    latency_ms: float
+    def __init__(self, url: _Optional[str] = ..., state: _Optional[_Union[ComponentState, str]] = ..., message: _Optional[str] = ..., model: _Optional[str] = ..., profiles: _Optional[_Iterable[str]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., kv_cache_usage: _Optional[float] = ..., prefix_cache_hit_rate: _Optional[float] = ..., in_flight: _Optional[int] = ..., sessions: _Optional[int] = ..., latency_ms: _Optional[float] = ...) -> None: ...
+
+class QueueStatus(_message.Message):
+    __slots__ = ("waiting", "waiting_by_priority", "oldest_wait_ms", "max_waiting", "driven", "awaiting_approval")
+    class WaitingByPriorityEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
+    DRIVEN_FIELD_NUMBER: _ClassVar[int]
+    AWAITING_APPROVAL_FIELD_NUMBER: _ClassVar[int]
+    waiting: int
+    waiting_by_priority: _containers.ScalarMap[int, int]
+    oldest_wait_ms: int
+    max_waiting: int
+    driven: int
+    awaiting_approval: int
+    def __init__(self, waiting: _Optional[int] = ..., waiting_by_priority: _Optional[_Mapping[int, int]] = ..., oldest_wait_ms: _Optional[int] = ..., max_waiting: _Optional[int] = ..., driven: _Optional[int] = ..., awaiting_approval: _Optional[int] = ...) -> None: ...
+
+class ReplicaStatus(_message.Message):
+    __slots__ = ("name", "driven", "answering", "started_at_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRIVEN_FIELD_NUMBER: _ClassVar[int]
+    ANSWERING_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    driven: int
+    answering: bool
+    started_at_ms: int
+    def __init__(self, name: _Optional[str] = ..., driven: _Optional[int] = ..., answering: _Optional[bool] = ..., started_at_ms: _Optional[int] = ...) -> None: ...
+
+class StorageStatus(_message.Message):
+    __slots__ = ("name", "messages", "bytes", "max_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    messages: int
+    bytes: int
+    max_bytes: int
+    def __init__(self, name: _Optional[str] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
 
 class OrchestratorStats(_message.Message):
     __slots__ = ("total_deliberations", "total_orchestrations", "avg_deliberation_time_ms", "active_councils", "role_counts")
@@ -1577,17 +1724,19 @@ class ComponentStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[ComponentState, str]] = ..., message: _Optional[str] = ..., version: _Optional[str] = ..., latency_ms: _Optional[float] = ...) -> None: ...
 
 class GetMetricsRequest(_message.Message):
-    __slots__ = ("start_time_ms", "end_time_ms", "role")
+    __slots__ = ("start_time_ms", "end_time_ms", "role", "step_seconds")
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     END_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     start_time_ms: int
     end_time_ms: int
     role: Role
-    def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ...) -> None: ...
+    step_seconds: int
+    def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., step_seconds: _Optional[int] = ...) -> None: ...
 
 class GetMetricsResponse(_message.Message):
-    __slots__ = ("start_time_ms", "end_time_ms", "latencies", "agents", "councils", "usage", "cache_hit_rate", "executions")
+    __slots__ = ("start_time_ms", "end_time_ms", "latencies", "agents", "councils", "usage", "cache_hit_rate", "executions", "series", "step_seconds", "models", "tools", "quantile_error", "incomplete")
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     END_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     LATENCIES_FIELD_NUMBER: _ClassVar[int]
@@ -1596,6 +1745,12 @@ class GetMetricsResponse(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CACHE_HIT_RATE_FIELD_NUMBER: _ClassVar[int]
     EXECUTIONS_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
+    QUANTILE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     start_time_ms: int
     end_time_ms: int
     latencies: _containers.RepeatedCompositeFieldContainer[LatencySummary]
@@ -1604,7 +1759,81 @@ class GetMetricsResponse(_message.Message):
     usage: Usage
     cache_hit_rate: float
     executions: _containers.RepeatedCompositeFieldContainer[StatusCount]
-    def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., latencies: _Optional[_Iterable[_Union[LatencySummary, _Mapping]]] = ..., agents: _Optional[_Union[AgentMetrics, _Mapping]] = ..., councils: _Optional[_Union[CouncilMetrics, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cache_hit_rate: _Optional[float] = ..., executions: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ...) -> None: ...
+    series: _containers.RepeatedCompositeFieldContainer[MetricsPoint]
+    step_seconds: int
+    models: _containers.RepeatedCompositeFieldContainer[ModelMetrics]
+    tools: _containers.RepeatedCompositeFieldContainer[ToolMetrics]
+    quantile_error: float
+    incomplete: bool
+    def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., latencies: _Optional[_Iterable[_Union[LatencySummary, _Mapping]]] = ..., agents: _Optional[_Union[AgentMetrics, _Mapping]] = ..., councils: _Optional[_Union[CouncilMetrics, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cache_hit_rate: _Optional[float] = ..., executions: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ..., series: _Optional[_Iterable[_Union[MetricsPoint, _Mapping]]] = ..., step_seconds: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelMetrics, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolMetrics, _Mapping]]] = ..., quantile_error: _Optional[float] = ..., incomplete: _Optional[bool] = ...) -> None: ...
+
+class MetricsPoint(_message.Message):
+    __slots__ = ("start_time_ms", "accepted", "ended", "agents_running", "executions_running", "queue_length", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "model_calls", "tool_calls", "tool_failures", "model_call_p50_ms", "model_call_p95_ms")
+    START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    EXECUTIONS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COST_USD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    TOOL_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CALL_P50_MS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_CALL_P95_MS_FIELD_NUMBER: _ClassVar[int]
+    start_time_ms: int
+    accepted: int
+    ended: _containers.RepeatedCompositeFieldContainer[StatusCount]
+    agents_running: int
+    executions_running: int
+    queue_length: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost_usd: float
+    model_calls: int
+    tool_calls: int
+    tool_failures: int
+    model_call_p50_ms: float
+    model_call_p95_ms: float
+    def __init__(self, start_time_ms: _Optional[int] = ..., accepted: _Optional[int] = ..., ended: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ..., agents_running: _Optional[int] = ..., executions_running: _Optional[int] = ..., queue_length: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., tool_failures: _Optional[int] = ..., model_call_p50_ms: _Optional[float] = ..., model_call_p95_ms: _Optional[float] = ...) -> None: ...
+
+class ModelMetrics(_message.Message):
+    __slots__ = ("model", "calls", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "p50_ms", "p95_ms")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COST_USD_FIELD_NUMBER: _ClassVar[int]
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P95_MS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost_usd: float
+    p50_ms: float
+    p95_ms: float
+    def __init__(self, model: _Optional[str] = ..., calls: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ...) -> None: ...
+
+class ToolMetrics(_message.Message):
+    __slots__ = ("name", "calls", "failures", "p50_ms", "p95_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    P50_MS_FIELD_NUMBER: _ClassVar[int]
+    P95_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    calls: int
+    failures: int
+    p50_ms: float
+    p95_ms: float
+    def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., failures: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ...) -> None: ...
 
 class LatencySummary(_message.Message):
     __slots__ = ("operation", "count", "p50_ms", "p95_ms", "p99_ms")

@@ -69,6 +69,38 @@ class WorkflowSummary(_message.Message):
     built_in: bool
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[WorkflowInput, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., nodes: _Optional[int] = ..., built_in: _Optional[bool] = ...) -> None: ...
 
+class WorkflowGraph(_message.Message):
+    __slots__ = ("nodes", "edges")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[GraphNode]
+    edges: _containers.RepeatedCompositeFieldContainer[GraphEdge]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[GraphNode, _Mapping]]] = ..., edges: _Optional[_Iterable[_Union[GraphEdge, _Mapping]]] = ...) -> None: ...
+
+class GraphNode(_message.Message):
+    __slots__ = ("id", "type", "label", "breakpoint", "line")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    BREAKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    type: str
+    label: str
+    breakpoint: bool
+    line: int
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., label: _Optional[str] = ..., breakpoint: _Optional[bool] = ..., line: _Optional[int] = ...) -> None: ...
+
+class GraphEdge(_message.Message):
+    __slots__ = ("source", "target", "label")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    target: str
+    label: str
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
+
 class WorkflowFault(_message.Message):
     __slots__ = ("message", "line", "node", "hint")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -100,16 +132,18 @@ class GetWorkflowRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetWorkflowResponse(_message.Message):
-    __slots__ = ("summary", "definition", "mermaid", "svg")
+    __slots__ = ("summary", "definition", "mermaid", "svg", "graph")
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
     MERMAID_FIELD_NUMBER: _ClassVar[int]
     SVG_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     summary: WorkflowSummary
     definition: str
     mermaid: str
     svg: str
-    def __init__(self, summary: _Optional[_Union[WorkflowSummary, _Mapping]] = ..., definition: _Optional[str] = ..., mermaid: _Optional[str] = ..., svg: _Optional[str] = ...) -> None: ...
+    graph: WorkflowGraph
+    def __init__(self, summary: _Optional[_Union[WorkflowSummary, _Mapping]] = ..., definition: _Optional[str] = ..., mermaid: _Optional[str] = ..., svg: _Optional[str] = ..., graph: _Optional[_Union[WorkflowGraph, _Mapping]] = ...) -> None: ...
 
 class ValidateWorkflowRequest(_message.Message):
     __slots__ = ("definition",)
@@ -118,16 +152,18 @@ class ValidateWorkflowRequest(_message.Message):
     def __init__(self, definition: _Optional[str] = ...) -> None: ...
 
 class ValidateWorkflowResponse(_message.Message):
-    __slots__ = ("faults", "summary", "mermaid", "svg")
+    __slots__ = ("faults", "summary", "mermaid", "svg", "graph")
     FAULTS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     MERMAID_FIELD_NUMBER: _ClassVar[int]
     SVG_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     faults: _containers.RepeatedCompositeFieldContainer[WorkflowFault]
     summary: WorkflowSummary
     mermaid: str
     svg: str
-    def __init__(self, faults: _Optional[_Iterable[_Union[WorkflowFault, _Mapping]]] = ..., summary: _Optional[_Union[WorkflowSummary, _Mapping]] = ..., mermaid: _Optional[str] = ..., svg: _Optional[str] = ...) -> None: ...
+    graph: WorkflowGraph
+    def __init__(self, faults: _Optional[_Iterable[_Union[WorkflowFault, _Mapping]]] = ..., summary: _Optional[_Union[WorkflowSummary, _Mapping]] = ..., mermaid: _Optional[str] = ..., svg: _Optional[str] = ..., graph: _Optional[_Union[WorkflowGraph, _Mapping]] = ...) -> None: ...
 
 class RunWorkflowRequest(_message.Message):
     __slots__ = ("task_id", "name", "definition", "inputs", "inputs_json", "repo", "constraints", "approval", "memory", "environment", "model_profile", "context", "case_id", "story_id", "attempt", "priority", "delivery", "planning_mode")
@@ -214,7 +250,7 @@ class GetRunResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[WorkflowRun, _Mapping]] = ...) -> None: ...
 
 class WorkflowRun(_message.Message):
-    __slots__ = ("execution_id", "task_id", "status", "workflow", "nodes", "outputs_json", "output_artifact", "error_message", "usage", "duration_ms", "inputs_json", "mermaid", "last_sequence")
+    __slots__ = ("execution_id", "task_id", "status", "workflow", "nodes", "outputs_json", "output_artifact", "error_message", "usage", "duration_ms", "inputs_json", "mermaid", "last_sequence", "graph")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +264,7 @@ class WorkflowRun(_message.Message):
     INPUTS_JSON_FIELD_NUMBER: _ClassVar[int]
     MERMAID_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     status: _orchestrator_pb2.DeliberationStatus
@@ -241,7 +278,8 @@ class WorkflowRun(_message.Message):
     inputs_json: str
     mermaid: str
     last_sequence: int
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[_orchestrator_pb2.DeliberationStatus, str]] = ..., workflow: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeRun, _Mapping]]] = ..., outputs_json: _Optional[str] = ..., output_artifact: _Optional[_Union[_orchestrator_pb2.ArtifactRef, _Mapping]] = ..., error_message: _Optional[str] = ..., usage: _Optional[_Union[_orchestrator_pb2.Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., inputs_json: _Optional[str] = ..., mermaid: _Optional[str] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+    graph: WorkflowGraph
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[_orchestrator_pb2.DeliberationStatus, str]] = ..., workflow: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeRun, _Mapping]]] = ..., outputs_json: _Optional[str] = ..., output_artifact: _Optional[_Union[_orchestrator_pb2.ArtifactRef, _Mapping]] = ..., error_message: _Optional[str] = ..., usage: _Optional[_Union[_orchestrator_pb2.Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., inputs_json: _Optional[str] = ..., mermaid: _Optional[str] = ..., last_sequence: _Optional[int] = ..., graph: _Optional[_Union[WorkflowGraph, _Mapping]] = ...) -> None: ...
 
 class NodeRun(_message.Message):
     __slots__ = ("node_id", "status", "attempt", "failures", "inputs_json", "output_json", "output_artifact", "error_message", "execution_id", "label", "usage", "duration_ms")

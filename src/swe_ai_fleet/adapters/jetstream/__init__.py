@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import NoReturn
@@ -22,7 +22,16 @@ from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.wire import event_of
-from swe_ai_fleet.adapters.jetstream.work_queue import Handler, Hopeless, Work, WorkQueue, consume
+from swe_ai_fleet.adapters.jetstream.work_queue import (
+    Handler,
+    Hopeless,
+    Later,
+    Work,
+    WorkQueue,
+    consume,
+    consumers,
+    remove_consumer,
+)
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import EventBody, StoredEvent, Writer
@@ -34,6 +43,7 @@ __all__ = [
     "Credentials",
     "Hopeless",
     "JetStream",
+    "Later",
     "Ping",
     "StreamSettings",
     "StreamUsage",
@@ -150,17 +160,16 @@ class JetStream:
 
         One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
         """
-        async with aclosing(self._messages(*subjects.ALL_HEADS, from_sequence=0, follow=follow)) as stored:
-            async for message in stored:
-                if message is not None:
-                    try:
-                        head = await self._event(message)
-                    except (PreconditionFailed, NotFound) as fault:
-                        _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
-                    else:
-                        yield head
-                elif follow:
-                    yield None
+        async with aclosing(self._readable(subjects.ALL_HEADS, from_sequence=0, follow=follow)) as stored:
+            async for head in stored:
+                yield head
+
+    async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
+        """The events of all executions and all their agents, of all tenants; otherwise as `heads`."""
+        wanted = subjects.STREAM_SUBJECTS[subjects.EVENTS]
+        async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+            async for event in stored:
+                yield event
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
         """Store content unless it is there already. Raises ResourceExhausted, Unavailable."""
@@ -179,6 +188,21 @@ class JetStream:
     async def consume(self, queue: WorkQueue, handler: Handler) -> NoReturn:
         """Handle the messages of a work queue until cancelled, side by side with the other replicas."""
         await consume(self._connection, queue, handler)
+
+    async def remove_consumer(self, stream: str, consumer: str) -> None:
+        """Remove a durable consumer and its place in the stream; nothing happens where there is none.
+
+        Raises Unavailable.
+        """
+        await remove_consumer(self._connection, stream, consumer, patience=self._patience)
+
+    async def consumers(self, stream: str) -> tuple[str, ...]:
+        """The names of a stream's consumers. Raises NotFound, Unavailable."""
+        return await consumers(self._connection, stream, patience=self._patience)
+
+    async def last_sequence(self) -> int:
+        """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
+        return await streams.last_sequence(self._connection, subjects.EVENTS, patience=self._patience)
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
         """What passes on the text of models to those who watch."""
@@ -204,6 +228,21 @@ class JetStream:
     async def usage(self) -> Mapping[str, StreamUsage]:
         """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
         return await streams.usage(self._connection, self._settings, patience=self._patience)
+
+    async def _readable(
+        self, wanted: Sequence[str], *, from_sequence: int, follow: bool
+    ) -> AsyncGenerator[StoredEvent | None]:
+        async with aclosing(self._messages(*wanted, from_sequence=from_sequence, follow=follow)) as stored:
+            async for message in stored:
+                if message is not None:
+                    try:
+                        event = await self._event(message)
+                    except (PreconditionFailed, NotFound) as fault:
+                        _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
+                    else:
+                        yield event
+                elif follow:
+                    yield None
 
     def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
         return messages(

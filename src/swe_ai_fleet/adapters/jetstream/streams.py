@@ -97,6 +97,15 @@ async def usage(connection: Connection, settings: StreamSettings, *, patience: f
     return found
 
 
+async def last_sequence(connection: Connection, stream: str, *, patience: float) -> int:
+    """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
+    try:
+        info = await connection.api(f"STREAM.INFO.{stream}", patience=patience)
+    except ApiFault as fault:
+        raise fault.as_fleet_error() from fault
+    return int(cast("dict[str, int]", info["state"])["last_seq"])
+
+
 async def last_message(
     connection: Connection, stream: str, subject: str, *, patience: float | None
 ) -> StoredMessage | None:

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import structlog
 
@@ -30,6 +30,7 @@ _HEARTBEAT_SECONDS = 5
 _TELLING_SECONDS = 1.0
 """For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
+_NO_CONSUMER = 10014
 _PULL_ENDED = ("404", "408")
 _ACK = b"+ACK"
 _AT_WORK = b"+WPI"
@@ -43,6 +44,14 @@ _log = structlog.get_logger(__name__)
 
 class Hopeless(Exception):
     """Raised by a handler: this message can never succeed, for the reason given."""
+
+
+class Later(Exception):
+    """Raised by a handler: this message is to come again after `seconds`, however often that happens."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"in {seconds:g} seconds")
+        self.seconds = seconds
 
 
 class _Broken(Exception):
@@ -63,6 +72,8 @@ class WorkQueue:
         concurrency: Messages that one process handles at a time.
         first_delay_seconds: Before a failed message is delivered again; doubled each time.
         last_delay_seconds: The most of that.
+        start_sequence: The first message of the stream that it takes, fixed once the consumer is made; 0: all.
+        max_unsettled: Messages that may wait to be handled or to come again; more stay in the stream until then.
     """
 
     stream: str
@@ -73,6 +84,8 @@ class WorkQueue:
     concurrency: int = 8
     first_delay_seconds: float = 2.0
     last_delay_seconds: float = 60.0
+    start_sequence: int = 0
+    max_unsettled: int = 1_000
 
     def delay(self, deliveries: int) -> float:
         """Seconds until a message that was delivered so often comes again."""
@@ -104,8 +117,8 @@ class Work:
 
 
 Handler = Callable[[Work], Awaitable[None]]
-"""Handles one message. Returning acknowledges it; raising Hopeless makes it a dead letter at once, any other fault has
-it delivered again later."""
+"""Handles one message. Returning acknowledges it; raising Hopeless makes it a dead letter at once, Later or any other
+fault has it delivered again later."""
 
 
 async def consume(connection: Connection, queue: WorkQueue, handler: Handler) -> NoReturn:
@@ -115,6 +128,29 @@ async def consume(connection: Connection, queue: WorkQueue, handler: Handler) ->
     """
     await _Consumer(connection, queue, handler).run()
     raise AssertionError("a consumer does not end")
+
+
+async def remove_consumer(connection: Connection, stream: str, consumer: str, *, patience: float) -> None:
+    """Remove a durable consumer; nothing happens where there is none. Raises Unavailable."""
+    try:
+        await connection.api(f"CONSUMER.DELETE.{stream}.{consumer}", patience=patience)
+    except ApiFault as fault:
+        if fault.error_code != _NO_CONSUMER:
+            raise fault.as_fleet_error() from fault
+
+
+async def consumers(connection: Connection, stream: str, *, patience: float) -> tuple[str, ...]:
+    """The names of a stream's consumers. Raises NotFound, Unavailable."""
+    found: list[str] = []
+    while True:
+        try:
+            page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(found)}, patience=patience)
+        except ApiFault as fault:
+            raise fault.as_fleet_error() from fault
+        names = cast("list[str]", page.get("consumers") or [])
+        found += names
+        if not names or len(found) >= int(page["total"]):
+            return tuple(found)
 
 
 class _Consumer:
@@ -173,14 +209,18 @@ class _Consumer:
     async def _create(self) -> None:
         """Create the consumer, or bring the one that stands there up to the settings."""
         queue = self._queue
-        config = {
+        start: dict[str, object] = {"deliver_policy": "all"}
+        if queue.start_sequence:
+            start = {"deliver_policy": "by_start_sequence", "opt_start_seq": queue.start_sequence}
+        config: dict[str, object] = {
+            **start,
             "durable_name": queue.consumer,
             "name": queue.consumer,
-            "deliver_policy": "all",
             "ack_policy": "explicit",
             "ack_wait": int(queue.ack_wait_seconds * _NANOSECONDS),
             # Deliveries are counted here: the server would let go of a message without a word.
             "max_deliver": -1,
+            "max_ack_pending": queue.max_unsettled,
             "filter_subjects": list(queue.subjects),
         }
         body = json.dumps({"stream_name": queue.stream, "config": config}).encode()
@@ -230,6 +270,8 @@ class _Consumer:
             await self._handler(work)
         except Hopeless as fault:
             return await self._bury(work, str(fault))
+        except Later as wish:
+            return _later(wish.seconds)
         except _PASSING as fault:
             # The next message would fare no better.
             delay = queue.delay(work.deliveries)

@@ -17,15 +17,22 @@ _RUNNING = b"vllm:num_requests_running"
 _WAITING = b"vllm:num_requests_waiting"
 # The second name is the one that servers before 0.10 use.
 _CACHE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
+_PREFIX_HITS = (b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total")
+_PREFIX_QUERIES = (b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Requests that a server works on and that wait there, and the part of its KV cache in use (0 to 1)."""
+    """Requests that a server works on and that wait there, and the part of its KV cache in use (0 to 1).
+
+    `prefix_queries` are the tokens looked up in its prefix cache since it started, `prefix_hits` those found there.
+    """
 
     running: int
     waiting: int
     cache: float = 0.0
+    prefix_hits: float = 0.0
+    prefix_queries: float = 0.0
 
 
 class LoadProbe(Protocol):
@@ -41,7 +48,7 @@ def read_load(metrics: bytes) -> Load | None:
 
     A server with several engines has one line for each: requests are added up, of the caches the fullest counts.
     """
-    running = waiting = cache = 0.0
+    running = waiting = cache = hits = queries = 0.0
     found = False
     for line in metrics.splitlines():
         if not line.startswith(b"vllm:"):
@@ -53,7 +60,13 @@ def read_load(metrics: bytes) -> Load | None:
             waiting += value
         elif name in _CACHE:
             cache = max(cache, min(value, 1.0))
-    return Load(running=round(running), waiting=round(waiting), cache=cache) if found else None
+        elif name in _PREFIX_HITS:
+            hits += value
+        elif name in _PREFIX_QUERIES:
+            queries += value
+    if not found:
+        return None
+    return Load(running=round(running), waiting=round(waiting), cache=cache, prefix_hits=hits, prefix_queries=queries)
 
 
 class VLLMMetrics:
@@ -116,7 +129,7 @@ def _sample(line: bytes) -> tuple[bytes, float]:
         value = float(words[0]) if words else 0.0
     except ValueError:
         value = 0.0
-    return name.strip(), value if math.isfinite(value) and 0 <= value < 1e9 else 0.0
+    return name.strip(), value if math.isfinite(value) and 0 <= value < 1e15 else 0.0
 
 
 def _authorization(user: str, password: str, api_key: str) -> Mapping[str, str]:

@@ -96,3 +96,9 @@ class PlanResult:
             usage=session.usage,
             error=session.error,
         )
+
+
+def rejection(reason: str) -> str:
+    """What is said of a rejected approach."""
+    why = f": {reason}" if reason else ""
+    return f"The approach was rejected{why}. Nothing was carried out."

@@ -14,13 +14,13 @@ from swe_ai_fleet.tools.secrets import well_formed
 MAX_GOAL_CHARS = 20_000
 MAX_ENTITIES = 30
 MAX_ENTITY_CHARS = 200
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def checked_id(session_id: str) -> str:
     """A session id as callers may choose it. Raises InvalidRequest."""
     if not _ID.fullmatch(session_id):
-        raise InvalidRequest("a session id has letters, digits, . _ - and at most 100 characters", field="session_id")
+        raise InvalidRequest("a session id has letters, digits, _ - and at most 100 characters", field="session_id")
     return session_id
 
 

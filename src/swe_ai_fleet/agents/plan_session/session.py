@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.trajectory import Step, StopReason
 
 _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
+_CARD_CHARS = 300
 
 
 class SessionStatus(StrEnum):
@@ -52,11 +53,31 @@ class ToolCallMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCard:
+    """A session in a few lines; its texts are cut."""
+
+    session_id: str
+    goal: str
+    status: SessionStatus
+    selected_entities: tuple[str, ...] = ()
+    approach: str = ""
+    answer: str = ""
+    iterations: int = 0
+    proposals: int = 0
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: StopReason | None = None
+    error: str = ""
+    started_at: str = ""
+    updated_at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSession:
     """All that a session is made of; with it another process goes on from exactly here.
 
     `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
+    Times are ISO 8601, UTC.
     """
 
     session_id: str
@@ -77,6 +98,8 @@ class PlanSession:
     answer: str = ""
     stop_reason: StopReason | None = None
     error: str = ""
+    started_at: str = ""
+    updated_at: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -96,6 +119,25 @@ class PlanSession:
             )
             for step in self.own_steps
             for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+        )
+
+    @property
+    def card(self) -> SessionCard:
+        """What a list shows of it."""
+        return SessionCard(
+            session_id=self.session_id,
+            goal=self.goal[:_CARD_CHARS],
+            selected_entities=self.selected_entities,
+            status=self.status,
+            approach=self.approach[:_CARD_CHARS],
+            answer=self.answer[:_CARD_CHARS],
+            iterations=len(self.own_steps),
+            proposals=self.proposals,
+            usage=self.usage,
+            stop_reason=self.stop_reason,
+            error=self.error[:_CARD_CHARS],
+            started_at=self.started_at,
+            updated_at=self.updated_at,
         )
 
     @property
@@ -122,4 +164,5 @@ class PlanSession:
             iterations_before=len(self.steps),
             usage=self.usage,
             sub_agents=self.sub_agents,
+            started_at=self.started_at,
         )

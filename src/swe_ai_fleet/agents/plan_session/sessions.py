@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-
-import structlog
+from datetime import UTC, datetime
 
 from swe_ai_fleet.agents.plan_session.answers import (
     Approved,
@@ -16,10 +15,13 @@ from swe_ai_fleet.agents.plan_session.answers import (
     PlanFailed,
     PlanResult,
     Rejected,
+    rejection,
 )
+from swe_ai_fleet.agents.plan_session.book import SessionBook
 from swe_ai_fleet.agents.plan_session.briefing import briefing
 from swe_ai_fleet.agents.plan_session.gate import ADJUSTED, APPROVED
-from swe_ai_fleet.agents.plan_session.outcomes import OutcomeListener, PlanOutcome
+from swe_ai_fleet.agents.plan_session.leases import LeasesInMemory, SessionLeases
+from swe_ai_fleet.agents.plan_session.outcomes import OutcomeListener
 from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, PlanTools
 from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
@@ -29,16 +31,16 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_id,
     checked_limits,
 )
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
 from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, SecretMask
+from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
@@ -46,7 +48,6 @@ _INTERRUPTED = (
     "its process ended while the approved approach was being carried out; what it did stands in the audit. "
     "Set the goal again to go on."
 )
-_log = structlog.get_logger(__name__)
 
 
 class PlanSessions:
@@ -56,12 +57,14 @@ class PlanSessions:
         model: The model that plans; it plays the sub-agents too.
         tools: Opens what a session works with, by its id, for the time of one request.
         store: Keeps the sessions between requests; without one, they end with the process.
+        leases: Who works on which session; without any, only requests of this object know of each other.
         limits: Of one request.
         sub_agents: Of the sub-agents of one session.
         prices: What the model costs; a `max_cost` needs them.
         listener: Hears of each session that ended.
         mask: Replaces secrets in what the model proposed and answered, before it is kept or shown.
         new_id: Makes ids for sessions that come without one.
+        clock: What time it is.
 
     Raises:
         InvalidRequest: A `max_cost` without prices, naming it.
@@ -73,22 +76,22 @@ class PlanSessions:
         model: ChatModel,
         tools: Callable[[str], AbstractAsyncContextManager[PlanTools]],
         store: SessionStore | None = None,
+        leases: SessionLeases | None = None,
         limits: Limits = PLANNER_LIMITS,
         sub_agents: SubAgentLimits | None = None,
         prices: Prices | None = None,
         listener: OutcomeListener | None = None,
         mask: SecretMask | None = None,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._model = model
         self._tools = tools
-        self._store = store or SessionsInMemory()
+        self._book = SessionBook(store or SessionsInMemory(), leases or LeasesInMemory(), listener, clock)
         self._sub_agents = sub_agents or SubAgentLimits()
         self._limits, self._prices = checked_limits(limits, self._sub_agents, prices), prices
-        self._listener = listener
         self._secrets = mask or Secrets()
         self._new_id = new_id
-        self._busy: set[str] = set()
 
     async def execute_plan(
         self, goal: str, selected_entities: Sequence[str] = (), session_id: str | None = None
@@ -110,14 +113,14 @@ class PlanSessions:
         goal, entities = checked_goal(goal), checked_entities(selected_entities)
         session_id = checked_id(session_id or self._new_id())
         session = PlanSession(session_id=session_id, goal=goal, selected_entities=entities)
-        async with self._alone(session_id):
-            known = await self._store.get(session_id)
+        async with self._book.alone(session_id):
+            known = await self._book.find(session_id)
             if known is not None:
                 same = (known.goal, known.selected_entities) == (goal, entities)
                 if same and known.status is SessionStatus.AWAITING_APPROVAL:
                     return AwaitingApproval.of(known)
                 session = known.followed_by(goal, entities)
-            session = await self._keep(session)
+            session = await self._book.keep(session)
             try:
                 async with self._tools(session_id) as tools:
                     return await self._plan(session, tools)
@@ -135,15 +138,21 @@ class PlanSessions:
             InvalidRequest: There is no such decision, or an adjustment without text.
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
-        async with self._alone(session_id):
-            session = await self._known(session_id)
-            if session.status is SessionStatus.APPROVED and decision is ApprovalDecision.APPROVED:
-                return Approved(session_id=session_id)
+        session_id = checked_id(session_id)
+        async with self._book.alone(session_id):
+            session = await self._book.known(session_id)
+            match session.status, decision:
+                case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
+                    return Approved(session_id=session_id)
+                case SessionStatus.REJECTED, ApprovalDecision.REJECTED:
+                    return Rejected(session_id=session_id, message=rejection(""))
+                case _:
+                    pass
             if session.status is not SessionStatus.AWAITING_APPROVAL:
                 raise PreconditionFailed(f"no proposal waits in this session: it is {session.status}")
             match decision:
                 case ApprovalDecision.APPROVED:
-                    await self._keep(replace(session, status=SessionStatus.APPROVED))
+                    await self._book.keep(replace(session, status=SessionStatus.APPROVED))
                     return Approved(session_id=session_id)
                 case ApprovalDecision.REJECTED:
                     return await self._rejected(session, adjustment)
@@ -155,27 +164,36 @@ class PlanSessions:
 
         Raises:
             NotFound: There is no such session.
+            InvalidRequest: The id is none.
             PreconditionFailed: Its approach is not approved, or it is being worked on.
         """
-        async with self._alone(session_id):
-            session = await self._known(session_id)
+        async with self._book.alone(checked_id(session_id)):
+            session = await self._book.known(session_id)
             match session.status:
                 case SessionStatus.COMPLETED:
                     return self._result(session, _status(session.stop_reason))
                 case SessionStatus.EXECUTING:
-                    session = await self._keep(replace(session, status=SessionStatus.ERROR, error=_INTERRUPTED))
+                    session = await self._book.keep(replace(session, status=SessionStatus.ERROR, error=_INTERRUPTED))
                     return self._result(session, "error")
                 case SessionStatus.APPROVED:
                     pass
                 case _:
                     raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
             async with self._tools(session_id) as tools:
-                session = await self._keep(replace(session, status=SessionStatus.EXECUTING))
+                session = await self._book.keep(replace(session, status=SessionStatus.EXECUTING))
                 return await self._carry_out(session, tools)
 
     async def session(self, session_id: str) -> PlanSession:
-        """A session as it stands. Raises NotFound."""
-        return await self._known(session_id)
+        """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
+        return await self._book.known(checked_id(session_id))
+
+    async def sessions(self) -> tuple[SessionCard, ...]:
+        """The cards of all sessions, the one that was worked on last first. Raises Unavailable."""
+        return await self._book.listed()
+
+    async def working(self, session_id: str) -> bool:
+        """Whether a request of the session is being carried out now. Raises InvalidRequest, Unavailable."""
+        return await self._book.working(checked_id(session_id))
 
     async def _plan(self, session: PlanSession, tools: PlanTools) -> AwaitingApproval | PlanFailed:
         run = self._run(session, tools)
@@ -213,7 +231,7 @@ class PlanSessions:
             proposals=session.proposals + 1,
             error="",
         )
-        return AwaitingApproval.of(await self._keep(session))
+        return AwaitingApproval.of(await self._book.keep(session))
 
     async def _carry_out(self, session: PlanSession, tools: PlanTools) -> PlanResult:
         messages = session.messages
@@ -224,24 +242,22 @@ class PlanSessions:
         session = replace(run.after(session, trajectory, conversation), answer=self._clean(trajectory.answer))
         if trajectory.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
-            session = await self._keep(replace(session, status=SessionStatus.APPROVED, error=trajectory.error))
+            session = await self._book.keep(replace(session, status=SessionStatus.APPROVED, error=trajectory.error))
             return self._result(session, "error")
         error = "" if trajectory.stop_reason in _GOOD_ENDS else trajectory.error
-        session = await self._keep(replace(session, status=SessionStatus.COMPLETED, error=error))
-        await self._tell(session)
+        session = await self._book.keep(replace(session, status=SessionStatus.COMPLETED, error=error))
+        await self._book.tell(session)
         return self._result(session, _status(session.stop_reason))
 
     async def _rejected(self, session: PlanSession, reason: str) -> Rejected:
         why = f": {reason}" if reason else ""
         session = replace(session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED)
-        session = await self._keep(session.closed(f"the person rejected this approach{why}"))
-        await self._tell(session)
-        return Rejected(
-            session_id=session.session_id, message=f"The approach was rejected{why}. Nothing was carried out."
-        )
+        session = await self._book.keep(session.closed(f"the person rejected this approach{why}"))
+        await self._book.tell(session)
+        return Rejected(session_id=session.session_id, message=rejection(reason))
 
     async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
-        await self._keep(replace(session, status=SessionStatus.ERROR, error=error))
+        await self._book.keep(replace(session, status=SessionStatus.ERROR, error=error))
         return PlanFailed(session_id=session.session_id, error=error)
 
     def _result(self, session: PlanSession, status: Ending) -> PlanResult:
@@ -251,44 +267,18 @@ class PlanSessions:
         return self._secrets(well_formed(text))
 
     def _run(self, session: PlanSession, tools: PlanTools) -> PlanningRun:
+        model = self._model
+        if isinstance(model, ModelSessions):
+            # With one server for the whole request: it has the prompt cached.
+            model = model.session(f"plan-{session.session_id}")
         return PlanningRun(
             session,
-            model=self._model,
+            model=model,
             tools=tools,
             limits=self._limits,
             sub_agents=self._sub_agents,
             prices=self._prices,
         )
-
-    async def _known(self, session_id: str) -> PlanSession:
-        session = await self._store.get(session_id)
-        if session is None:
-            raise NotFound(f"there is no session {session_id[:100]!r}", field="session_id")
-        return session
-
-    async def _keep(self, session: PlanSession) -> PlanSession:
-        kept = replace(session, revision=session.revision + 1)
-        await self._store.put(kept)
-        return kept
-
-    async def _tell(self, session: PlanSession) -> None:
-        if self._listener is None:
-            return
-        try:
-            await self._listener.on_outcome(PlanOutcome.of(session))
-        except FleetError as error:
-            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
-
-    @asynccontextmanager
-    async def _alone(self, session_id: str) -> AsyncGenerator[None]:
-        """One request at a time works on a session."""
-        if session_id in self._busy:
-            raise PreconditionFailed("the session is being worked on", hint="ask again when that is done")
-        self._busy.add(session_id)
-        try:
-            yield
-        finally:
-            self._busy.discard(session_id)
 
 
 def _status(stop: StopReason | None) -> Ending:

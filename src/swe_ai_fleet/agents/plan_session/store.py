@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Protocol
 
-from swe_ai_fleet.agents.plan_session.session import PlanSession
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import PreconditionFailed
 
@@ -19,6 +20,10 @@ class SessionStore(Protocol):
 
     async def put(self, session: PlanSession) -> None:
         """Keep it. Raises PreconditionFailed unless its revision is one more than that of the one kept (0: none)."""
+        ...
+
+    async def listed(self) -> tuple[SessionCard, ...]:
+        """The cards of all, the one that was put last first."""
         ...
 
 
@@ -43,8 +48,22 @@ class SessionsInMemory:
         """Keep it. Raises PreconditionFailed where somebody else put it meanwhile."""
         revision, _ = self._kept.get(session.session_id, (0, b""))
         if session.revision != revision + 1:
-            raise PreconditionFailed("the session was changed by somebody else meanwhile", hint="look at it again")
+            raise changed_meanwhile()
         self._kept[session.session_id] = (session.revision, to_json(session))
         self._kept.move_to_end(session.session_id)
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
+
+    async def listed(self) -> tuple[SessionCard, ...]:
+        """The cards of all, the one that was put last first."""
+        return newest_first(from_json(PlanSession, data).card for _, data in self._kept.values())
+
+
+def changed_meanwhile() -> PreconditionFailed:
+    """What a store says to whoever puts a session that is not the one it has."""
+    return PreconditionFailed("the session was changed by somebody else meanwhile", hint="look at it again")
+
+
+def newest_first(cards: Iterable[SessionCard]) -> tuple[SessionCard, ...]:
+    """Cards in the order in which people look for them."""
+    return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))

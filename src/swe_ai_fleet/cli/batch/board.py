@@ -15,7 +15,7 @@ from rich.text import Text
 from swe_ai_fleet.cli.batch.results import Row
 from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.text import one_line
+from swe_ai_fleet.watching.text import one_line
 
 _BAR_CHARS = 30
 _STYLES = {"completed": "green", "no_winner": "yellow"}

@@ -17,12 +17,12 @@ from swe_ai_fleet.cli.batch.records import read_records
 from swe_ai_fleet.cli.batch.results import Row, open_results
 from swe_ai_fleet.cli.batch.run import batch
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.events import fold_events
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.report import HEADINGS, arms, cells, document, markdown
 from swe_ai_fleet.cli.study.trials import Detail, Trial, detail_of, keep_details, read_details
 from swe_ai_fleet.ports import WorkspaceProvider
+from swe_ai_fleet.watching.events import fold_events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

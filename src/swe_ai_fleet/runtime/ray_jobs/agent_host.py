@@ -14,8 +14,11 @@ from swe_ai_fleet.domain.candidate import (
     JudgeAssignment,
     ReviewAssignment,
 )
+from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
+from swe_ai_fleet.runtime.model_use import model_use
+from swe_ai_fleet.runtime.node_probe import NodeProbe, own_memory, ray_node
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
@@ -37,6 +40,7 @@ class AgentHost:
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._worker: AgentWorker | None = None
+        self._probe: NodeProbe | None = None
 
     async def ready(self) -> int:
         """Open what runs need, once; the host's process id."""
@@ -77,6 +81,13 @@ class AgentHost:
         """Carry out an `OperateAssignment`; the `ToolResult`."""
         worker = await self._open()
         return to_json(await worker.operate(from_json(OperateAssignment, assignment)))
+
+    async def measure(self) -> bytes:
+        """A `HostReport`: this process, the machine it is on, and its calls under way at model servers."""
+        if self._probe is None:
+            self._probe = NodeProbe(ray_node())
+        endpoints = model_use(self._worker.models) if self._worker is not None else ()
+        return to_json(HostReport(node=await self._probe.measure(), memory=own_memory(), endpoints=endpoints))
 
     async def close(self) -> None:
         """Close connections and whatever still runs."""

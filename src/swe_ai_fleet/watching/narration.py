@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.cli.approvals import waiting_line
-from swe_ai_fleet.cli.tables import checks_text
-from swe_ai_fleet.cli.text import clean, one_line
+from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
@@ -26,6 +25,8 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     WinnerDelivered,
 )
+from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.watching.text import clean, one_line
 
 _LINE = 200
 _SUBJECTS = ("path", "command", "pattern", "paths", "message")
@@ -90,8 +91,38 @@ def gathered_text(context: GatheredContext) -> str:
     return f"{context.tokens:,} tokens{recalled}"
 
 
+def how_to_answer(execution_id: str, approval_id: str = "") -> str:
+    """The command that answers, for people to copy."""
+    which = f" --approval {approval_id}" if approval_id else ""
+    return f"fleet approve {execution_id}{which} (or reject, or adjust --text …)"
+
+
+def waiting_line(request: ApprovalRequest, execution_id: str) -> str:
+    """That an agent waits, and how it is answered, in a line."""
+    what = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
+    answer = how_to_answer(execution_id, request.approval_id)
+    return f"{request.agent_id} waits for approval of {what}: {one_line(request.approach, 80)}; {answer}"
+
+
+def checks_text(report: CheckReport | None) -> str:
+    """A report in a line: what passed, what failed, what was skipped."""
+    return ", ".join(_check_text(result) for result in report.results) if report else ""
+
+
 def _tool(entry: AuditEntry) -> str:
     subject = next((str(entry.arguments[name]) for name in _SUBJECTS if entry.arguments.get(name)), "")
     name = f"{entry.tool}_{entry.operation}" + (f" {one_line(subject, 60)}" if subject else "")
     why = f": {entry.reason}" if entry.reason else ""
     return f"{name} -> {entry.outcome}{why} ({entry.duration_ms / 1000:.1f} s)"
+
+
+def _check_text(result: CheckResult) -> str:
+    if result.skipped_reason:
+        return f"{result.name} skipped"
+    counted = ""
+    if result.tests is not None:
+        tests = result.tests
+        counted = f" {tests.passed}/{tests.passed + tests.failed + tests.errors}"
+    elif result.problems:
+        counted = f" ({len(result.problems)} problems)"
+    return f"{result.name} {'ok' if result.passed else 'FAILED'}{counted}"

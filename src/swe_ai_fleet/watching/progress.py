@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from services.orchestrator.subtasks import split_percent, split_step
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.event import (
     CancelRequested,
@@ -26,6 +25,7 @@ from swe_ai_fleet.orchestrator.run_names import judge_run, review_run, revision_
 
 # The agents' work is most of the time, and the checks are most of the rest.
 _SOLVING_PERCENT, _CHECKING_PERCENT, _RANKED_PERCENT, _DELIVERED_PERCENT = 60, 35, 96, 98
+_SPLIT_PERCENT = 5
 _DRAFTS_SHARE = 0.5
 """Of all that comes before the ranking, where there are rounds of review behind the drafts."""
 
@@ -152,3 +152,18 @@ class Progress:
             agent.status == "lost" and agent.agent_id not in self.state.candidates
             for agent in self.state.agents.values()
         )
+
+
+def split_step(state: ExecutionState) -> str:
+    """What is being done about an orchestration in parts, for people."""
+    if state.derivation is None:
+        return "splitting"
+    waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
+    return f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the whole"
+
+
+def split_percent(state: ExecutionState, *, most: int) -> int:
+    """How far an orchestration in parts is, up to `most`; the split itself is a small part of it."""
+    if state.derivation is None:
+        return 0
+    return _SPLIT_PERCENT + (most - _SPLIT_PERCENT) * len(state.subtask_outcomes) // len(state.derivation.subtasks)

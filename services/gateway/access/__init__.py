@@ -1,0 +1,24 @@
+"""Who may come in to the gateway, from where, and how often; the page that everybody may see."""
+
+from __future__ import annotations
+
+from starlette.middleware import Middleware
+
+from services.gateway.access.guard import Door
+from services.gateway.access.places import Places
+from services.gateway.access.response_headers import SecureAnswers
+from services.gateway.access.sign_in import session_routes
+from services.gateway.problems import BugMiddleware
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.settings import Settings
+
+__all__ = ["access_middleware", "session_routes"]
+
+
+def access_middleware(settings: Settings, token: str | None, keys: KeyValue) -> list[Middleware]:
+    """What stands before every room, the outermost first; `Door` has the arguments. Raises InvalidRequest."""
+    return [
+        Middleware(SecureAnswers),
+        Middleware(BugMiddleware),
+        Middleware(Door, places=Places(settings), per_minute=settings.http_requests_per_minute, token=token, keys=keys),
+    ]

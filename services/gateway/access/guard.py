@@ -1,0 +1,181 @@
+"""The gateway's door: every request and every WebSocket passes here before any room sees it."""
+
+from __future__ import annotations
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.gateway.access.bodies import Gone, PatientReceive, answer_early, read_again, read_body, too_slow
+from services.gateway.access.credentials import (
+    Credentials,
+    Shown,
+    Visitor,
+    caller,
+    check_intent,
+    has_body,
+    unauthenticated,
+)
+from services.gateway.access.cross_origin import is_preflight, preflight, shared
+from services.gateway.access.idempotency import Answers, key_of
+from services.gateway.access.page import Page
+from services.gateway.access.places import Origin, Places, foreign
+from services.gateway.access.rate import Allowance, Buckets, peer
+from services.gateway.access.refusal import Refused
+from services.gateway.access.response_headers import adding, is_api
+from swe_ai_fleet.ports import KeyValue
+
+OPEN_PATHS = ("/health", "/ready")
+"""For probes: asked without a token, under any name, as often as they like."""
+SESSION_PATH = "/api/session"
+_UPLOADS = ("/api/repositories",)
+"""Whose bodies are read piece by piece."""
+_SESSION_BYTES = 4_096
+_SESSION_SECONDS = 10.0
+NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
+"""Close codes of WebSockets."""
+
+
+class Door:
+    """Lets in who may come in, and says who it is in `scope["state"]`: token, caller, visitor.
+
+    What is not under `/api/` is the page, which everybody may see; no other room is reached without the token.
+
+    Args:
+        app: The rooms behind it.
+        places: Which names and pages are ours.
+        per_minute: Requests of one client.
+        token: What callers must show; None lets everybody in.
+        keys: Where answers to idempotency keys are kept.
+    """
+
+    def __init__(self, app: ASGIApp, *, places: Places, per_minute: int, token: str | None, keys: KeyValue) -> None:
+        self._app = app
+        self._places = places
+        self._credentials = Credentials(token)
+        self._buckets = Buckets(per_minute)
+        self._page = Page()
+        self._answers = Answers(keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        elif scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+        else:
+            try:
+                await self._request(scope, receive, send)
+            except Refused as refused:
+                await refused.answer(scope["path"])(scope, receive, send)
+            except Gone:
+                return
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, method, path = scope["headers"], scope["method"], scope["path"]
+        host = self._places.host(headers, scope["server"])
+        origin = self._places.origin(headers, host)
+        if not is_api(path):
+            self._count(scope, None)
+            await (await self._page.answer(Request(scope, receive)))(scope, receive, send)
+            return
+        send = adding(send, shared(headers, origin))
+        try:
+            visitor = self._credentials.visitor(headers, host, origin)
+            send = adding(send, self._count(scope, visitor))
+            if is_preflight(method, headers):
+                await preflight(origin)(scope, receive, send)
+                return
+            signing_in = path == SESSION_PATH and method == "POST"
+            if visitor is None and not signing_in:
+                raise unauthenticated()
+            if signing_in and origin is Origin.NAMED:
+                raise foreign()
+            check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
+            scope.setdefault("state", {}).update(
+                token=visitor.token if visitor else "", caller=caller(headers), visitor=visitor
+            )
+            await self._pass_on(scope, receive, send, signing_in=signing_in)
+        except Refused as refused:
+            if refused.status == 413:
+                await answer_early(refused.answer(path), scope, receive, send)
+            else:
+                await refused.answer(path)(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
+        headers = scope["headers"]
+        if scope["path"] in _UPLOADS:
+            await self._upload(scope, PatientReceive(receive), send)
+            return
+        body = b""
+        if signing_in:
+            body = await read_body(receive, headers, limit=_SESSION_BYTES, seconds=_SESSION_SECONDS)
+        elif has_body(headers):
+            body = await read_body(receive, headers)
+        again = read_again(body, receive)
+        key = key_of(headers) if scope["method"] == "POST" and not signing_in else None
+        if key is None:
+            await self._app(scope, again, send)
+            return
+        token = scope["state"]["token"]
+        await self._answers.once(key, self._app, scope, again, send, token=token, body=body)
+
+    async def _upload(self, scope: Scope, receive: PatientReceive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except ClientDisconnect:
+            if receive.stalled:
+                raise too_slow("the upload stands still") from None
+            raise
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = scope["headers"]
+        try:
+            host = self._places.host(headers, scope["server"])
+            origin = self._places.origin(headers, host)
+            visitor = self._credentials.visitor(headers, host, origin)
+            self._count(scope, visitor)
+            if visitor is None:
+                raise unauthenticated()
+            if visitor.by is Shown.COOKIE and origin is not Origin.OURS:
+                raise foreign()
+            check_intent("GET", headers, visitor, origin)
+            scope.setdefault("state", {}).update(token=visitor.token, caller=caller(headers), visitor=visitor)
+        except Refused as refused:
+            await _close(refused, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _count(self, scope: Scope, visitor: Visitor | None) -> list[tuple[str, str]]:
+        """Take a request from its client's bucket; what the client is told of it. Raises Refused."""
+        address = scope["client"][0] if scope["client"] else ""
+        left = self._buckets.take(f"{'in' if visitor else 'out'} {peer(address)}")
+        told = _told(left, self._buckets.per_minute)
+        if not left.admitted:
+            raise Refused(
+                status=429,
+                code="RESOURCE_EXHAUSTED",
+                detail=f"more than {self._buckets.per_minute} requests in a minute",
+                hint="send fewer, or raise FLEET_HTTP_REQUESTS_PER_MINUTE",
+                retry_after_seconds=left.seconds,
+                headers=dict(told),
+            )
+        return told
+
+
+def _told(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
+    return [
+        ("RateLimit-Policy", f'"requests";q={per_minute};w=60'),
+        ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),
+    ]
+
+
+async def _close(refused: Refused, receive: Receive, send: Send) -> None:
+    """Take the connection and close it: a page cannot read why a handshake was refused."""
+    codes = {401: NO_TOKEN, 403: FOREIGN, 421: FOREIGN, 429: TRY_LATER}
+    await receive()
+    if refused.status == 429:
+        # Whoever sends that many gets no connection for it.
+        await send({"type": "websocket.close", "code": TRY_LATER})
+        return
+    await send({"type": "websocket.accept"})
+    code = codes.get(refused.status, BAD_REQUEST)
+    await send({"type": "websocket.close", "code": code, "reason": refused.detail[:120]})

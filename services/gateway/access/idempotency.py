@@ -1,0 +1,268 @@
+"""Idempotency keys: a POST that is sent again is answered again, not carried out again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import time
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import structlog
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.gateway.access.places import Headers, values
+from services.gateway.access.refusal import Refused
+from services.gateway.access.response_headers import adding
+from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.ports import KeyValue
+
+HEADER = b"idempotency-key"
+MAX_ANSWER_BYTES = 256 * 1024
+LEASE_SECONDS = 60.0
+"""For so long after its gateway died a key is still taken as being under way."""
+_KEY = re.compile(rb"[!-~]{1,200}")
+_PASSING = (408, 425, 429)
+"""Answers that another try may well not get."""
+
+_log = structlog.get_logger()
+
+
+def key_of(headers: Headers) -> bytes | None:
+    """The key that a request carries, None without one. Raises Refused."""
+    shown = values(headers, HEADER)
+    if not shown:
+        return None
+    if len(shown) > 1 or not _KEY.fullmatch(shown[0]):
+        raise Refused(
+            status=400,
+            code="INVALID_ARGUMENT",
+            detail="the idempotency key is none",
+            field="idempotency-key",
+            hint="once, 1 to 200 visible ASCII characters",
+        )
+    return shown[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What stands under a key: a request under way (until then it is taken to be), or its answer (status not 0)."""
+
+    fingerprint: str
+    until: float = 0.0
+    status: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def stored(self) -> bytes:
+        return json.dumps(
+            {
+                "fingerprint": self.fingerprint,
+                "until": self.until,
+                "status": self.status,
+                "headers": self.headers,
+                "body": b64encode(self.body).decode(),
+            }
+        ).encode()
+
+    @classmethod
+    def read(cls, data: bytes) -> _Record:
+        told = cast("dict[str, Any]", json.loads(data))
+        return cls(
+            fingerprint=str(told["fingerprint"]),
+            until=float(told["until"]),
+            status=int(told["status"]),
+            headers=tuple((str(name), str(value)) for name, value in told["headers"]),
+            body=b64decode(told["body"]),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Held:
+    """An answer on its way to the client: held back until it is stored, or passed on as it comes."""
+
+    status: int = 0
+    start: Message = field(default_factory=dict[str, Any])
+    body: bytearray = field(default_factory=bytearray)
+    whole: bool = False
+
+
+class Answers:
+    """Keeps the first answer to each key of each caller.
+
+    Event streams, answers without a length or above `MAX_ANSWER_BYTES` and faults of the server are not kept; the
+    client is told so by `Idempotency-Kept: false`, and the key is free again.
+
+    Args:
+        keys: Where they are kept, and for how long.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, keys: KeyValue, *, clock: Callable[[], float] = time.time) -> None:
+        self._keys = keys
+        self._clock = clock
+
+    async def once(
+        self, key: bytes, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, token: str, body: bytes
+    ) -> None:
+        """Have a request carried out, or its first answer sent again. Raises Refused, Unavailable.
+
+        Args:
+            key: As the client sent it.
+            app: Carries it out.
+            scope: The request.
+            receive: Hands the body out again.
+            send: To the client.
+            token: Whose key it is.
+            body: The whole of it.
+        """
+        target = scope["raw_path"] + b"?" + scope["query_string"]
+        name = _hash(token.encode(), scope["method"].encode(), target, key)
+        fingerprint = _hash(b",".join(values(scope["headers"], b"content-type")), body)
+        revision = 0
+        entry = await self._keys.get(name)
+        if entry is not None:
+            record = _Record.read(entry.value)
+            if record.fingerprint != fingerprint:
+                raise _other_content()
+            if record.status:
+                await _again(record, scope, receive, send)
+                return
+            if record.until > self._clock():
+                raise _under_way()
+            revision = entry.revision
+        try:
+            revision = await self._keys.put(name, self._marker(fingerprint), revision=revision)
+        except Fenced:
+            raise _under_way() from None
+        await self._carry_out(name, fingerprint, revision, app, scope, receive, send)
+
+    async def _carry_out(
+        self, name: str, fingerprint: str, revision: int, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        held = _Held()
+        passing = adding(send, [("Idempotency-Kept", "false")])
+
+        async def holding(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                held.status = message["status"]
+                if _is_kept(message):
+                    held.start = message
+                    return
+                await passing(message)
+            elif not held.start:
+                if not message.get("more_body", False):
+                    # Before the client can have heard the end and send it again.
+                    await self._free(name)
+                await send(message)
+            elif message["type"] == "http.response.body":
+                held.body += message.get("body", b"")
+                held.whole = not message.get("more_body", False)
+
+        try:
+            async with self._renewing(name, fingerprint, revision):
+                await app(scope, receive, holding)
+        except Exception:
+            await self._free(name)
+            raise
+        if not held.start or not held.whole:
+            await self._free(name)
+            return
+        record = _Record(
+            fingerprint=fingerprint,
+            status=held.status,
+            headers=tuple((key.decode("latin-1"), value.decode("latin-1")) for key, value in held.start["headers"]),
+            body=bytes(held.body),
+        )
+        try:
+            await self._keys.put(name, record.stored())
+        except FleetError as error:
+            # It has been carried out: the client must hear what came of it.
+            _log.warning("the answer to an idempotency key could not be kept", error=str(error))
+            await passing(held.start)
+        else:
+            await send(held.start)
+        await send({"type": "http.response.body", "body": record.body})
+
+    @asynccontextmanager
+    async def _renewing(self, name: str, fingerprint: str, revision: int) -> AsyncGenerator[None]:
+        """The marker stays fresh for as long as the request takes."""
+
+        async def renew() -> None:
+            last = revision
+            while True:
+                await asyncio.sleep(LEASE_SECONDS / 3)
+                try:
+                    last = await self._keys.put(name, self._marker(fingerprint), revision=last)
+                except FleetError as error:
+                    _log.warning("an idempotency key could not be held", error=str(error))
+                    return
+
+        renewing = asyncio.create_task(renew(), name="idempotency key")
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+
+    def _marker(self, fingerprint: str) -> bytes:
+        return _Record(fingerprint=fingerprint, until=self._clock() + LEASE_SECONDS).stored()
+
+    async def _free(self, name: str) -> None:
+        try:
+            await self._keys.delete(name)
+        except FleetError as error:
+            _log.warning("an idempotency key could not be freed; it will be in a minute", error=str(error))
+
+
+def _is_kept(start: Message) -> bool:
+    status, headers = start["status"], start.get("headers", ())
+    lengths = values(headers, b"content-length")
+    return (
+        status < 500
+        and status not in _PASSING
+        and len(lengths) == 1
+        and int(lengths[0]) <= MAX_ANSWER_BYTES
+        and not any(value.startswith(b"text/event-stream") for value in values(headers, b"content-type"))
+    )
+
+
+async def _again(record: _Record, scope: Scope, receive: Receive, send: Send) -> None:
+    answer = Response(record.body, record.status)
+    answer.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in record.headers]
+    await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
+
+
+def _other_content() -> Refused:
+    return Refused(
+        status=422,
+        code="ALREADY_EXISTS",
+        detail="this idempotency key was sent with another body before",
+        field="idempotency-key",
+        hint="a key belongs to one request: take a new one for a new request",
+    )
+
+
+def _under_way() -> Refused:
+    return Refused(
+        status=409,
+        code="ABORTED",
+        detail="a request with this idempotency key is under way",
+        field="idempotency-key",
+        hint="send it again later for its answer",
+        retry_after_seconds=2,
+    )
+
+
+def _hash(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()

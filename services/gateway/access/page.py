@@ -1,0 +1,100 @@
+"""The page's files, as they were built."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from services.gateway.access.refusal import Refused
+
+DIRECTORY = Path(__file__).resolve().parent.parent / "page"
+_INDEX = "index.html"
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_TYPES: Mapping[str, str] = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+    ".png": "image/png",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+}
+_NOT_BUILT = """The page of this gateway has not been built: there is no index.html in services/gateway/page.
+
+Build it from web/ with `npm ci` and `npm run build`. The API under /api works without it; see /api/openapi.json.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asset:
+    content: bytes
+    media_type: str
+    tag: str
+
+
+class Page:
+    """Serves one directory without directories in it: names that it has, and nothing else.
+
+    Args:
+        directory: Read when a file is asked for, so that a new build is seen at once.
+    """
+
+    def __init__(self, directory: Path = DIRECTORY) -> None:
+        self._directory = directory
+        self._known: dict[str, tuple[tuple[int, int], _Asset]] = {}
+
+    async def answer(self, request: Request) -> Response:
+        """A file, or for any other path of the page's own the page itself. Raises Refused."""
+        if request.method not in ("GET", "HEAD"):
+            raise Refused(
+                status=405,
+                code="UNIMPLEMENTED",
+                detail=f"{request.method} is not done here",
+                hint="the API is under /api",
+                headers={"Allow": "GET, HEAD"},
+            )
+        name = request.url.path.removeprefix("/") or _INDEX
+        asset = await asyncio.to_thread(self._read, name)
+        if asset is None and "text/html" in request.headers.get("accept", ""):
+            asset, name = await asyncio.to_thread(self._read, _INDEX), _INDEX
+        if asset is None:
+            if name == _INDEX:
+                return PlainTextResponse(_NOT_BUILT, 404)
+            raise Refused(
+                status=404, code="NOT_FOUND", detail="the page has no such file", hint="the API is under /api"
+            )
+        # Names stay the same from build to build, so that every use asks whether the file does too.
+        headers = {"etag": asset.tag, "cache-control": "no-cache"}
+        shown = request.headers.get("if-none-match", "")
+        if asset.tag in (tag.strip().removeprefix("W/") for tag in shown[:1000].split(",")):
+            return Response(status_code=304, headers=headers)
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+    def _read(self, name: str) -> _Asset | None:
+        path = self._directory / name
+        if not _NAME.fullmatch(name) or path.suffix not in _TYPES or path.is_symlink():
+            return None
+        try:
+            state = path.stat()
+            stamp = (state.st_mtime_ns, state.st_size)
+            known = self._known.get(name)
+            if known is not None and known[0] == stamp:
+                return known[1]
+            content = path.read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        asset = _Asset(
+            content=content,
+            media_type=_TYPES[path.suffix],
+            tag=f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+        )
+        self._known[name] = (stamp, asset)
+        return asset

@@ -1,0 +1,146 @@
+"""Which names the gateway answers to, and which pages may call it.
+
+A page of somebody else's can be made to resolve its own name to our address (DNS rebinding): its requests then look
+like our own page's but for their `Host`. And any page can send requests here; it is told by their `Origin`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_address
+
+from services.gateway.access.refusal import Refused
+from swe_ai_fleet.settings import Settings, listed
+
+Headers = Iterable[tuple[bytes, bytes]]
+_AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
+_ORIGIN = re.compile(rb"(https?)://(.{1,262})")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_WILDCARDS = ("0.0.0.0", "[::]", "")  # noqa: S104  (names what is not a name)
+
+
+def values(headers: Headers, name: bytes) -> list[bytes]:
+    """The values of a header, in order."""
+    return [value for key, value in headers if key == name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """A host (in lower case, IPv6 in brackets) and its port; None where it is the scheme's own."""
+
+    host: str
+    port: int | None
+
+    @classmethod
+    def parse(cls, text: bytes) -> Authority | None:
+        """Read `host[:port]`; None where it is nothing of the kind."""
+        found = _AUTHORITY.fullmatch(text)
+        if found is None:
+            return None
+        port = int(found[2]) if found[2] else None
+        return None if port is not None and port > 65_535 else cls(host=found[1].decode().lower(), port=port)
+
+    def port_of(self, scheme: str) -> int:
+        """The port in a URL of that scheme."""
+        return _DEFAULT_PORTS[scheme] if self.port is None else self.port
+
+
+class Origin(StrEnum):
+    """Whose page sent a request."""
+
+    OURS = "ours"
+    NAMED = "named"
+    """One of `http_origins`."""
+    NONE = "none"
+    """No page, or one that need not say (same-origin GET)."""
+
+
+class Places:
+    """Judges `Host` and `Origin`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._names = _authorities("http_hosts", listed(settings.http_hosts))
+        bound = Authority.parse(settings.http_address.encode())
+        if bound is not None and bound.host not in _WILDCARDS and bound.port:
+            self._names.append(bound)
+        self._origins = {origin.rstrip("/").lower().encode() for origin in listed(settings.http_origins)}
+
+    def host(self, headers: Headers, server: Sequence[object] | None) -> Authority:
+        """The host that a request is for, if it is ours. Raises Refused.
+
+        Args:
+            headers: Of the request.
+            server: (address, port) at which it arrived.
+        """
+        shown = values(headers, b"host")
+        host = Authority.parse(shown[0]) if len(shown) == 1 else None
+        if host is None:
+            raise Refused(
+                status=400, code="INVALID_ARGUMENT", detail="the header Host is no host and port", field="host"
+            )
+        if any(host.host == name.host and name.port in (None, host.port) for name in self._names):
+            return host
+        if server is not None and _is_at(host, str(server[0]), server[1]):
+            return host
+        raise Refused(
+            status=421,
+            code="FAILED_PRECONDITION",
+            detail="this gateway is not reached under that host",
+            field="host",
+            hint="use the address it listens on, or name the host in FLEET_HTTP_HOSTS",
+        )
+
+    def origin(self, headers: Headers, host: Authority) -> Origin:
+        """Whose page sent a request to one of our hosts. Raises Refused for a stranger's."""
+        shown = values(headers, b"origin")
+        if not shown:
+            return Origin.NONE
+        if len(shown) == 1:
+            if shown[0].lower() in self._origins:
+                return Origin.NAMED
+            found = _ORIGIN.fullmatch(shown[0])
+            theirs = Authority.parse(found[2]) if found else None
+            if found and theirs:
+                scheme = found[1].decode()
+                if (theirs.host, theirs.port_of(scheme)) == (host.host, host.port_of(scheme)):
+                    return Origin.OURS
+        raise foreign()
+
+
+def foreign() -> Refused:
+    """What a page that may not call is told."""
+    return Refused(
+        status=403,
+        code="PERMISSION_DENIED",
+        detail="pages of other origins may not call this gateway",
+        field="origin",
+        hint="name the origin in FLEET_HTTP_ORIGINS and send the token as a bearer",
+    )
+
+
+def _is_at(host: Authority, address: str, port: object) -> bool:
+    if host.port_of("http") != port:
+        return False
+    try:
+        arrived = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if host.host == (f"[{arrived}]" if arrived.version == 6 else str(arrived)):
+        return True
+    return arrived.is_loopback and host.host in _LOOPBACK_NAMES
+
+
+def _authorities(field: str, names: Iterable[str]) -> list[Authority]:
+    found: list[Authority] = []
+    for name in names:
+        authority = Authority.parse(name.encode())
+        if authority is None:
+            from swe_ai_fleet.domain.errors import InvalidRequest
+
+            raise InvalidRequest(f"{name[:100]!r} is no host", field=field, hint="such as fleet.example.org:8443")
+        found.append(authority)
+    return found

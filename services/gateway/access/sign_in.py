@@ -1,0 +1,122 @@
+"""`/api/session`: the token traded for a cookie, looked at, given back."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from services.gateway.access.credentials import Credentials, Shown, Visitor, media_type
+from services.gateway.access.places import Authority
+from services.gateway.access.rate import Buckets, peer
+from services.gateway.access.refusal import Refused
+from services.gateway.access.session import SECONDS, cookie_name, set_cookie
+
+REFUSALS_PER_MINUTE = 10
+"""Wrong tokens that one address may try; then even the right one has to wait."""
+
+
+def session_routes(token: str | None) -> list[BaseRoute]:
+    """What can be done with a session; who may is decided at the door."""
+    desk = _Desk(Credentials(token))
+    return [
+        Route("/api/session", desk.open, methods=["POST"]),
+        Route("/api/session", desk.show, methods=["GET"]),
+        Route("/api/session", desk.end, methods=["DELETE"]),
+    ]
+
+
+class _Desk:
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._refusals = Buckets(REFUSALS_PER_MINUTE)
+
+    async def open(self, request: Request) -> Response:
+        """POST {token}: a session for who shows the token."""
+        token = _token(await request.body(), media_type(request.headers.raw))
+        address = peer(request.client.host if request.client else "")
+        left = self._refusals.look(address)
+        if not left.admitted:
+            raise Refused(
+                status=429,
+                code="RESOURCE_EXHAUSTED",
+                detail="too many wrong tokens from this address",
+                retry_after_seconds=left.seconds,
+            )
+        name, secure = _cookie(request)
+        value = self._credentials.new_session(token, name)
+        if value is None:
+            self._refusals.take(address)
+            raise Refused(
+                status=401,
+                code="UNAUTHENTICATED",
+                detail="this is not the token",
+                field="token",
+                hint="`fleet open` prints the address with the right one",
+            )
+        answer = JSONResponse({"authenticated": True, "by": Shown.COOKIE if value else Shown.NOTHING})
+        if value:
+            answer.headers.append("set-cookie", set_cookie(name, value, seconds=SECONDS, secure=secure))
+        return answer
+
+    async def show(self, request: Request) -> Response:
+        """GET: by what the caller is known, and until when."""
+        visitor = cast("Visitor", request.state.visitor)
+        told: dict[str, object] = {"authenticated": True, "by": visitor.by}
+        if visitor.expires:
+            told["expires_at_ms"] = visitor.expires * 1000
+        return JSONResponse(told)
+
+    async def end(self, request: Request) -> Response:
+        """DELETE: the browser forgets its session."""
+        answer = Response(status_code=204)
+        for secure in (False, True):
+            name, _ = _cookie(request, secure=secure)
+            answer.headers.append("set-cookie", set_cookie(name, "", seconds=0, secure=secure))
+        return answer
+
+
+def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]:
+    """The cookie's name for the host that was asked, and whether it goes over https only.
+
+    That the browser came over https, perhaps to a proxy in front of us, only its `Origin` says for certain.
+    """
+    if secure is None:
+        secure = request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
+    host = Authority.parse(request.headers["host"].encode("latin-1"))
+    assert host is not None, "checked at the door"
+    return cookie_name(host, secure=secure), secure
+
+
+def _token(body: bytes, kind: bytes) -> str:
+    if kind != b"application/json":
+        raise Refused(
+            status=415,
+            code="INVALID_ARGUMENT",
+            detail="the body is not JSON",
+            field="content-type",
+            hint="application/json",
+        )
+    try:
+        told: object = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or set(cast("dict[str, object]", told)) != {"token"}:
+        raise _no_token()
+    token = cast("dict[str, object]", told)["token"]
+    if not isinstance(token, str) or not token.isascii() or not token:
+        raise _no_token()
+    return token
+
+
+def _no_token() -> Refused:
+    return Refused(
+        status=400,
+        code="INVALID_ARGUMENT",
+        detail="the body is no object with a token",
+        field="token",
+        hint='send {"token": "…"}',
+    )

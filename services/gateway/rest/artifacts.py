@@ -1,0 +1,138 @@
+"""Artifacts as files to be downloaded: whole, in part, or not again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.gateway.problems import Refusal
+from services.gateway.rest.binding import bound
+from services.gateway.rest.caller import Caller
+from services.gateway.rest.operation import Operation
+from services.gateway.upstream import Upstream
+from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
+
+MEDIA_TYPE = "application/octet-stream"
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Span:
+    """The bytes from `start` on, up to but not with `end`."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+
+async def artifact_answer(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
+    """The bytes of a blob, or the part that `Range` asks for; 304 for what the client has already.
+
+    Raises:
+        grpc.aio.AioRpcError: The service has no such blob.
+        Refusal: 416, the blob ends before that part.
+    """
+    asked = cast("pb.GetArtifactRequest", await bound(request, operation))
+    if asked.offset_bytes:
+        raise InvalidRequest("offset_bytes is for gRPC", field="offset_bytes", hint="send Range: bytes=<offset>-")
+    stream = _parts(upstream, operation, asked, caller)
+    size = await _size(stream)
+    try:
+        etag = f'"{asked.digest}"'
+        headers = _headers(asked.digest, etag)
+        if etag in request.headers.get("if-none-match", ""):
+            await stream.aclose()
+            return Response(status_code=304, headers=headers)
+        span = _span(request, size, etag)
+        status = 200 if span is None else 206
+        span = span or _Span(start=0, end=size)
+        if span.start > 0:
+            # The rest alone, instead of everything before it.
+            await stream.aclose()
+            asked.offset_bytes = span.start
+            stream = _parts(upstream, operation, asked, caller)
+            await _size(stream)
+        if status == 206:
+            headers["content-range"] = f"bytes {span.start}-{span.end - 1}/{size}"
+        headers["content-length"] = str(span.length)
+        if request.method == "HEAD":
+            await stream.aclose()
+            return Response(status_code=status, headers=headers, media_type=MEDIA_TYPE)
+        return StreamingResponse(_bytes(stream, span.length), status, headers=headers, media_type=MEDIA_TYPE)
+    except BaseException:
+        await stream.aclose()
+        raise
+
+
+def _headers(digest: str, etag: str) -> dict[str, str]:
+    return {
+        "etag": etag,
+        "accept-ranges": "bytes",
+        # What it holds never changes; who may see it does.
+        "cache-control": "private, no-cache",
+        "content-disposition": f'attachment; filename="{digest}"',
+        "x-content-type-options": "nosniff",
+    }
+
+
+async def _parts(
+    upstream: Upstream, operation: Operation, asked: Message, caller: Caller
+) -> AsyncGenerator[pb.GetArtifactResponse, None]:
+    stream = upstream.stream(operation.method, asked, token=caller.token, caller=caller.name, seconds=operation.seconds)
+    async with aclosing(stream):
+        async for part in stream:
+            yield cast("pb.GetArtifactResponse", part)
+
+
+async def _size(stream: AsyncGenerator[pb.GetArtifactResponse, None]) -> int:
+    first = await anext(stream, None)
+    if first is None or first.WhichOneof("part") != "artifact":
+        raise InternalFault("the service sent an artifact without its size")
+    return first.artifact.size_bytes
+
+
+async def _bytes(stream: AsyncGenerator[pb.GetArtifactResponse, None], length: int) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        while length > 0:
+            part = await anext(stream, None)
+            if part is None:
+                raise InternalFault("an artifact ended before its size")
+            chunk = part.chunk[:length]
+            length -= len(chunk)
+            yield chunk
+
+
+def _span(request: Request, size: int, etag: str) -> _Span | None:
+    """The one range that is asked for; None where there is none that the whole would not answer as well."""
+    asked = _RANGE.fullmatch(request.headers.get("range", "").strip().replace(" ", ""))
+    if asked is None or request.headers.get("if-range", etag) != etag:
+        return None
+    start, end = asked.groups()
+    if not start and not end:
+        return None
+    if not start:
+        span = _Span(start=max(size - int(end), 0), end=size)
+    else:
+        span = _Span(start=int(start), end=min(int(end) + 1, size) if end else size)
+        if end and int(end) < int(start):
+            return None
+    if span.start >= size or span.length <= 0:
+        raise Refusal(
+            416,
+            "the artifact ends before that",
+            field="range",
+            hint=f"it has {size} bytes",
+            headers={"content-range": f"bytes */{size}"},
+        )
+    return span

@@ -1,0 +1,270 @@
+"""The API's document (OpenAPI 3.1), made from the table and the descriptors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from services.gateway.problems import MEDIA_TYPE as PROBLEM
+from services.gateway.rest import artifacts, events, uploads
+from services.gateway.rest.answering import MAX_WAIT_SECONDS, SUBMIT, WAIT
+from services.gateway.rest.comments import kept_comments
+from services.gateway.rest.operation import Operation, field_of
+from services.gateway.rest.schemas import Schema, Schemas
+from services.gateway.rest.table import OPERATIONS
+from services.gateway.upstream import method, service
+
+VERSION = "1"
+_ABOUT = (
+    "Tasks for coding agents, over HTTP. JSON is proto3's mapping with the contract's own field names: defaults are "
+    "printed, enumerations are names, bytes are base64; 64-bit integers are numbers. A member that is null counts as "
+    "not given, an unknown one is refused. Every fault is a problem document (RFC 9457)."
+)
+_STATUSES: Mapping[str, str] = {
+    "400": "The request is wrong; `field` says where.",
+    "401": "No valid token.",
+    "403": "A page of another origin asked.",
+    "404": "There is no such thing.",
+    "408": "The body did not come in time.",
+    "409": "It is there with other content, or in another state.",
+    "413": "The body is too large.",
+    "415": "The body is of another media type.",
+    "416": "The artifact ends before that range.",
+    "421": "The gateway is not reached under that host.",
+    "422": "The idempotency key was used for another body.",
+    "429": "Too much at once; `retry_after_seconds` says when to come again.",
+    "501": "The service does not offer this.",
+    "503": "Something that is needed does not answer; worth another try.",
+    "504": "The service did not answer in time.",
+}
+_ALWAYS = ("400", "401", "403", "404", "409", "421", "429", "501", "503", "504")
+_WITH_BODY = ("408", "413", "415", "422")
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Repeated with the same body within a day, the request is answered again and not done again.",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+}
+_PROBLEM: Schema = {
+    "type": "object",
+    "description": "What went wrong (RFC 9457).",
+    "properties": {
+        "type": {"type": "string", "description": "`about:blank`: the status says what kind of problem it is."},
+        "title": {"type": "string", "description": "The status in words."},
+        "status": {"type": "integer", "description": "The HTTP status."},
+        "detail": {"type": "string", "description": "What is wrong, for people."},
+        "instance": {"type": "string", "description": "The path that was asked for."},
+        "code": {"type": "string", "description": "The gRPC code, such as `INVALID_ARGUMENT`."},
+        "field": {"type": "string", "description": "What to change."},
+        "hint": {"type": "string", "description": "The way out."},
+        "retry_after_seconds": {"type": "integer", "description": "When another try makes sense."},
+    },
+    "required": ["type", "title", "status", "detail", "code"],
+}
+
+FRAGMENTS: Sequence[Mapping[str, Any]] = ()
+"""What the rooms say of themselves that the table does not know."""
+
+
+def document(
+    comments: Mapping[str, str] | None = None,
+    *,
+    operations: Sequence[Operation] = OPERATIONS,
+    fragments: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        comments: Of the contract, by full names; None: those kept beside the code.
+        operations: What there is.
+        fragments: `paths`, `components` and `tags` of rooms that the table does not know.
+    """
+    said = kept_comments() if comments is None else comments
+    schemas = Schemas(said, [_input(one) for one in operations if one.has_body])
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.verb.lower()] = _described(operation, schemas, said)
+    tags = [
+        {"name": _tag(name), "description": said.get(name, "")}
+        for name in dict.fromkeys(operation.service for operation in operations)
+    ]
+    made: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "SWE AI Fleet over HTTP",
+            "version": VERSION,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {"cookie": []}],
+        "tags": tags,
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "The fleet's token."},
+                "cookie": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": "fleet-session",
+                    "description": "From POST /api/session, for the page; the port is in its name.",
+                },
+            },
+            "responses": {f"Problem{status}": _problem(text) for status, text in _STATUSES.items()},
+            "schemas": {**schemas.components, "Problem": _PROBLEM},
+        },
+    }
+    for fragment in fragments:
+        _add(made, fragment)
+    return made
+
+
+def document_text(comments: Mapping[str, str] | None = None) -> str:
+    """The whole document, as it stands in docs/."""
+    return json.dumps(document(comments, fragments=FRAGMENTS), indent=1, ensure_ascii=False) + "\n"
+
+
+def document_bytes() -> bytes:
+    """The whole document, as it is served."""
+    return json.dumps(document(fragments=FRAGMENTS), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, str]) -> dict[str, Any]:
+    kind = _input(operation)
+    told: dict[str, Any] = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "description": comments.get(operation.rpc, ""),
+        "tags": [_tag(operation.service)],
+    }
+    parameters = [_in_path(name, field, kind, schemas) for name, field in operation.parameters.items()]
+    if operation.kind == "upload":
+        parameters += _in_query(field_of(kind, "header").message_type, schemas, ())
+        told["requestBody"] = {
+            "required": True,
+            "description": "A git bundle.",
+            "content": {media: {"schema": {}} for media in uploads.MEDIA_TYPES},
+        }
+    elif operation.has_body:
+        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": _body(operation, schemas)}}}
+        parameters.append(_KEY)
+    else:
+        hidden = (*operation.parameters.values(), *(("offset_bytes",) if operation.kind == "bytes" else ()))
+        parameters += _in_query(kind, schemas, hidden)
+    if operation.kind == "waiting":
+        parameters.append(_wait())
+    if operation.kind == "bytes":
+        parameters.append(_range())
+    if parameters:
+        told["parameters"] = parameters
+    told["responses"] = _responses(operation, schemas)
+    return told
+
+
+def _body(operation: Operation, schemas: Schemas) -> Schema:
+    inside = set(operation.parameters.values())
+    kind = _input(operation)
+    return schemas.message(kind, without=inside) if inside else schemas.reference(kind)
+
+
+def _in_path(name: str, field: str, kind: Descriptor, schemas: Schemas) -> dict[str, Any]:
+    schema = schemas.field(field_of(kind, field))
+    about = schema.pop("description", "")
+    if schema.get("type") == "string" and "pattern" not in schema:
+        schema["pattern"] = "^[^/]+$"
+    return {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
+
+
+def _in_query(kind: Any, schemas: Schemas, hidden: Iterable[str]) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    for field in cast("list[FieldDescriptor]", kind.fields):
+        if field.name in hidden:
+            continue
+        schema = schemas.field(field)
+        about = schema.pop("description", "")
+        told.append({"name": field.name, "in": "query", "description": about, "schema": schema})
+    return told
+
+
+def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    if operation.kind == "bytes":
+        whole: Schema = {"content": {artifacts.MEDIA_TYPE: {"schema": {}}}}
+        told["200"] = {"description": "The artifact.", **whole}
+        told["206"] = {"description": "The part that was asked for.", **whole}
+        told["304"] = {"description": "The client has it already."}
+    else:
+        told[str(operation.status)] = _success(operation, schemas)
+    if operation.kind == "waiting":
+        submit = method(SUBMIT).output_type
+        told["202"] = {
+            "description": "It has not ended yet; `Location` says where it runs.",
+            "headers": {"Location": {"schema": {"type": "string"}}},
+            "content": {"application/json": {"schema": schemas.reference(submit)}},
+        }
+    faults = [*_ALWAYS]
+    faults += _WITH_BODY if operation.verb == "POST" else ()
+    faults += ("416",) if operation.kind == "bytes" else ()
+    for status in sorted(faults):
+        told[status] = {"$ref": f"#/components/responses/Problem{status}"}
+    return told
+
+
+def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    reply = operation.method.output_type
+    answer = cast("Descriptor", field_of(reply, operation.answer).message_type) if operation.answer else reply
+    told: dict[str, Any] = {"description": operation.summary + ": done."}
+    if operation.location and operation.kind == "unary":
+        told["headers"] = {"Location": {"description": "Where it is.", "schema": {"type": "string"}}}
+    if operation.verb == "GET" and "next_page_token" in reply.fields_by_name:
+        about = 'The next page, rel="next"; absent on the last one.'
+        told["headers"] = {"Link": {"description": about, "schema": {"type": "string"}}}
+    told["content"] = {"application/json": {"schema": schemas.reference(answer)}}
+    if operation.events:
+        update = method(operation.events).output_type
+        schemas.reference(update)
+        told["content"][events.MEDIA_TYPE] = {
+            "schema": {
+                "type": "string",
+                "description": f"What happens, as it happens: the data of each event is a `{update.name}`. A fault is "
+                "an event `problem` with the problem document.",
+            }
+        }
+    return told
+
+
+def _problem(text: str) -> dict[str, Any]:
+    return {"description": text, "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+
+
+def _wait() -> dict[str, Any]:
+    about = "How long to wait for the end; after that the answer is 202 and the execution goes on. Absent: to the end."
+    schema = {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS}
+    return {"name": WAIT, "in": "query", "description": about, "schema": schema}
+
+
+def _range() -> dict[str, Any]:
+    about = "One range of bytes, such as `bytes=1000-`; of several the whole is sent."
+    return {"name": "Range", "in": "header", "description": about, "schema": {"type": "string"}}
+
+
+def _input(operation: Operation) -> Descriptor:
+    return operation.method.input_type
+
+
+def _tag(full_name: str) -> str:
+    return service(full_name).name.removesuffix("Service")
+
+
+def _add(made: dict[str, Any], fragment: Mapping[str, Any]) -> None:
+    """Take over what a room says of itself; what it does not name stays."""
+    for name, value in fragment.items():
+        if isinstance(value, Mapping) and isinstance(made.get(name), dict):
+            _add(made[name], cast("Mapping[str, Any]", value))
+        elif isinstance(value, list) and isinstance(made.get(name), list):
+            made[name] = [*made[name], *cast("list[Any]", value)]
+        else:
+            made[name] = value

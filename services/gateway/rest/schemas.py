@@ -1,0 +1,149 @@
+"""Messages as JSON schemas (draft 2020-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from services.gateway.rest.limits import limits_of
+
+Schema = dict[str, Any]
+_INTEGERS: Mapping[int, tuple[str, int, int]] = {
+    FieldDescriptor.CPPTYPE_INT32: ("int32", -(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: ("uint32", 0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_INT64: ("int64", -(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: ("uint64", 0, 2**64 - 1),
+}
+_FREE_FORM: Mapping[str, Schema] = {
+    "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
+    "google.protobuf.Value": {},
+    "google.protobuf.ListValue": {"type": "array", "items": {}},
+    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
+    "google.protobuf.Duration": {"type": "string"},
+}
+
+
+class Schemas:
+    """The components of a document: a schema for each message and enumeration that something refers to.
+
+    A message that requests are made of refuses members it does not know; of one that only answers are made of, what is
+    always there is required.
+
+    Args:
+        comments: What is said of messages, fields and enumerations, by full names.
+        requests: The messages that bodies of requests are.
+    """
+
+    def __init__(self, comments: Mapping[str, str], requests: Iterable[Descriptor]) -> None:
+        self._comments = comments
+        self._asked: set[str] = set()
+        self._found: dict[str, Schema] = {}
+        for kind in requests:
+            self._ask(kind)
+
+    @property
+    def components(self) -> dict[str, Schema]:
+        """Every schema that was referred to, by its name in the document."""
+        return dict(sorted(self._found.items()))
+
+    def reference(self, kind: Descriptor | EnumDescriptor) -> Schema:
+        """A reference to the schema of a message or an enumeration."""
+        name = component_name(kind.full_name)
+        if name not in self._found:
+            # Before it is made: it may refer to itself.
+            self._found[name] = {}
+            made = self._enumeration(kind) if isinstance(kind, EnumDescriptor) else self.message(kind)
+            self._found[name].update(made)
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def message(self, kind: Descriptor, *, without: Iterable[str] = ()) -> Schema:
+        """The schema of a message in place.
+
+        Args:
+            kind: The message.
+            without: Fields to be left out.
+        """
+        left_out = set(without)
+        fields = [field for field in _fields(kind) if field.name not in left_out]
+        schema: Schema = {"type": "object"}
+        self._describe(schema, kind.full_name, _choices(kind))
+        schema["properties"] = {field.name: self.field(field) for field in fields}
+        if kind.full_name in self._asked:
+            schema["additionalProperties"] = False
+            if len(kind.oneofs) == 1 and len(kind.oneofs[0].fields) == len(kind.fields) > 1:
+                schema["maxProperties"] = 1
+        elif required := [field.name for field in fields if not field.has_presence]:
+            schema["required"] = required
+        return schema
+
+    def field(self, field: FieldDescriptor) -> Schema:
+        """The schema of a field's value."""
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            schema: Schema = {
+                "type": "object",
+                "additionalProperties": self._one(kind.fields_by_name["value"]),
+            }
+        else:
+            schema = self._one(field)
+            if field.is_repeated:
+                schema = {"type": "array", "items": schema}
+        schema.update(limits_of(field.full_name))
+        return self._describe(schema, field.full_name)
+
+    def _one(self, field: FieldDescriptor) -> Schema:
+        if field.message_type is not None:
+            kind = field.message_type
+            return dict(_FREE_FORM[kind.full_name]) if kind.full_name in _FREE_FORM else self.reference(kind)
+        if field.enum_type is not None:
+            return self.reference(field.enum_type)
+        if field.cpp_type in _INTEGERS:
+            name, least, most = _INTEGERS[field.cpp_type]
+            return {"type": "integer", "format": name, "minimum": least, "maximum": most}
+        if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
+            return {"type": "number", "format": "double"}
+        if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+            return {"type": "boolean"}
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            return {"type": "string", "contentEncoding": "base64"}
+        return {"type": "string"}
+
+    def _enumeration(self, kind: EnumDescriptor) -> Schema:
+        said = [
+            f"- `{value.name}`: {text}"
+            for value in kind.values
+            if (text := self._comments.get(f"{kind.full_name}.{value.name}"))
+        ]
+        schema: Schema = {"type": "string", "enum": [value.name for value in kind.values]}
+        return self._describe(schema, kind.full_name, "\n".join(said))
+
+    def _describe(self, schema: Schema, name: str, more: str = "") -> Schema:
+        text = "\n\n".join(part for part in (self._comments.get(name, ""), more) if part)
+        if text:
+            schema["description"] = text
+        return schema
+
+    def _ask(self, kind: Descriptor) -> None:
+        if kind.full_name in self._asked:
+            return
+        self._asked.add(kind.full_name)
+        for field in _fields(kind):
+            if field.message_type is not None:
+                self._ask(field.message_type)
+
+
+def component_name(full_name: str) -> str:
+    """How a message is called in the document: `orchestrator.Execution` for `fleet.orchestrator.v1.Execution`."""
+    return full_name.removeprefix("fleet.").replace(".v1.", ".")
+
+
+def _choices(kind: Descriptor) -> str:
+    """Which fields exclude each other; a oneof of one field is only how protobuf keeps an optional one."""
+    several = [[field.name for field in choice.fields] for choice in kind.oneofs if len(choice.fields) > 1]
+    return "\n\n".join(f"One of {', '.join(f'`{name}`' for name in names)}." for names in several)
+
+
+def _fields(kind: Descriptor) -> list[FieldDescriptor]:
+    return list(kind.fields)

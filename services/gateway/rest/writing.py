@@ -1,0 +1,86 @@
+"""Messages as JSON: proto3's mapping with the contract's own names, and 64-bit integers as numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+LARGE_BYTES = 256 * 1024
+"""Messages beyond this are written beside the loop."""
+
+_Convert = Callable[[Any], object]
+_Plan = tuple[tuple[str, bool, _Convert | None], ...]
+_REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+_plans: dict[str, _Plan] = {}
+
+
+def written(message: Message) -> bytes:
+    """The JSON of a message, in UTF-8."""
+    return json.dumps(as_json(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+async def written_aside(message: Message) -> bytes:
+    """As `written`, without holding the loop up for a large one."""
+    return written(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(written, message)
+
+
+def as_json(message: Message) -> dict[str, object]:
+    """A message as `json` writes it. Defaults are there; absent messages and unset optional fields are not."""
+    told: dict[str, object] = {}
+    for name, optional, convert in _plan(cast("Descriptor", message.DESCRIPTOR)):
+        if optional and not message.HasField(cast("Any", name)):
+            continue
+        value: object = getattr(message, name)
+        told[name] = value if convert is None else convert(value)
+    return told
+
+
+def _plan(kind: Descriptor) -> _Plan:
+    plan = _plans.get(kind.full_name)
+    if plan is None:
+        plan = tuple((field.name, field.has_presence, _convert(field)) for field in kind.fields)
+        _plans[kind.full_name] = plan
+    return plan
+
+
+def _convert(field: FieldDescriptor) -> _Convert | None:
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        inner = _one(kind.fields_by_name["value"])
+        if inner is None:
+            return lambda entries: {str(key): one for key, one in entries.items()}
+        return lambda entries: {str(key): inner(one) for key, one in entries.items()}
+    one = _one(field)
+    if not field.is_repeated:
+        return one
+    return list if one is None else lambda several: [one(each) for each in several]
+
+
+def _one(field: FieldDescriptor) -> _Convert | None:
+    """How one value is written; None: as it is."""
+    if field.message_type is not None:
+        return _free_form if field.message_type.full_name.startswith("google.protobuf.") else as_json
+    if field.enum_type is not None:
+        names = {value.number: value.name for value in field.enum_type.values}
+        return lambda number: names.get(number, number)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda data: base64.b64encode(data).decode()
+    return _real if field.cpp_type in _REALS else None
+
+
+def _real(value: float) -> object:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _free_form(value: Message) -> object:
+    return json_format.MessageToDict(value)

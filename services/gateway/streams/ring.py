@@ -1,0 +1,111 @@
+"""The last messages of an execution, for all who watch it: bounded in number and in bytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from services.gateway.streams.frames import text_frame
+from services.gateway.streams.messages import Message
+
+RING_MESSAGES = 4_096
+BATCH_MESSAGES = 128
+BATCH_BYTES = 128 * 1024
+
+
+class Batch:
+    """Messages that follow each other; what is sent of them is made once for all who are sent it.
+
+    `position` is where in the ring the next one will be (0: these are from no ring), `sequence` the number of the last
+    stored event among them or before them.
+    """
+
+    __slots__ = ("_frames", "messages", "position", "sequence")
+
+    def __init__(self, messages: Sequence[Message], *, position: int = 0, sequence: int = 0) -> None:
+        self.messages = messages
+        self.position = position
+        self.sequence = next((one.sequence for one in reversed(messages) if one.sequence), sequence)
+        self._frames: dict[bool, bytes] = {}
+
+    def frames(self, events: bool) -> bytes:
+        """All of them as WebSocket frames, one a message."""
+        if events not in self._frames:
+            self._frames[events] = b"".join(text_frame(one.body(events)) for one in self.messages)
+        return self._frames[events]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A message, and the number of the last stored event up to it."""
+
+    at: int
+    message: Message
+
+
+class Ring:
+    """Keeps the last messages; each has a position that only grows.
+
+    Args:
+        room: How many bytes it may hold now. The last message is kept however large it is.
+        messages: How many messages it may hold.
+    """
+
+    def __init__(self, room: Callable[[], int], *, messages: int = RING_MESSAGES) -> None:
+        self._room = room
+        self._most = messages
+        self._items: list[_Item] = []
+        self._bytes = 0
+        self._dropped_through = 0
+        self._batches: dict[int, Batch] = {}
+        self.start = 0
+        self.sequence = 0
+
+    @property
+    def end(self) -> int:
+        """The position of the next message."""
+        return self.start + len(self._items)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds, about."""
+        return self._bytes
+
+    def add(self, message: Message) -> None:
+        """Take in the next message; old ones make room for it."""
+        self.sequence = message.sequence or self.sequence
+        self._items.append(_Item(self.sequence, message))
+        self._bytes += message.size
+        self._batches.clear()
+        dropped, room = 0, self._room()
+        while len(self._items) - dropped > 1 and (len(self._items) - dropped > self._most or self._bytes > room):
+            self._bytes -= self._items[dropped].message.size
+            self._dropped_through = self._items[dropped].at
+            dropped += 1
+        if dropped:
+            del self._items[:dropped]
+            self.start += dropped
+
+    def find(self, sequence: int) -> int | None:
+        """Where what follows this event begins; None where not all of that is here any more."""
+        if sequence < self._dropped_through:
+            return None
+        return self.start + bisect_right(self._items, sequence, key=lambda item: item.at)
+
+    def batch(self, position: int, sequence: int) -> Batch:
+        """Some messages from a position on, none at the end; `sequence` is that of the last event before them."""
+        known = self._batches.get(position)
+        if known is not None:
+            return known
+        messages: list[Message] = []
+        size = 0
+        for item in self._items[position - self.start : position - self.start + BATCH_MESSAGES]:
+            messages.append(item.message)
+            size += item.message.size
+            if size > BATCH_BYTES:
+                break
+        batch = Batch(messages, position=position + len(messages), sequence=sequence)
+        if messages:
+            self._batches[position] = batch
+        return batch

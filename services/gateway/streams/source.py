@@ -1,0 +1,89 @@
+"""An execution's events from the services behind the gateway, for as long as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import grpc
+import grpc.aio
+import structlog
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.gateway.streams.messages import TERMINAL
+from swe_ai_fleet.domain.errors import Unavailable
+
+Events = AsyncGenerator[pb.ExecutionEvent, None]
+OpenEvents = Callable[[int], Events]
+"""An execution's events from a sequence number on."""
+PAUSES = (0.1, 0.3, 1.0, 2.0)
+"""Seconds before each further attempt; the last one again and again."""
+PATIENCE_SECONDS = 30.0
+_FINAL = frozenset(
+    (
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    )
+)
+
+_log = structlog.get_logger(__name__)
+
+
+async def steady_events(
+    open_events: OpenEvents,
+    *,
+    patience: float = PATIENCE_SECONDS,
+    lost: Callable[[str], None] = lambda _: None,
+    back: Callable[[], None] = lambda: None,
+) -> Events:
+    """All events of an execution, once each and in order, until it ends, across failures of the service.
+
+    Args:
+        open_events: Streams them from a sequence number on.
+        patience: Seconds without the service after which it is given up.
+        lost: Told why, when the service begins to fail.
+        back: Told when it answers again.
+
+    Raises:
+        grpc.aio.AioRpcError: What no other attempt can mend, such as an execution that does not exist.
+        Unavailable: The service does not answer.
+    """
+    last, failures, failing_since = 0, 0, 0.0
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            async with aclosing(open_events(last + 1 if last else 0)) as events:
+                async for event in events:
+                    if failures:
+                        failures = 0
+                        back()
+                    if event.sequence:
+                        if event.sequence <= last:
+                            continue
+                        last = event.sequence
+                    yield event
+                    if event.type == TERMINAL:
+                        return
+            return
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            if isinstance(error, grpc.aio.UsageError):
+                raise Unavailable("the orchestrator cannot be reached any more") from error
+            if error.code() in _FINAL:
+                raise
+            reason = f"{error.code().name}: {error.details() or ''}"
+        if not failures:
+            failing_since = loop.time()
+            lost("the orchestrator does not answer")
+            _log.warning("watching.source_lost", reason=reason)
+        pause = PAUSES[min(failures, len(PAUSES) - 1)]
+        if loop.time() - failing_since + pause > patience:
+            raise Unavailable("the orchestrator does not answer", hint="try again later")
+        failures += 1
+        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret

@@ -1,0 +1,237 @@
+"""The RPCs of `fleet.notification.v1.NotificationService`: convert, call, convert back."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from fleet.notification.v1 import notification_pb2 as pb
+from fleet.notification.v1 import notification_pb2_grpc
+from fleet.notification.v1.notification_pb2_grpc import NotificationServiceServicer
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from services.errors import Context
+from services.grpc_server import Service
+from services.orchestrator import responses
+from services.orchestrator.webhooks import Telling, open_listeners
+from services.values import check_values
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.adapters.webhook_sender import WebhookRules
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET, WebhookBook
+from swe_ai_fleet.notifications.deliveries import (
+    DELIVERIES_BUCKET,
+    DELIVERIES_KEPT_SECONDS,
+    MAX_ATTEMPTS_KEPT,
+    Attempt,
+    DeliveryBook,
+    DeliveryStatus,
+)
+from swe_ai_fleet.notifications.retrying import Schedule
+from swe_ai_fleet.notifications.signing import new_secret
+from swe_ai_fleet.notifications.webhook import USUAL, Filter, Format, Webhook, check_webhook, default_id, parse_event
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.tools.builtin.fetching import Network
+
+SERVICE = pb.DESCRIPTOR.services_by_name["NotificationService"].full_name
+_FORMATS = {
+    pb.WEBHOOK_FORMAT_UNSPECIFIED: Format.JSON,
+    pb.WEBHOOK_FORMAT_JSON: Format.JSON,
+    pb.WEBHOOK_FORMAT_SLACK: Format.SLACK,
+    pb.WEBHOOK_FORMAT_DISCORD: Format.DISCORD,
+    pb.WEBHOOK_FORMAT_TELEGRAM: Format.TELEGRAM,
+}
+_SHOWN_FORMATS = {form: number for number, form in _FORMATS.items()}
+_STATUSES = {
+    DeliveryStatus.DELIVERED: pb.DELIVERY_STATUS_DELIVERED,
+    DeliveryStatus.RETRYING: pb.DELIVERY_STATUS_RETRYING,
+    DeliveryStatus.DEAD: pb.DELIVERY_STATUS_DEAD,
+}
+
+
+class NotificationServicer(NotificationServiceServicer):
+    """Serves webhooks.
+
+    Args:
+        telling: What telling them takes.
+    """
+
+    def __init__(self, telling: Telling) -> None:
+        self._telling = telling
+
+    async def CreateWebhook(self, request: pb.CreateWebhookRequest, context: Context) -> pb.CreateWebhookResponse:
+        check_values(request)
+        webhook = _webhook(request)
+        check_webhook(webhook)
+        await self._telling.rules.check(webhook.url)
+        # What happens while it is being made is told already.
+        start = await self._telling.log.last_sequence() + 1
+        kept, existed = await self._telling.book.add(webhook, start_sequence=start, same_secret=bool(request.secret))
+        return pb.CreateWebhookResponse(
+            webhook=_message(kept), secret="" if existed else kept.secret, already_existed=existed
+        )
+
+    async def ListWebhooks(self, request: pb.ListWebhooksRequest, context: Context) -> pb.ListWebhooksResponse:
+        return pb.ListWebhooksResponse(webhooks=[_message(one) for one in await self._telling.book.list()])
+
+    async def DeleteWebhook(self, request: pb.DeleteWebhookRequest, context: Context) -> pb.DeleteWebhookResponse:
+        check_values(request)
+        webhook = await self._telling.book.remove(request.webhook_id)
+        if webhook is not None:
+            # Its consumer is removed by whoever listens there.
+            await self._telling.deliveries.forget(webhook)
+        return pb.DeleteWebhookResponse(existed=webhook is not None)
+
+    async def TestWebhook(self, request: pb.TestWebhookRequest, context: Context) -> pb.TestWebhookResponse:
+        check_values(request)
+        made, enabled = await self._telling.test(await self._telling.book.get(request.webhook_id))
+        return pb.TestWebhookResponse(delivery=_delivery(made), enabled=enabled)
+
+    async def ListDeliveries(self, request: pb.ListDeliveriesRequest, context: Context) -> pb.ListDeliveriesResponse:
+        check_values(request)
+        if request.limit > MAX_ATTEMPTS_KEPT:
+            raise InvalidRequest(
+                f"limit is {request.limit}", field="limit", hint=f"at most {MAX_ATTEMPTS_KEPT}; 0 for all"
+            )
+        webhook = await self._telling.book.get(request.webhook_id)
+        attempts = await self._telling.deliveries.last(webhook)
+        shown = attempts[: request.limit or MAX_ATTEMPTS_KEPT]
+        return pb.ListDeliveriesResponse(deliveries=[_delivery(one) for one in shown])
+
+
+@asynccontextmanager
+async def open_notifications(
+    log: JetStream,
+    settings: Settings,
+    *,
+    schedule: Schedule | None = None,
+    network: Network | None = None,
+    tls: ssl.SSLContext | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> AsyncGenerator[Service]:
+    """Tell webhooks until the context ends; the service to be served by which people keep them.
+
+    Args:
+        log: The connection to NATS, its streams made.
+        settings: `webhook_private_hosts` and the secrets to mask.
+        schedule: When failed deliveries are tried again; None: for about a day.
+        network: Where connections go; None: the real network.
+        tls: How receivers prove who they are; None: by the usual public authorities.
+        now: The time.
+
+    Raises:
+        InvalidRequest: A setting is malformed.
+        Unavailable: NATS does not answer.
+    """
+    rules = WebhookRules(private_hosts=listed(settings.webhook_private_hosts), network=network or Network())
+    webhooks = await log.bucket(WEBHOOKS_BUCKET)
+    deliveries = await log.bucket(DELIVERIES_BUCKET, ttl_seconds=DELIVERIES_KEPT_SECONDS)
+    changed = asyncio.Event()
+    async with WebhookBook(webhooks, changed=changed.set, now=now) as book:
+        telling = Telling(
+            log=log,
+            book=book,
+            deliveries=DeliveryBook(deliveries),
+            rules=rules,
+            mask=secret_mask(settings),
+            schedule=schedule or Schedule(),
+            now=now,
+            tls=tls,
+        )
+        async with open_listeners(telling, changed):
+            yield notification_service(NotificationServicer(telling))
+
+
+def notification_service(servicer: NotificationServicer) -> Service:
+    """What a gRPC server needs to serve it."""
+    add = cast("Any", notification_pb2_grpc).add_NotificationServiceServicer_to_server
+    return Service(name=SERVICE, add=add, servicer=servicer)
+
+
+def _webhook(request: pb.CreateWebhookRequest) -> Webhook:
+    """The webhook that is asked for, not yet made. Raises InvalidRequest."""
+    if not request.url:
+        raise InvalidRequest("no URL given", field="url", hint="https://…")
+    named = [parse_event(text, field=f"events[{number}]") for number, text in enumerate(request.events)]
+    events = tuple(dict.fromkeys(named)) or USUAL
+    return Webhook(
+        webhook_id=request.webhook_id or default_id(DEFAULT_TENANT, request.url, events),
+        url=request.url,
+        secret=request.secret or new_secret(),
+        events=events,
+        format=_FORMATS[request.format],
+        filter=_filter(request.filter),
+    )
+
+
+def _filter(asked: pb.WebhookFilter) -> Filter:
+    roles: list[Role] = []
+    for number, text in enumerate(asked.roles):
+        if not text.strip():
+            raise InvalidRequest("an empty role", field=f"filter.roles[{number}]", hint=f"one of {', '.join(Role)}")
+        try:
+            roles.append(Role.parse(text))
+        except InvalidRequest as fault:
+            raise InvalidRequest(fault.message, field=f"filter.roles[{number}]", hint=fault.hint) from None
+    statuses = [_status(number, index) for index, number in enumerate(asked.statuses)]
+    return Filter(
+        task_id_prefix=asked.task_id_prefix,
+        roles=tuple(dict.fromkeys(roles)),
+        statuses=tuple(dict.fromkeys(statuses)),
+        include_parts=asked.include_parts,
+    )
+
+
+def _status(number: int, index: int) -> ExecutionStatus:
+    name = orchestrator.DeliberationStatus.Name(cast("Any", number)).removeprefix("DELIBERATION_STATUS_")
+    if name not in ExecutionStatus.__members__:
+        raise InvalidRequest("no status given", field=f"filter.statuses[{index}]")
+    return ExecutionStatus[name]
+
+
+def _message(webhook: Webhook) -> pb.Webhook:
+    only = webhook.filter
+    return pb.Webhook(
+        webhook_id=webhook.webhook_id,
+        url=webhook.shown_url,
+        events=webhook.events,
+        format=_SHOWN_FORMATS[webhook.format],
+        filter=pb.WebhookFilter(
+            task_id_prefix=only.task_id_prefix,
+            roles=only.roles,
+            statuses=[responses.status(one) for one in only.statuses],
+            include_parts=only.include_parts,
+        ),
+        created_at_ms=_milliseconds(webhook.created_at),
+        active=webhook.active,
+        disabled_reason=webhook.disabled_reason,
+        disabled_at_ms=_milliseconds(webhook.disabled_at),
+        dead_letters=webhook.dead_letters,
+        last_error=webhook.last_error,
+        consumer=webhook.consumer,
+    )
+
+
+def _delivery(attempt: Attempt) -> pb.Delivery:
+    return pb.Delivery(
+        event_id=attempt.event_id,
+        type=attempt.type,
+        execution_id=attempt.execution_id,
+        attempt=attempt.number,
+        status=_STATUSES[attempt.status],
+        http_status=attempt.http_status,
+        error=attempt.error,
+        at_ms=_milliseconds(attempt.at),
+        duration_ms=attempt.duration_ms,
+        next_at_ms=_milliseconds(attempt.next_at),
+    )
+
+
+def _milliseconds(at: str) -> int:
+    return round(datetime.fromisoformat(at).timestamp() * 1000) if at else 0

@@ -1,0 +1,175 @@
+"""Sends webhooks over HTTP: to addresses that were checked, without redirects, within a time, reading little."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+import httpx2
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.network import HostPattern
+from swe_ai_fleet.notifications.message import Outgoing
+from swe_ai_fleet.notifications.retrying import Reply, retry_after_seconds
+from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.tools.builtin.fetching import Network
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.http.body import read_body
+from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, SystemResolver, parse_url, port_of
+from swe_ai_fleet.tools.secrets import Secrets, well_formed
+
+SEND_SECONDS = 10.0
+PORTS = (443, 8443)
+"""Of public hosts; private ones are named with theirs."""
+MAX_ERROR_BYTES = 4_096
+_ERROR_CHARS = 300
+_RESOLVE_SECONDS = 5.0
+_RETRIED_LATER = (429, 503)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRules:
+    """Where webhooks may go: https to any public host, http and https to the private ones that are named.
+
+    Raises InvalidRequest for what is no host.
+    """
+
+    private_hosts: tuple[str, ...] = ()
+    network: Network = field(default_factory=Network)
+
+    def __post_init__(self) -> None:
+        for text in self.private_hosts:
+            if not HostPattern.parse(text, field="webhook_private_hosts").exact:
+                raise InvalidRequest(
+                    f"{text[:80]!r} names more than one host",
+                    field="webhook_private_hosts",
+                    hint="name each by itself, as host:port",
+                )
+
+    @property
+    def policy(self) -> HttpPolicy:
+        """The rules that connections are held to."""
+        return HttpPolicy(private_hosts=self.private_hosts, ports=PORTS)
+
+    def allow(self, url: str) -> httpx2.URL:
+        """A URL as it will be asked for. Raises ToolRefusal where that is never done; names are resolved later."""
+        parsed = parse_url(url)
+        self.policy.check(parsed)
+        if parsed.scheme != "https" and not self.policy.is_private(parsed.host, port_of(parsed)):
+            raise ToolRefusal("the URL must begin with https://")
+        return parsed
+
+    async def check(self, url: str) -> None:
+        """Refuse a URL that webhooks cannot have, by what its name means now. Raises InvalidRequest.
+
+        A name that cannot be resolved is let through: the receiver may not be there yet, and every connection is
+        checked again.
+        """
+        try:
+            parsed = self.allow(url)
+        except ToolRefusal as refusal:
+            raise InvalidRequest(refusal.message, field="url", hint=_HINT) from None
+        host, port = parsed.host, port_of(parsed)
+        if self.policy.is_private(host, port):
+            return
+        if not all(is_public(address) for address in await self._addresses(host, port)):
+            raise InvalidRequest(f"the host {host} is not on the public internet", field="url", hint=_HINT)
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            return [str(ip_address(host))]
+        except ValueError:
+            pass
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                return await (self.network.resolver or SystemResolver()).resolve(host, port)
+        except (OSError, UnicodeError, TimeoutError):
+            return ()
+
+
+_HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network, as host:port"
+
+
+class WebhookSender:
+    """Sends to one receiver, so that none waits for another's connections.
+
+    Args:
+        rules: Where it may send.
+        seconds: How long an attempt may take in all.
+        now: The time.
+        tls: How receivers prove who they are; None: by the usual public authorities.
+    """
+
+    def __init__(
+        self,
+        rules: WebhookRules,
+        *,
+        seconds: float = SEND_SECONDS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._rules = rules
+        self._seconds = seconds
+        self._now = now
+        self._transport = GuardedTransport(
+            rules.policy, resolver=rules.network.resolver, network=rules.network.backend, tls=tls
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+    async def send(self, message: Outgoing, *, secrets: tuple[str, ...] = ()) -> Reply:
+        """How the receiver took a message; whatever goes wrong is in the reply, and never raised.
+
+        Args:
+            message: What to send.
+            secrets: What must not be in the error, beside the URL's own parts.
+        """
+        try:
+            url = self._rules.allow(message.url)
+            request = httpx2.Request("POST", url, headers=dict(message.headers), content=message.body)
+            async with asyncio.timeout(self._seconds):
+                response = await self._transport.handle_async_request(request)
+                try:
+                    return await self._read(response, Secrets((*secrets, *_parts(url))))
+                finally:
+                    await response.aclose()
+        except ToolFailure as fault:
+            return Reply(error=_one_line(fault.message))
+        except TimeoutError:
+            return Reply(error=f"no answer within {self._seconds:g} seconds")
+
+    async def _read(self, response: httpx2.Response, mask: Secrets) -> Reply:
+        status = response.status_code
+        if 200 <= status < 300:
+            # Whatever else it says, it has the message.
+            return Reply(http_status=status)
+        said = f"HTTP {status}"
+        if 300 <= status < 400:
+            return Reply(http_status=status, error=f"{said}: redirects are not followed")
+        try:
+            body = await read_body(response, MAX_ERROR_BYTES)
+        except ToolFailure as fault:
+            told = fault.message
+        else:
+            told = "" if body.encoding else body.data.decode("utf-8", "replace")
+        wait = retry_after_seconds(response.headers.get("retry-after", ""), self._now())
+        error = _one_line(mask(well_formed(f"{said}: {told}" if told.strip() else said)))
+        return Reply(http_status=status, error=error, retry_after=wait if status in _RETRIED_LATER else 0.0)
+
+
+def _parts(url: httpx2.URL) -> tuple[str, ...]:
+    """What of a URL may be a secret: parts of its path (chats have theirs there) and its query."""
+    path = url.raw_path.decode("ascii", "replace")
+    return tuple(part for part in path.replace("?", "/").replace("&", "/").split("/") if part)
+
+
+def _one_line(text: str) -> str:
+    plain = "".join(character if character.isprintable() else " " for character in text[: 4 * _ERROR_CHARS])
+    plain = " ".join(plain.split())
+    return plain if len(plain) <= _ERROR_CHARS else f"{plain[: _ERROR_CHARS - 1]}…"

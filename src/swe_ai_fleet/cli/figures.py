@@ -1,0 +1,142 @@
+"""`fleet metrics`: how long things took, and what they cost."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import AbstractAsyncContextManager
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.documents import plain
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import plain_table, status_word
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.watching.events import moment
+
+Fleet = AbstractAsyncContextManager[FleetClient]
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
+
+
+def metrics(
+    *,
+    since: Annotated[
+        str, typer.Option(metavar="SPAN", help="How far back: 90s, 30m, 1h, 7d, 2w. Empty: as far as it goes.")
+    ] = "1h",
+    role: Annotated[str, typer.Option(help="Only executions of this role. Default: all.")] = "",
+    server: Server = "",
+    token: Token = "",
+    json: Json = False,
+) -> None:
+    """Show how long executions, agents, model and tool calls took, and what was spent."""
+    carry_out(
+        lambda screen, settings: show_metrics(
+            screen, fleet_client(settings, server=server, token=token), since=since, role=role
+        ),
+        json=json,
+    )
+
+
+async def show_metrics(screen: Screen, fleet: Fleet, *, since: str, role: str) -> Exit:
+    """Print the figures of a span of time that ends now. Raises CommandFault."""
+    request = pb.GetMetricsRequest()
+    if since:
+        request.start_time_ms = int((time.time() - seconds(since)) * 1000)
+    if role:
+        request.role = _role(role)
+    async with fleet as client:
+        reply = await client.metrics(request)
+    if screen.json:
+        screen.document(plain(reply))
+        return Exit.ACCEPTED
+    for line in summary(reply):
+        screen.line(line)
+    for table in metrics_tables(reply):
+        screen.out.print(table)
+    return Exit.ACCEPTED
+
+
+def seconds(span: str) -> int:
+    """The length of a span such as `30m`. Raises CommandFault."""
+    found = _SPAN.fullmatch(span.strip())
+    if found is None or not int(found[1]):
+        raise CommandFault(
+            f"{span[:32]!r} is no span of time", exit_code=Exit.USAGE, field="since", hint="such as 90s, 30m, 1h or 7d"
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def summary(reply: pb.GetMetricsResponse) -> list[str]:
+    """What there is to say in words."""
+    agents, usage = reply.agents, reply.usage
+    ended = ", ".join(f"{one.count} {status_word(one.status)}" for one in reply.executions) or "none"
+    lines = [
+        f"from {moment(reply.start_time_ms)[:19]} to {moment(reply.end_time_ms)[:19]} (UTC)",
+        f"executions ended: {ended}",
+        f"agents: {agents.running} running now; {agents.started} started, {agents.succeeded} succeeded, "
+        f"{agents.failed} failed, {agents.cancelled} cancelled",
+        f"tokens: {usage.prompt_tokens:,} in ({reply.cache_hit_rate:.0%} of them cached), "
+        f"{usage.completion_tokens:,} out; {usage.model_calls:,} model calls, {usage.tool_calls:,} tool calls; "
+        f"cost {usage.cost_usd:.4f}",
+    ]
+    if reply.incomplete:
+        lines.append("the server is still reading its log: there is more than this")
+    return lines
+
+
+def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
+    """Latencies, models and tools; nothing where there are no rows. Durations in seconds."""
+    latencies = plain_table(
+        ("operation", "count", "p50", "p95", "p99"),
+        [
+            (one.operation, f"{one.count:,}", _took(one.p50_ms), _took(one.p95_ms), _took(one.p99_ms))
+            for one in reply.latencies
+            if one.count
+        ],
+    )
+    models = plain_table(
+        ("model", "calls", "tokens in", "cached", "tokens out", "cost", "p50", "p95"),
+        [
+            (
+                one.model or "?",
+                f"{one.calls:,}",
+                f"{one.prompt_tokens:,}",
+                f"{one.cached_tokens:,}",
+                f"{one.completion_tokens:,}",
+                f"{one.cost_usd:.4f}",
+                _took(one.p50_ms),
+                _took(one.p95_ms),
+            )
+            for one in reply.models
+        ],
+    )
+    tools = plain_table(
+        ("tool", "calls", "failures", "p50", "p95"),
+        [
+            (one.name, f"{one.calls:,}", f"{one.failures:,}", _took(one.p50_ms), _took(one.p95_ms))
+            for one in reply.tools
+        ],
+    )
+    return [table for table in (latencies, models, tools) if table.row_count]
+
+
+def _took(milliseconds: float) -> str:
+    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+
+
+def _role(word: str) -> pb.Role:
+    try:
+        return pb.Role.Value(f"ROLE_{Role.parse(word)}")
+    except InvalidRequest as error:
+        raise CommandFault(error.message, exit_code=Exit.USAGE, field="role", hint=error.hint) from None

@@ -1,0 +1,111 @@
+"""The fleet as it was just measured: its machines, its hosts, its model servers. None: nothing says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swe_ai_fleet.domain.health import ComponentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuStatus:
+    """A GPU. Sizes in bytes; `utilization_percent` 0 to 100."""
+
+    index: int
+    name: str
+    memory_total: int
+    memory_used: int
+    utilization_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A machine of the cluster. Sizes in bytes; `cpu_percent` is of all `cpus` together, 0 to 100."""
+
+    node_id: str
+    name: str
+    alive: bool = True
+    cpus: int = 0
+    cpu_percent: float | None = None
+    memory_total: int = 0
+    memory_used: int | None = None
+    gpu_count: int = 0
+    gpus: tuple[GpuStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointUse:
+    """What one process has under way at a model server, by its public URL."""
+
+    url: str
+    in_flight: int
+    sessions: int
+    last_fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """What a host says of itself and of its machine. `memory` is its own, in bytes."""
+
+    node: NodeStatus
+    memory: int
+    endpoints: tuple[EndpointUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """An actor that agents run in. `running` are its calls under way, `started_at` is in seconds since 1970."""
+
+    host_id: str
+    running: int
+    slots: int
+    started_at: float
+    alive: bool
+    report: HostReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """What an orchestrator tells the others of its part of the fleet. `started_at` is in seconds since 1970."""
+
+    name: str
+    started_at: float
+    hosts: tuple[HostStatus, ...] = ()
+    here: HostReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStatus:
+    """A model server. `running` and `waiting` are requests there, whoever sent them; the rates are 0 to 1."""
+
+    url: str
+    model: str
+    profiles: tuple[str, ...]
+    state: ComponentState
+    message: str = ""
+    running: int | None = None
+    waiting: int | None = None
+    kv_cache_usage: float | None = None
+    prefix_cache_hit_rate: float | None = None
+    latency_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageStatus:
+    """How full a stream is. Sizes in bytes; 0: no limit of its own."""
+
+    name: str
+    messages: int
+    bytes: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStatus:
+    """All of it. `measured_at` is in seconds since 1970; `replicas` are the orchestrators that told, by name."""
+
+    measured_at: float
+    replicas: tuple[ReplicaReport, ...]
+    nodes: tuple[NodeStatus, ...]
+    endpoints: tuple[EndpointStatus, ...]
+    storage: tuple[StorageStatus, ...]

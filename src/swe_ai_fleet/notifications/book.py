@@ -1,0 +1,219 @@
+"""The webhooks of an installation: kept in a key-value store, followed by every replica."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, ResourceExhausted, Unavailable
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.notifications.webhook import Webhook, check_id
+from swe_ai_fleet.ports import KeyValue, KeyValueChange
+
+WEBHOOKS_BUCKET = "agent-webhooks"
+MAX_WEBHOOKS = 100
+CONSUMER_PREFIX = "webhook-"
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
+
+_log = structlog.get_logger(__name__)
+
+
+class WebhookBook:
+    """Keeps webhooks, and knows what is kept wherever it was changed. An async context.
+
+    Args:
+        store: Where they are kept, secrets and all.
+        changed: Hears that the webhooks of `all` are others.
+        now: The time.
+    """
+
+    def __init__(
+        self,
+        store: KeyValue,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._changed = changed
+        self._now = now
+        self._known: dict[str, Webhook] = {}
+        self._follower = Follower(
+            "the bucket of webhooks",
+            lambda revision: store.changes(from_revision=revision, follow=True),
+            self._take,
+            hint="restart the orchestrator",
+        )
+
+    async def __aenter__(self) -> Self:
+        """Read what is kept. Raises Unavailable."""
+        await self._follower.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._follower.stop()
+
+    def all(self) -> tuple[Webhook, ...]:
+        """Those known here, by their ids."""
+        return tuple(self._known[key] for key in sorted(self._known))
+
+    def named(self, consumer: str) -> Webhook | None:
+        """The one that a consumer belongs to, as it is known here."""
+        return next((webhook for webhook in self._known.values() if webhook.consumer == consumer), None)
+
+    async def get(self, webhook_id: str) -> Webhook:
+        """A webhook as it is kept now. Raises NotFound, InvalidRequest, Unavailable."""
+        check_id(webhook_id)
+        entry = await self._store.get(webhook_id)
+        webhook = _loaded(webhook_id, entry.value) if entry else None
+        if webhook is None:
+            raise NotFound(f"there is no webhook {webhook_id}", field="webhook_id", hint="see `fleet webhooks list`")
+        return webhook
+
+    async def list(self) -> tuple[Webhook, ...]:
+        """All that are kept now, by their ids. Raises Unavailable."""
+        found = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
+        return tuple(webhook for webhook in found if webhook is not None)
+
+    async def orphans(self, consumers: Sequence[str]) -> tuple[str, ...]:
+        """Which of these consumers belong to webhooks that are gone, disabled or begun anew. Raises Unavailable."""
+        kept = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
+        found: list[str] = []
+        for name in consumers:
+            key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0]
+            webhook = kept.get(key)
+            # One that cannot be read may be a newer version's: its place is not ours to remove.
+            unreadable = key in kept and webhook is None
+            alive = webhook is not None and webhook.active and webhook.consumer == name
+            if name.startswith(CONSUMER_PREFIX) and not unreadable and not alive:
+                found.append(name)
+        return tuple(found)
+
+    async def add(self, webhook: Webhook, *, start_sequence: int, same_secret: bool) -> tuple[Webhook, bool]:
+        """Keep a webhook, which hears of events from `start_sequence` on; and whether it was there before.
+
+        With `same_secret` one of another secret is another webhook. Raises AlreadyExists for one of that id which
+        differs, ResourceExhausted, Unavailable.
+        """
+        known = await self._store.entries()
+        if len(known) >= MAX_WEBHOOKS and all(entry.key != webhook.webhook_id for entry in known):
+            raise ResourceExhausted(f"there are {len(known)} webhooks already", hint="delete one first")
+        made = replace(
+            webhook,
+            created_at=self._at(),
+            consumer=_consumer(webhook.webhook_id),
+            start_sequence=start_sequence,
+        )
+        try:
+            await self._store.put(webhook.webhook_id, to_json(made), revision=0)
+        except Fenced:
+            there = await self.get(webhook.webhook_id)
+            if _content(there, secret=same_secret) != _content(made, secret=same_secret):
+                raise AlreadyExists(
+                    f"there is another webhook {webhook.webhook_id}",
+                    field="webhook_id",
+                    hint="delete it first, or give this one an id of its own",
+                ) from None
+            return there, True
+        return made, False
+
+    async def remove(self, webhook_id: str) -> Webhook | None:
+        """Forget a webhook; what it was, None where there was none. Raises InvalidRequest, Unavailable."""
+        try:
+            webhook = await self.get(webhook_id)
+        except NotFound:
+            return None
+        await self._store.delete(webhook_id)
+        return webhook
+
+    async def disable(self, webhook: Webhook, reason: str) -> None:
+        """Tell it of nothing more. Raises Unavailable."""
+        await self._change(
+            webhook,
+            lambda kept: replace(kept, disabled_reason=reason, disabled_at=self._at()) if kept.active else kept,
+        )
+
+    async def enable(self, webhook: Webhook, *, start_sequence: int) -> None:
+        """Tell it of events again, from `start_sequence` on. Raises Unavailable."""
+
+        def enabled(kept: Webhook) -> Webhook:
+            if kept.active:
+                return kept
+            return replace(
+                kept,
+                disabled_reason="",
+                disabled_at="",
+                dead_letters=0,
+                last_error="",
+                consumer=_consumer(kept.webhook_id),
+                start_sequence=start_sequence,
+            )
+
+        await self._change(webhook, enabled)
+
+    async def given_up(self, webhook: Webhook, error: str) -> None:
+        """Mark that an event could not be delivered. Raises Unavailable."""
+        await self._change(webhook, lambda kept: replace(kept, dead_letters=kept.dead_letters + 1, last_error=error))
+
+    async def delivered(self, webhook: Webhook) -> None:
+        """Take such marks away again. Raises Unavailable."""
+        await self._change(webhook, lambda kept: replace(kept, dead_letters=0, last_error=""))
+
+    async def _change(self, webhook: Webhook, change: Callable[[Webhook], Webhook]) -> None:
+        """Change what is kept, unless it is gone or another one by now."""
+        for _ in range(_TRIES):
+            entry = await self._store.get(webhook.webhook_id)
+            kept = _loaded(webhook.webhook_id, entry.value) if entry else None
+            if entry is None or kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
+                return
+            try:
+                await self._store.put(webhook.webhook_id, to_json(new), revision=entry.revision)
+            except Fenced:
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
+            else:
+                return
+        raise Unavailable(f"{webhook.webhook_id} is being changed by others all the time", hint="try again")
+
+    def _take(self, change: KeyValueChange) -> int:
+        webhook = _loaded(change.key, change.value) if change.value is not None else None
+        if webhook is None:
+            self._known.pop(change.key, None)
+        else:
+            self._known[change.key] = webhook
+        self._changed()
+        return change.revision
+
+    def _at(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
+
+
+def _loaded(key: str, value: bytes) -> Webhook | None:
+    try:
+        return from_json(Webhook, value)
+    except ValueError:
+        # One that cannot be read must not hide all others; what is wrong with it may say its secret.
+        _log.error("webhooks.unreadable", webhook=key)
+        return None
+
+
+def _content(webhook: Webhook, *, secret: bool) -> tuple[object, ...]:
+    """What makes two webhooks the same."""
+    kept = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
+    return (*kept, webhook.secret) if secret else kept
+
+
+def _consumer(webhook_id: str) -> str:
+    """A name that no consumer had before: one of the same id that was deleted must not hand its place on."""
+    return f"{CONSUMER_PREFIX}{webhook_id}-{secrets.token_hex(4)}"

@@ -1,0 +1,246 @@
+"""What a webhook is told: an event of an execution in a few facts, masked and cut to size."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.event import (
+    ApprovalAwaited,
+    ApprovalResolved,
+    Event,
+    EventBody,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+)
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.notifications.webhook import EventType, Webhook
+from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.secrets import well_formed
+
+PROPOSAL_CHARS = 4_000
+TEXT_CHARS = 2_000
+GOAL_CHARS = 1_000
+_REASONS = 10
+_REASON_CHARS = 300
+_CONSIDERED = 4
+"""So many times what is told of a text is masked: a secret across the cut is found, and a huge text costs little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """One thing to tell. `event_id` is the same whenever it is told, `at` (ISO 8601, UTC) when it happened.
+
+    `data` is what programs get, `facts` what people in a chat read under the `title`: names and values, the latter
+    untrusted.
+    """
+
+    event_id: str
+    type: EventType
+    at: str
+    title: str
+    execution_id: str = ""
+    task_id: str = ""
+    role: Role | None = None
+    status: ExecutionStatus | None = None
+    part: bool = False
+    data: Mapping[str, object] = field(default_factory=dict[str, object])
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def type_of(body: EventBody) -> EventType | None:
+    """What webhooks call an event of the log; None for one that they never hear of."""
+    match body:
+        case ExecutionStarted():
+            return EventType.EXECUTION_STARTED
+        case ExecutionFinished():
+            return EventType.EXECUTION_FINISHED
+        case ApprovalAwaited():
+            return EventType.APPROVAL_REQUESTED
+        case ApprovalResolved():
+            return EventType.APPROVAL_RESOLVED
+        case _:
+            return None
+
+
+def wants(webhook: Webhook, notification: Notification) -> bool:
+    """Whether a webhook is to be told."""
+    only = webhook.filter
+    if notification.type not in webhook.events or not notification.task_id.startswith(only.task_id_prefix):
+        return False
+    if only.roles and notification.role not in only.roles:
+        return False
+    finished = notification.type is EventType.EXECUTION_FINISHED
+    if finished and only.statuses and notification.status not in only.statuses:
+        return False
+    asked = notification.type in (EventType.APPROVAL_REQUESTED, EventType.APPROVAL_RESOLVED)
+    return asked or only.include_parts or not notification.part
+
+
+def started(event: Event, task: Task, mask: SecretMask) -> Notification:
+    """An execution was accepted."""
+    goal = _told(task.description, GOAL_CHARS, mask)
+    return Notification(
+        event_id=event.id,
+        type=EventType.EXECUTION_STARTED,
+        at=event.at,
+        title="Execution accepted",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | {"description": goal},
+        facts=(("Task", event.task_id), ("Execution", event.execution_id), ("Asked for", goal)),
+    )
+
+
+def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notification:
+    """An execution has ended; `state` is what its events up to this one say."""
+    task, usage = state.task, state.usage
+    error = _told(state.error, TEXT_CHARS, mask)
+    branch = _told(state.delivered.branch if state.delivered else "", _REASON_CHARS, mask)
+    commit = state.delivered.commit_sha if state.delivered else ""
+    winner = state.candidates.get(state.winner_id)
+    agent = winner.agent_id if winner else ""
+    data: dict[str, object] = {
+        "status": state.status.value,
+        "winner": state.winner_id,
+        "winner_agent_id": agent,
+        "branch": branch,
+        "commit_sha": commit,
+        "error": error,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "model_calls": usage.model_calls,
+            "tool_calls": usage.tool_calls,
+            "cost": usage.cost,
+        },
+        "duration_ms": state.duration_ms,
+        "started_at": state.started_at,
+    }
+    facts = (
+        ("Task", event.task_id),
+        ("Execution", event.execution_id),
+        ("Branch", branch),
+        ("Commit", commit[:12]),
+        ("Winner", agent or state.winner_id),
+        ("Error", error),
+    )
+    return Notification(
+        event_id=event.id,
+        type=EventType.EXECUTION_FINISHED,
+        at=event.at,
+        title=f"Execution ended: {state.status.value.replace('_', ' ')}",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        status=state.status,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | data,
+        facts=facts,
+    )
+
+
+def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMask) -> Notification:
+    """Somebody waits for a person."""
+    proposal = _told(request.approach, PROPOSAL_CHARS, mask)
+    goal = _told(request.goal, GOAL_CHARS, mask)
+    reasons = [_told(reason, _REASON_CHARS, mask) for reason in request.reasons[:_REASONS]]
+    approval: dict[str, object] = {
+        "approval_id": request.approval_id,
+        "agent_id": request.agent_id,
+        "policy": request.policy.value,
+        "goal": goal,
+        "proposal": proposal,
+        "tool": _told(request.call.name, _REASON_CHARS, mask),
+        "reasons": reasons,
+        "requested_at": request.requested_at,
+        "expires_at": request.expires_at,
+    }
+    return Notification(
+        event_id=_approval_event_id(event, "requested", request.approval_id),
+        type=EventType.APPROVAL_REQUESTED,
+        at=event.at,
+        title="An agent waits for approval",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | {"approval": approval},
+        facts=(
+            ("Task", event.task_id),
+            ("Agent", request.agent_id),
+            ("Proposal", proposal),
+            ("Because", "; ".join(reasons)),
+            ("Answer with", f"fleet approve {event.execution_id}, or fleet reject, or fleet adjust"),
+        ),
+    )
+
+
+def resolved(
+    event: Event, task: Task, resolution: ApprovalResolution, request: ApprovalRequest | None, mask: SecretMask
+) -> Notification:
+    """Somebody decided; `request` is what about, where that is known."""
+    text = _told(resolution.text, TEXT_CHARS, mask)
+    agent = request.agent_id if request else ""
+    approver = _told(resolution.approver, _REASON_CHARS, mask)
+    approval: dict[str, object] = {
+        "approval_id": resolution.approval_id,
+        "agent_id": agent,
+        "decision": resolution.decision.value,
+        "text": text,
+        "approver": approver,
+    }
+    return Notification(
+        event_id=_approval_event_id(event, "resolved", resolution.approval_id),
+        type=EventType.APPROVAL_RESOLVED,
+        at=event.at,
+        title=f"Approval decided: {resolution.decision.value}",
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        part=bool(task.parent_execution_id),
+        data=_about(event, task) | {"approval": approval},
+        facts=(("Task", event.task_id), ("Agent", agent), ("By", approver), ("Said", text)),
+    )
+
+
+def trial(webhook: Webhook, *, name: str, at: str) -> Notification:
+    """A message that only shows whether messages arrive; `name` makes its id."""
+    return Notification(
+        event_id=f"test/{webhook.webhook_id}/{name}",
+        type=EventType.TEST,
+        at=at,
+        title="This is a test of a webhook",
+        data={"webhook_id": webhook.webhook_id},
+        facts=(("Webhook", webhook.webhook_id),),
+    )
+
+
+def _about(event: Event, task: Task) -> dict[str, object]:
+    return {
+        "execution_id": event.execution_id,
+        "task_id": event.task_id,
+        "role": task.role.value,
+        "kind": task.kind.value,
+        "parent_execution_id": task.parent_execution_id,
+    }
+
+
+def _approval_event_id(event: Event, what: str, approval_id: str) -> str:
+    """The same for every time that the log says it: an orchestrator that takes over asks again.
+
+    Without the full stops that an approval's id has: what is signed is put together with full stops.
+    """
+    return f"{event.execution_id}/approval-{what}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
+
+
+def _told(text: str, limit: int, mask: SecretMask) -> str:
+    """A text as far as it is told: whole characters, no secrets, at most `limit` of it."""
+    clean = mask(well_formed(text[: limit * _CONSIDERED]))
+    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"

@@ -1,0 +1,153 @@
+"""A webhook: where to send what, signed with what."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import parse_qs, urlsplit
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.notifications.signing import key_of
+
+MAX_PREFIX_CHARS = 128
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class EventType(StrEnum):
+    """What webhooks are told of."""
+
+    EXECUTION_STARTED = "execution.started"
+    EXECUTION_FINISHED = "execution.finished"
+    APPROVAL_REQUESTED = "approval.requested"
+    APPROVAL_RESOLVED = "approval.resolved"
+    TEST = "webhook.test"
+
+
+SUBSCRIBABLE = (
+    EventType.EXECUTION_STARTED,
+    EventType.EXECUTION_FINISHED,
+    EventType.APPROVAL_REQUESTED,
+    EventType.APPROVAL_RESOLVED,
+)
+USUAL = SUBSCRIBABLE[1:]
+"""What a webhook hears of that does not say."""
+
+
+class Format(StrEnum):
+    """What a message looks like: an event in JSON, or the words of it for a chat."""
+
+    JSON = "json"
+    SLACK = "slack"
+    DISCORD = "discord"
+    TELEGRAM = "telegram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which executions count; what is empty lets all through.
+
+    `statuses` are those that an execution ended with. Without `include_parts` no execution that belongs to another is
+    told of, unless somebody is asked in it.
+    """
+
+    task_id_prefix: str = ""
+    roles: tuple[Role, ...] = ()
+    statuses: tuple[ExecutionStatus, ...] = ()
+    include_parts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """A receiver. `url` and `secret` are for sending only: `shown_url` is what people see.
+
+    `consumer` names what holds its place in the log of events, which it hears from `start_sequence` on. With a
+    `disabled_reason` it hears nothing. `dead_letters` were given up since the last delivery. Times are ISO 8601, UTC.
+    """
+
+    webhook_id: str
+    url: str = field(repr=False)
+    secret: str = field(repr=False)
+    events: tuple[EventType, ...] = USUAL
+    format: Format = Format.JSON
+    filter: Filter = field(default_factory=Filter)
+    tenant: str = DEFAULT_TENANT
+    created_at: str = ""
+    consumer: str = ""
+    start_sequence: int = 0
+    disabled_reason: str = ""
+    disabled_at: str = ""
+    dead_letters: int = 0
+    last_error: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it hears of events."""
+        return not self.disabled_reason
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without what may be a secret: chats have theirs in the path, others in the query."""
+        parts = urlsplit(self.url)
+        if self.format is not Format.JSON:
+            return f"{parts.scheme}://{parts.netloc}/…"
+        return f"{parts.scheme}://{parts.netloc}{parts.path}{'?…' if parts.query else ''}"
+
+    @property
+    def chat_id(self) -> str:
+        """The chat that a Telegram bot writes to; empty where the URL names none."""
+        return (parse_qs(urlsplit(self.url).query).get("chat_id") or [""])[0]
+
+
+def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:
+    """The id of a webhook whose caller names none: the same for the same URL and events."""
+    told = "\n".join((tenant, url, *sorted(events)))
+    return f"wh-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def check_id(webhook_id: str) -> None:
+    """Raises InvalidRequest for what cannot be the id of a webhook."""
+    if not _ID.fullmatch(webhook_id):
+        raise InvalidRequest(
+            f"{webhook_id[:80]!r} cannot be the id of a webhook",
+            field="webhook_id",
+            hint="1 to 64 of A-Z a-z 0-9 _ -, the first a letter or digit",
+        )
+
+
+def check_webhook(webhook: Webhook) -> None:
+    """Refuse a webhook that could never work, its URL's host aside. Raises InvalidRequest naming the field."""
+    check_id(webhook.webhook_id)
+    key_of(webhook.secret)
+    if not webhook.events or EventType.TEST in webhook.events:
+        raise InvalidRequest("no event to tell of", field="events", hint=f"some of {', '.join(SUBSCRIBABLE)}")
+    if len(webhook.filter.task_id_prefix) > MAX_PREFIX_CHARS:
+        raise InvalidRequest(
+            f"it has {len(webhook.filter.task_id_prefix)} characters",
+            field="filter.task_id_prefix",
+            hint=f"at most {MAX_PREFIX_CHARS}",
+        )
+    unended = [status for status in webhook.filter.statuses if not status.terminal]
+    if unended:
+        raise InvalidRequest(
+            f"no execution ends as {unended[0]}",
+            field="filter.statuses",
+            hint="one of " + ", ".join(status for status in ExecutionStatus if status.terminal),
+        )
+    if webhook.format is Format.TELEGRAM and not webhook.chat_id:
+        raise InvalidRequest(
+            "the URL names no chat",
+            field="url",
+            hint="https://api.telegram.org/bot<token>/sendMessage?chat_id=<id>",
+        )
+
+
+def parse_event(text: str, *, field: str) -> EventType:
+    """An event that a webhook can hear of. Raises InvalidRequest."""
+    for known in SUBSCRIBABLE:
+        if known == text:
+            return known
+    raise InvalidRequest(f"there is no event {text[:80]!r}", field=field, hint=f"one of {', '.join(SUBSCRIBABLE)}")

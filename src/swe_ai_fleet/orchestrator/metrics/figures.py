@@ -1,0 +1,102 @@
+"""What was counted in a stretch of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Self
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.orchestrator.metrics.sketch import Sketch
+
+
+@dataclass(slots=True, kw_only=True)
+class ModelFigures:
+    """One model's calls. `usage` has their tokens and, once the runs have ended, their cost."""
+
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    latency: Sketch = field(default_factory=Sketch)
+
+    def merge(self, other: ModelFigures) -> None:
+        self.calls += other.calls
+        self.usage += other.usage
+        self.latency.merge(other.latency)
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolFigures:
+    """One operation's calls; `failures` are those that failed or were refused."""
+
+    calls: int = 0
+    failures: int = 0
+    latency: Sketch = field(default_factory=Sketch)
+
+    def merge(self, other: ToolFigures) -> None:
+        self.calls += other.calls
+        self.failures += other.failures
+        self.latency.merge(other.latency)
+
+
+@dataclass(slots=True, kw_only=True)
+class Gauges:
+    """What stood at a moment, or by how much it changed: agents at work, executions driven, executions waiting."""
+
+    agents: int = 0
+    driven: int = 0
+    queued: int = 0
+
+    def merge(self, other: Gauges) -> None:
+        self.agents += other.agents
+        self.driven += other.driven
+        self.queued += other.queued
+
+    def any(self) -> bool:
+        """Whether anything is not 0."""
+        return bool(self.agents or self.driven or self.queued)
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """Counts, sums and latencies. Those of parts, merged, are those of the whole.
+
+    `change` is by how much the gauges changed; `latencies` are by operation: deliberation, orchestration, workflow,
+    agent, model_call, tool_call, check, queue_wait.
+    """
+
+    accepted: int = 0
+    ended: Counter[ExecutionStatus] = field(default_factory=Counter[ExecutionStatus])
+    agents_started: int = 0
+    agents_succeeded: int = 0
+    agents_failed: int = 0
+    agents_cancelled: int = 0
+    tool_failures: int = 0
+    usage: Usage = field(default_factory=Usage)
+    change: Gauges = field(default_factory=Gauges)
+    latencies: dict[str, Sketch] = field(default_factory=dict[str, Sketch])
+    models: dict[str, ModelFigures] = field(default_factory=dict[str, ModelFigures])
+    tools: dict[str, ToolFigures] = field(default_factory=dict[str, ToolFigures])
+
+    def took(self, operation: str, duration_ms: float) -> Self:
+        """Count how long an operation took."""
+        self.latencies.setdefault(operation, Sketch()).add(duration_ms)
+        return self
+
+    def merge(self, other: Figures) -> None:
+        """Count everything that others have counted."""
+        self.accepted += other.accepted
+        self.ended.update(other.ended)
+        self.agents_started += other.agents_started
+        self.agents_succeeded += other.agents_succeeded
+        self.agents_failed += other.agents_failed
+        self.agents_cancelled += other.agents_cancelled
+        self.tool_failures += other.tool_failures
+        self.usage += other.usage
+        self.change.merge(other.change)
+        for operation, sketch in other.latencies.items():
+            self.latencies.setdefault(operation, Sketch()).merge(sketch)
+        for name, model in other.models.items():
+            self.models.setdefault(name, ModelFigures()).merge(model)
+        for name, tool in other.tools.items():
+            self.tools.setdefault(name, ToolFigures()).merge(tool)

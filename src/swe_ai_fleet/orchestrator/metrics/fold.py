@@ -1,0 +1,204 @@
+"""From events to figures: what each event adds, and when."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import CheckReport
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    ApprovalRequested,
+    ChecksFinished,
+    Event,
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    ModelReplied,
+    RunClaimed,
+    RunFinished,
+    RunLost,
+    RunStarted,
+    StoredEvent,
+    ToolFinished,
+    WinnerDelivered,
+)
+from swe_ai_fleet.domain.execution import APPROVAL_TOOL
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges, ModelFigures, ToolFigures
+from swe_ai_fleet.orchestrator.metrics.history import Key
+from swe_ai_fleet.orchestrator.metrics.names import Names
+from swe_ai_fleet.orchestrator.metrics.runs import OpenExecution, OpenRun
+
+_OPERATIONS = {
+    TaskKind.DELIBERATE: "deliberation",
+    TaskKind.ORCHESTRATE: "orchestration",
+    TaskKind.WORKFLOW: "workflow",
+}
+_MOST_OPEN = 100_000
+_MOST_ENDED = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What an event adds: to which tenant and role, and when, in seconds since 1970."""
+
+    at: float
+    key: Key
+    figures: Figures
+
+
+class MetricsFold:
+    """Takes the events of all writers in the order of the log; one that it has had adds nothing.
+
+    What it remembers is bounded: executions that have not ended, their runs, and the roles of the last that have.
+    """
+
+    def __init__(self) -> None:
+        self._position = 0
+        self._open: OrderedDict[tuple[str, str], OpenExecution] = OrderedDict()
+        self._roles: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._models, self._tools = Names(), Names()
+
+    def take(self, stored: StoredEvent) -> Iterator[Counted]:
+        """What an event adds."""
+        if stored.sequence <= self._position:
+            return
+        self._position = stored.sequence
+        event = stored.event
+        at = datetime.fromisoformat(event.at).timestamp()
+        figures = self._execution_said(event, at) if event.agent_id == EXECUTION_SUBJECT else self._run_said(event, at)
+        if figures is not None:
+            yield Counted(at=at, key=(event.tenant, self._role(event)), figures=figures)
+
+    def _role(self, event: Event) -> str:
+        place = (event.tenant, event.execution_id)
+        known = self._open.get(place)
+        return known.role if known is not None else self._roles.get(place, "")
+
+    def _execution_said(self, event: Event, at: float) -> Figures | None:
+        place, body = (event.tenant, event.execution_id), event.body
+        known = self._open.get(place)
+        match body:
+            case ExecutionStarted(task=task) if known is None and place not in self._roles:
+                self._open[place] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
+                while len(self._open) > _MOST_OPEN:
+                    self._open.popitem(last=False)
+                return Figures(accepted=1, change=Gauges(queued=1))
+            case ExecutionClaimed() if known is not None and not known.claimed:
+                known.claimed = True
+                return Figures(change=Gauges(driven=1, queued=-1)).took("queue_wait", (at - known.started_at) * 1000)
+            case RunLost(lost_agent_id=agent_id) if known is not None and agent_id in known.runs:
+                running = known.runs.pop(agent_id).pause(at)
+                return Figures(agents_failed=1, change=Gauges(agents=-int(running)))
+            case ChecksFinished(report=report) | WinnerDelivered(report=report):
+                return _checked(report)
+            case ExecutionFinished() if known is not None:
+                return self._ended(place, known, body, at)
+            case _:
+                return None
+
+    def _ended(self, place: tuple[str, str], known: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
+        del self._open[place]
+        self._roles[place] = known.role
+        while len(self._roles) > _MOST_ENDED:
+            self._roles.popitem(last=False)
+        left = len(known.runs)
+        cancelled = body.status is ExecutionStatus.CANCELLED
+        running = sum(run.pause(at) for run in known.runs.values())
+        change = Gauges(agents=-running, driven=-int(known.claimed), queued=-int(not known.claimed))
+        figures = Figures(
+            ended=Counter({body.status: 1}),
+            agents_cancelled=left if cancelled else 0,
+            agents_failed=0 if cancelled else left,
+            change=change,
+        )
+        return figures.took(_OPERATIONS[known.kind], body.duration_ms)
+
+    def _run_said(self, event: Event, at: float) -> Figures | None:
+        known, body = self._open.get((event.tenant, event.execution_id)), event.body
+        run = known.runs.get(event.agent_id) if known is not None else None
+        match body:
+            case RunClaimed(resumes=resumes) if known is not None:
+                return _claimed(known, event.agent_id, at, resumes=resumes)
+            case RunStarted(model=model):
+                if run is not None:
+                    run.model = model
+                return None
+            case ApprovalRequested():
+                return Figures(change=Gauges(agents=-1)) if run is not None and run.pause(at) else None
+            case ModelReplied():
+                return self._replied(run, body)
+            case ToolFinished(entry=entry):
+                return self._called(run, entry)
+            case RunFinished() if known is not None and run is not None:
+                del known.runs[event.agent_id]
+                return self._run_ended(run, body, at)
+            case _:
+                return None
+
+    def _replied(self, run: OpenRun | None, body: ModelReplied) -> Figures:
+        usage = _counted(body.reply.usage)
+        if run is not None:
+            run.told += usage
+        name = self._models.of(body.reply.model or (run.model if run is not None else ""))
+        model = ModelFigures(calls=usage.model_calls, usage=usage)
+        model.latency.add(body.duration_ms)
+        return Figures(usage=usage, models={name: model}).took("model_call", body.duration_ms)
+
+    def _called(self, run: OpenRun | None, entry: AuditEntry) -> Figures | None:
+        if entry.tool == APPROVAL_TOOL:
+            return None
+        usage, failed = Usage(tool_calls=1), int(entry.outcome is not Outcome.SUCCESS)
+        if run is not None:
+            run.told += usage
+        tool = ToolFigures(calls=1, failures=failed)
+        tool.latency.add(entry.duration_ms)
+        tools = {self._tools.of(f"{entry.tool}_{entry.operation}"): tool}
+        return Figures(usage=usage, tool_failures=failed, tools=tools).took("tool_call", entry.duration_ms)
+
+    def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
+        running, untold = run.pause(at), run.untold(body.usage)
+        figures = Figures(usage=untold, change=Gauges(agents=-int(running)))
+        match body.stop_reason:
+            case StopReason.FINAL_ANSWER:
+                figures.agents_succeeded = 1
+            case StopReason.CANCELLED:
+                figures.agents_cancelled = 1
+            case _:
+                figures.agents_failed = 1
+        if run.model and (untold.cost or untold.total_tokens):
+            # Without a latency: nobody timed them one by one.
+            figures.models[self._models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
+        return figures.took("agent", run.worked * 1000)
+
+
+def _claimed(known: OpenExecution, agent_id: str, at: float, *, resumes: bool) -> Figures | None:
+    run = known.runs.get(agent_id)
+    if run is None:
+        known.runs[agent_id] = OpenRun(since=at)
+        return Figures(agents_started=1, change=Gauges(agents=1))
+    if not resumes:
+        run.told = Usage()
+    return Figures(change=Gauges(agents=1)) if run.go_on(at) else None
+
+
+def _checked(report: CheckReport) -> Figures | None:
+    """What checks took, and what models spent on them: they have no run of their own."""
+    figures = Figures(usage=replace(report.usage, duration_ms=0))
+    for result in report.results:
+        if not result.skipped_reason:
+            figures.took("check", result.duration_ms)
+    return figures if figures.latencies else None
+
+
+def _counted(usage: Usage) -> Usage:
+    """A reply's usage; one that counts no call is one."""
+    return replace(usage, model_calls=max(1, usage.model_calls), duration_ms=0)

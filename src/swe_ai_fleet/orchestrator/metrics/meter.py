@@ -1,0 +1,218 @@
+"""The figures of the whole fleet, kept up from the log and measured over a range of time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import groupby
+
+import structlog
+
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.event import StoredEvent
+from swe_ai_fleet.following import PAUSES, Follower
+from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges
+from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold
+from swe_ai_fleet.orchestrator.metrics.history import Cell, History, Key, Tier
+
+POINTS = 120
+"""So many a series has at most where nobody asked for a step."""
+MOST_POINTS = 1_500
+"""So many where somebody did."""
+_STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
+_SLICE = 32
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One step of a series: what was counted in it, and how the gauges stood at its end. `start` is in seconds."""
+
+    start: int
+    figures: Figures
+    gauges: Gauges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What a range of time had; `start` and `end` are in seconds, the latter exclusive. `now` are today's gauges.
+
+    `incomplete` says that the log has not been read to its end yet.
+    """
+
+    start: int
+    end: int
+    step: int
+    total: Figures
+    series: tuple[Point, ...]
+    now: Gauges
+    incomplete: bool
+
+
+class Meter:
+    """Measures what a log tells. An async context: inside, the log is read in the background, then followed.
+
+    Memory is bounded by the tiers of its history, whatever the log holds.
+
+    Args:
+        events: All events from a sequence number on, without an end; None once everything older is told.
+        history: Where figures are kept.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        events: Callable[[int], AsyncGenerator[StoredEvent | None, None]],
+        *,
+        history: History | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._history = history or History()
+        self._clock = clock
+        self._fold = MetricsFold()
+        self._gauges: dict[Key, Gauges] = {}
+        self._read = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._follower = Follower("the log of events", lambda start: _in_slices(events(start)), self.take, hint=_HINT)
+
+    async def __aenter__(self) -> Meter:
+        self._task = asyncio.create_task(self._begin(), name="metrics")
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._follower.stop()
+
+    def take(self, stored: StoredEvent) -> int:
+        """Count an event; its position."""
+        now = self._clock()
+        for counted in self._fold.take(stored):
+            # A clock that is ahead must not put anything where nobody looks.
+            at = min(counted.at, now)
+            self._history.add(at, counted.key, counted.figures, now=now)
+            if counted.figures.change.any():
+                self._gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
+        return stored.sequence
+
+    async def whole(self) -> None:
+        """Wait until everything that stood in the log at the start is counted."""
+        await self._read.wait()
+
+    async def measure(
+        self, tenant: str, *, start: float = 0.0, end: float = 0.0, role: str = "", step: int = 0
+    ) -> Measurement:
+        """What happened in a range of time.
+
+        Args:
+            tenant: Whose executions.
+            start: In seconds since 1970; 0: as far back as the log goes.
+            end: Likewise, exclusive; 0: now.
+            role: Of the executions; empty: all.
+            step: Seconds between two points; 0: chosen, for at most 120 points.
+
+        Returns:
+            The range is widened to whole steps, the step to whole cells of what is kept of so long ago.
+
+        Raises:
+            InvalidRequest: The range is empty, or has too many steps.
+            Unavailable: The log is not followed at the moment.
+        """
+        incomplete = not self._read.is_set()
+        if not incomplete:
+            self._follower.check()
+        now = self._clock()
+        until = min(end or now, now)
+        since = max(start or self._history.first() or until, now - self._history.reach)
+        if start and since >= until:
+            field = "end_time_ms" if end and end <= start else "start_time_ms"
+            raise InvalidRequest("the range of time is empty", field=field, hint="an earlier start, or a later end")
+        tier = self._history.tier(since, now)
+        step = _step(step, until - since, tier)
+        first, last = int(since) // step * step, -(-int(until + 1) // step) * step
+        if last <= first:
+            last = first + step
+
+        def wanted(key: Key) -> bool:
+            return key[0] == tenant and (not role or key[1] == role)
+
+        gauges = Gauges()
+        for key, was in self._history.before(tier, first).items():
+            if wanted(key):
+                gauges.merge(was)
+        cells = self._history.cells(tier, first, last)
+        total, series = await _points(cells, first, last, step, gauges, wanted)
+        today = Gauges()
+        for key, is_now in self._gauges.items():
+            if wanted(key):
+                today.merge(is_now)
+        return Measurement(
+            start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
+        )
+
+    async def _begin(self) -> None:
+        """Read what is stored, however often the log does not answer."""
+        failures = 0
+        while True:
+            try:
+                await self._follower.start()
+            except FleetError as error:
+                _log.warning("metrics.log_unavailable", reason=error.message)
+                await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
+                failures += 1
+            else:
+                self._read.set()
+                return
+
+
+_HINT = "restart the orchestrator"
+
+
+async def _points(
+    cells: list[Cell], first: int, last: int, step: int, gauges: Gauges, wanted: Callable[[Key], bool]
+) -> tuple[Figures, tuple[Point, ...]]:
+    """The sum of all, and of each step; others get their turn in between."""
+    total, series = Figures(), list[Point]()
+    steps = {at: list(group) for at, group in groupby(cells, key=lambda cell: cell.start // step * step)}
+    for number, at in enumerate(range(first, last, step)):
+        figures = Figures()
+        for cell in steps.get(at, ()):
+            for key, found in cell.figures.items():
+                if wanted(key):
+                    figures.merge(found)
+        total.merge(figures)
+        gauges.merge(figures.change)
+        stands = Gauges(agents=max(0, gauges.agents), driven=max(0, gauges.driven), queued=max(0, gauges.queued))
+        series.append(Point(start=at, figures=figures, gauges=stands))
+        if number % _SLICE == 0 or at in steps:
+            await asyncio.sleep(0)
+    return total, tuple(series)
+
+
+def _step(asked: int, seconds: float, tier: Tier) -> int:
+    """The step to take: a whole number of cells. Raises InvalidRequest where that makes too many points."""
+    cell = tier.cell_seconds
+    if not asked:
+        return next((step for step in _STEPS if step >= cell and seconds / step <= POINTS - 2), _STEPS[-1])
+    step = -(-asked // cell) * cell
+    if seconds / step > MOST_POINTS:
+        raise InvalidRequest(
+            f"the range has {int(seconds / step)} steps", field="step_seconds", hint=f"at most {MOST_POINTS}; 0 chooses"
+        )
+    return step
+
+
+async def _in_slices(events: AsyncGenerator[StoredEvent | None, None]) -> AsyncGenerator[StoredEvent | None, None]:
+    """The same, but a long log does not hold the loop up while it is read."""
+    number = 0
+    async with aclosing(events):
+        async for stored in events:
+            yield stored
+            number += 1
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)

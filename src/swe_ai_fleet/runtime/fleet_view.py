@@ -1,0 +1,212 @@
+"""What the whole fleet is doing now: each orchestrator tells the others of its hosts, and looks at the rest itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.adapters.model_pool import ModelPool
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.fleet_status import (
+    EndpointUse,
+    FleetStatus,
+    HostReport,
+    NodeStatus,
+    ReplicaReport,
+    StorageStatus,
+)
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.runtime.endpoint_probe import EndpointProbe, open_endpoint_probes
+from swe_ai_fleet.runtime.model_use import added_up, model_use
+from swe_ai_fleet.runtime.node_probe import NodeProbe, own_memory, ray_node
+from swe_ai_fleet.runtime.ray_fleet import RayFleet
+from swe_ai_fleet.settings import Settings
+
+BUCKET = "fleet-view"
+TOLD_EVERY_SECONDS = 5.0
+_KEPT_SECONDS = 20.0
+_FRESH_SECONDS = 3.0
+_LOOK_SECONDS = 6.0
+"""The longest that one part may take; what has not come by then is left out."""
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(kw_only=True)
+class FleetView:
+    """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again.
+
+    Args:
+        me: This orchestrator's name.
+        fleet: Its hosts.
+        log: Knows how full the streams are.
+        model: Its own pool of the default model.
+        store: Where orchestrators tell each other.
+        endpoints: The model servers.
+        probe: This machine.
+    """
+
+    me: str
+    fleet: RayFleet
+    log: JetStream
+    model: ModelPool
+    store: KeyValue
+    endpoints: Sequence[EndpointProbe]
+    probe: NodeProbe
+    started_at: float = field(default_factory=time.time)
+    _measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last: FleetStatus | None = None
+    _counting: asyncio.Task[tuple[NodeStatus, ...]] | None = None
+    _nodes: tuple[NodeStatus, ...] = ()
+
+    async def status(self) -> FleetStatus:
+        """The fleet, as it was at most 3 seconds ago. Takes 6 seconds at most; what does not answer is left out."""
+        async with self._measuring:
+            if self._last is None or time.time() - self._last.measured_at > _FRESH_SECONDS:
+                self._last = await self._measure()
+            return self._last
+
+    async def tell(self) -> None:
+        """Go on telling the other orchestrators of this one's hosts, until cancelled."""
+        while True:
+            try:
+                await self.store.put(self.me, to_json(await self._report()))
+            except FleetError as error:
+                _log.info("fleet_view.not_told", reason=error.message)
+            await asyncio.sleep(TOLD_EVERY_SECONDS)
+
+    async def _measure(self) -> FleetStatus:
+        mine, others, nodes, endpoints, storage = await asyncio.gather(
+            self._report(),
+            _in_time(self._others(), ()),
+            self._machines(),
+            asyncio.gather(*(_in_time(one.measure(), None) for one in self.endpoints)),
+            _in_time(self._storage(), ()),
+        )
+        replicas = (mine, *(one for one in others if one.name != self.me))
+        return FleetStatus(
+            measured_at=time.time(),
+            replicas=replicas,
+            nodes=_measured(nodes, replicas),
+            endpoints=tuple(one for one in endpoints if one is not None),
+            storage=storage,
+        )
+
+    async def _report(self) -> ReplicaReport:
+        hosts, node = await asyncio.gather(self.fleet.measure(), self.probe.measure())
+        here = HostReport(node=node, memory=own_memory(), endpoints=model_use({"": self.model}))
+        return ReplicaReport(name=self.me, started_at=self.started_at, hosts=hosts, here=here)
+
+    async def _others(self) -> tuple[ReplicaReport, ...]:
+        found: list[ReplicaReport] = []
+        for entry in await self.store.entries():
+            try:
+                found.append(from_json(ReplicaReport, entry.value))
+            except ValueError:
+                _log.warning("fleet_view.unreadable", key=entry.key)
+        return tuple(found)
+
+    async def _machines(self) -> tuple[NodeStatus, ...]:
+        """The cluster's machines; those of the last time while Ray does not say."""
+        if self._counting is None:
+            self._counting = asyncio.create_task(asyncio.to_thread(_nodes), name="ray nodes")
+        await asyncio.wait([self._counting], timeout=_LOOK_SECONDS / 2)
+        if self._counting.done():
+            counting, self._counting = self._counting, None
+            self._nodes = counting.result()
+        return self._nodes
+
+    async def _storage(self) -> tuple[StorageStatus, ...]:
+        usage = await self.log.usage()
+        return tuple(
+            StorageStatus(name=name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
+            for name, one in usage.items()
+        )
+
+
+@asynccontextmanager
+async def open_fleet_view(
+    settings: Settings, *, me: str, fleet: RayFleet, log: JetStream, model: ModelPool
+) -> AsyncGenerator[FleetView]:
+    """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
+    store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
+    async with open_endpoint_probes(settings) as endpoints:
+        view = FleetView(
+            me=me,
+            fleet=fleet,
+            log=log,
+            model=model,
+            store=store,
+            endpoints=endpoints,
+            probe=NodeProbe(ray_node()),
+        )
+        telling = asyncio.create_task(view.tell(), name="fleet view")
+        try:
+            yield view
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+            # Others need not wait for its end.
+            await _in_time(store.delete(me), None)
+
+
+def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:
+    """By model server, what all orchestrators and their hosts have under way there."""
+    uses = (use for replica in status.replicas for report in _reports(replica) for use in report.endpoints)
+    return {use.url: use for use in added_up(uses)}
+
+
+def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) -> tuple[NodeStatus, ...]:
+    """The machines with what was measured on them, and those that only a measurement knows of."""
+    found = {node.node_id: node for node in nodes}
+    for replica in replicas:
+        for report in _reports(replica):
+            said, known = report.node, found.get(report.node.node_id)
+            gpus = max(said.gpu_count, known.gpu_count if known is not None else 0)
+            alive = known.alive if known is not None else True
+            found[said.node_id] = replace(said, gpu_count=gpus, alive=alive)
+    return tuple(sorted(found.values(), key=lambda node: (node.name, node.node_id)))
+
+
+def _reports(replica: ReplicaReport) -> list[HostReport]:
+    return [report for report in (replica.here, *(host.report for host in replica.hosts)) if report is not None]
+
+
+def _nodes() -> tuple[NodeStatus, ...]:
+    import ray
+
+    if not ray.is_initialized():
+        return ()
+    found: list[NodeStatus] = []
+    for node in cast("list[dict[str, Any]]", ray.nodes()):
+        resources = cast("dict[str, float]", node.get("Resources") or {})
+        found.append(
+            NodeStatus(
+                node_id=str(node["NodeID"]),
+                name=str(node.get("NodeManagerHostname") or ""),
+                alive=bool(node["Alive"]),
+                cpus=int(resources.get("CPU", 0)),
+                memory_total=int(resources.get("memory", 0)),
+                gpu_count=int(resources.get("GPU", 0)),
+            )
+        )
+    return tuple(found)
+
+
+async def _in_time(look: Awaitable[T], otherwise: T) -> T:
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            return await look
+    except (FleetError, TimeoutError) as error:
+        _log.info("fleet_view.part_missing", reason=str(error))
+        return otherwise

@@ -1,0 +1,181 @@
+"""Plan sessions from settings: their limits, their tools, their model, and who hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from swe_ai_fleet.agents.equipment import ANY_MODEL
+from swe_ai_fleet.agents.plan_session import (
+    KeyValueLeases,
+    KeyValueSessions,
+    OutcomeListener,
+    PlanOutcome,
+    PlanSessions,
+    SessionLeases,
+    SessionStore,
+)
+from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.memory import MemoryScope
+from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.learning.outcomes import planned_outcome
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.ports import KeyValue, Memories
+from swe_ai_fleet.runtime.equipment import model_prices
+from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.plan_desk import PlanDesk
+from swe_ai_fleet.runtime.plan_tools import NothingRemembered, PlanEquipment
+from swe_ai_fleet.runtime.sandboxes import make_sandbox, sandbox_policy, with_rung
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.mcp import McpTool
+from swe_ai_fleet.tools.operation import Toolkit
+
+PATIENCE_SECONDS = 10.0
+"""How long somebody who waits for a proposal waits for a model server that is down."""
+_RESERVED = frozenset(
+    {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
+     "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
+     "search_wikipedia", "propose_approach", "request_tools", "final_answer", "builtin", "fleet", "registered",
+     "sub_agents", "plan_session"}
+)  # fmt: skip
+_log = structlog.get_logger(__name__)
+
+
+class OutcomeRecorder(Protocol):
+    """Where outcomes are learned from; the client of the context service is one."""
+
+    async def record_outcome(self, outcome: Outcome) -> Outcome:
+        """Keep an outcome; as it is kept. Raises InvalidRequest, Unavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """An `OutcomeListener` that hands outcomes of plan sessions to whoever learns from them."""
+
+    recorder: OutcomeRecorder
+    tenant: str = DEFAULT_TENANT
+
+    async def on_outcome(self, outcome: PlanOutcome) -> None:
+        """Take an outcome in. Raises InvalidRequest, Unavailable."""
+        ended_at = datetime.now(UTC).isoformat()
+        await self.recorder.record_outcome(planned_outcome(outcome, ended_at=ended_at, tenant=self.tenant))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBuckets:
+    """Where plan sessions and their leases are kept, for all replicas."""
+
+    sessions: KeyValue
+    parts: KeyValue
+    leases: KeyValue
+    lease_seconds: float
+
+    def store(self, tenant: str) -> SessionStore:
+        """The sessions of a tenant."""
+        return KeyValueSessions(self.sessions, self.parts, tenant=tenant)
+
+    def lending(self, tenant: str) -> SessionLeases:
+        """Who works on them."""
+        return KeyValueLeases(self.leases, tenant=tenant, seconds=self.lease_seconds)
+
+
+@asynccontextmanager
+async def open_plans(
+    settings: Settings,
+    *,
+    buckets: PlanBuckets | None = None,
+    memories: Memories | None = None,
+    recorder: OutcomeRecorder | None = None,
+    fleet: FleetView | None = None,
+    starter: TaskStarter | None = None,
+    tenant: str = DEFAULT_TENANT,
+) -> AsyncGenerator[PlanDesk]:
+    """The plan sessions of a service, with a model client of their own, until the context ends.
+
+    Args:
+        settings: The model, the limits (those of chats), the servers of the web, the secrets.
+        buckets: Where sessions are kept; None: they end with the process.
+        memories: What memory is asked; None: nothing is remembered.
+        recorder: Who learns how sessions ended; None: nobody.
+        fleet: Where executions are looked at.
+        starter: Starts tasks that an approved plan asks for.
+        tenant: Whose sessions they are.
+
+    Raises:
+        InvalidRequest: No model server is configured, or a setting is malformed.
+        PreconditionFailed: The sandbox of the settings cannot be had here.
+    """
+    here = await with_rung(settings)
+    access, mask, prices = tool_access(settings), secret_mask(settings), model_prices(settings)
+    patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
+    listener: OutcomeListener | None = Learning(recorder=recorder, tenant=tenant) if recorder is not None else None
+    scope = MemoryScope(tenant=tenant)
+    async with (
+        open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
+        _mcp_tools(here) as mcp,
+    ):
+        equipment = PlanEquipment(
+            home=settings.home,
+            sandbox=make_sandbox(here),
+            builtin=access.builtin,
+            mask=mask,
+            memory=FleetMemory(memories, scope, mask=mask) if memories is not None else NothingRemembered(),
+            fleet=fleet,
+            starter=starter,
+            plugins=access.plugins,
+            mcp=mcp,
+        )
+        sessions = PlanSessions(
+            model=model,
+            tools=equipment.open,
+            store=buckets.store(tenant) if buckets is not None else None,
+            leases=buckets.lending(tenant) if buckets is not None else None,
+            limits=plan_limits(settings),
+            sub_agents=SubAgentLimits(
+                depth=settings.sub_agent_depth,
+                number=settings.sub_agents,
+                each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
+            ),
+            prices=prices.get(settings.model) or prices.get(ANY_MODEL),
+            listener=listener,
+            mask=mask,
+        )
+        async with PlanDesk(sessions) as desk:
+            yield desk
+
+
+def plan_limits(settings: Settings) -> Limits:
+    """The limits of one request of a plan session: those of chats."""
+    return Limits(
+        max_iterations=settings.chat_max_iterations,
+        max_tool_calls=settings.chat_max_tool_calls,
+        timeout_seconds=settings.chat_timeout_seconds,
+    )
+
+
+@asynccontextmanager
+async def _mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
+    """What the operator's MCP servers offer; what changes something waits for an approved approach."""
+    servers = tool_access(settings).mcp_servers
+    if not servers:
+        yield ()
+        return
+    directory = settings.home / "plans" / "mcp"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with (
+        make_sandbox(settings).workspace(directory) as workspace,
+        McpTool(workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=_RESERVED) as kit,
+    ):
+        for note in kit.notes:
+            _log.warning("plans.mcp_tools_missing", note=note)
+        yield (kit,)

@@ -1,0 +1,181 @@
+"""What plan sessions of a service work with: memory, the web, sub-agents, the fleet, the operator's own tools."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.agents.plan_session import PlanTools
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.conversations.fleet_tools import ListExecutions, ShowExecution
+from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
+from swe_ai_fleet.conversations.session import Proposal
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.tool import Risk
+from swe_ai_fleet.sandbox import Sandbox
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.audit_file import AuditFile
+from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
+from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
+from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.secrets import Secrets
+
+_MAX_DESCRIPTION_CHARS = 20_000
+_MAX_NAME_CHARS = 300
+_MAX_AGENTS = 64
+_SUBMIT_SECONDS = 120.0
+
+
+class StartTask(BaseTool):
+    """`start_task(description, repository, ref="", agents=0) -> {execution_id, status}`.
+
+    The same task again in the same session is the same execution, so that a plan which is carried out once more starts
+    nothing twice.
+
+    Args:
+        starter: Who starts it.
+        session_id: In whose plan.
+    """
+
+    name = "start_task"
+    description = (
+        "Have the fleet carry out a coding task: several agents solve it in clones of their own, the best result is "
+        "put on a branch. Gives the execution's id at once; show_execution tells how it goes."
+    )
+    parameters = (
+        ToolParameter("description", "string", "What is to be done, complete in itself."),
+        ToolParameter("repository", "string", "Path or URL of the repository."),
+        ToolParameter("ref", "string", "Branch, tag or commit to start from.", required=False),
+        ToolParameter("agents", "integer", "How many agents solve it.", required=False),
+    )
+    risk = Risk.HIGH
+    network = False
+    locks = frozenset({"fleet"})
+    time_limit_seconds = _SUBMIT_SECONDS
+    late_note = "list_executions says whether it was started"
+
+    def __init__(self, starter: TaskStarter, session_id: str) -> None:
+        self._starter = starter
+        self._session_id = session_id
+
+    async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
+        """The execution that was started. Raises ToolFailure for what is no task, and where none can be started."""
+        description, repository, ref = description.strip(), repository.strip(), ref.strip()
+        if not description or not repository:
+            raise ToolFailure("a task has a description and a repository")
+        for name, text, limit in (
+            ("description", description, _MAX_DESCRIPTION_CHARS),
+            ("repository", repository, _MAX_NAME_CHARS),
+            ("ref", ref, _MAX_NAME_CHARS),
+        ):
+            if len(text) > limit:
+                raise ToolFailure(f"the {name} is too long; at most {limit} characters")
+        if not 0 <= agents <= _MAX_AGENTS:
+            raise ToolFailure(f"agents goes from 1 to {_MAX_AGENTS}; leave it out for the usual number")
+        proposal = Proposal(description=description, repository=repository, ref=ref, agents=agents)
+        words = "\x1f".join((self._session_id, description, repository, ref, str(agents)))
+        key = f"plan-{hashlib.sha256(words.encode('utf-8', 'replace')).hexdigest()[:32]}"
+        try:
+            execution_id = await self._starter.start(proposal, key=key)
+        except FleetError as fault:
+            raise ToolFailure(str(fault)) from fault
+        return {"execution_id": execution_id, "status": "started"}
+
+
+class NothingRemembered:
+    """A `MemorySearch` where no memory is kept: everything asked is a gap."""
+
+    async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
+        """Gaps, all of them."""
+        asked = tuple(dict.fromkeys((*entities, *queries)))
+        return MemoryResults(coverage=0.0 if asked else 100.0, gaps=asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEquipment:
+    """Opens what a session works with, for the time of one request.
+
+    Every call stands in an audit chain that all requests of this host share. Code runs in the sandbox, in a directory
+    that vanishes with the request.
+
+    Attributes:
+        home: Where the directory and the chain are made.
+        sandbox: Of the commands.
+        builtin: Which servers search the web.
+        mask: Hides secrets.
+        memory: What is asked first.
+        fleet: Where executions are looked at; None: nowhere.
+        starter: Starts tasks; None: none can be started.
+        plugins: Tools that the operator brought.
+        mcp: What the operator's MCP servers offer.
+    """
+
+    home: Path
+    sandbox: Sandbox
+    builtin: BuiltinSettings
+    mask: Secrets
+    memory: MemorySearch
+    fleet: FleetView | None = None
+    starter: TaskStarter | None = None
+    plugins: tuple[BaseTool, ...] = ()
+    mcp: tuple[Toolkit, ...] = ()
+
+    @asynccontextmanager
+    async def open(self, session_id: str) -> AsyncGenerator[PlanTools]:
+        """The tools of a session. Raises FleetError where the sandbox cannot be had."""
+        place = self.home / "plans"
+        await asyncio.to_thread(place.mkdir, mode=0o700, parents=True, exist_ok=True)
+        scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=place)
+        try:
+            trail = AuditTrail(
+                execution_id=f"plan-{session_id}", agent_id="planner", seal=AuditFile(place / "audit.jsonl").seal
+            )
+            async with self.sandbox.workspace(Path(scratch.name)) as workspace:
+                pipeline = Pipeline(trail=trail, mask=self.mask)
+                kits: tuple[Toolkit, ...] = (
+                    BuiltinTools(workspace, pipeline, settings=self.builtin, names=self._builtin_names()),
+                    _FleetTools(self._fleet_tools(session_id), workspace, pipeline),
+                    RegisteredTools(self.plugins, workspace, pipeline),
+                    *self.mcp,
+                )
+                useless = frozenset[str]() if self.searches else frozenset({"research"})
+                yield PlanTools(
+                    workspace=workspace,
+                    pipeline=pipeline,
+                    toolkits={kit.name: kit for kit in kits},
+                    idle=useless,
+                    unlisted=useless,
+                    memory=self.memory,
+                )
+        finally:
+            await asyncio.to_thread(scratch.cleanup)
+
+    @property
+    def searches(self) -> bool:
+        """Whether anything finds pages: without it there is nothing to begin research with."""
+        return bool(self.builtin.search_url or self.builtin.wikipedia_url)
+
+    def _builtin_names(self) -> frozenset[str]:
+        web = {"web_search": self.builtin.search_url, "search_wikipedia": self.builtin.wikipedia_url}
+        found = {name for name, url in web.items() if url}
+        return frozenset({"calculator", "python_executor", *found, *(("read_webpage",) if found else ())})
+
+    def _fleet_tools(self, session_id: str) -> list[BaseTool]:
+        tools: list[BaseTool] = []
+        if self.fleet is not None:
+            tools += [ListExecutions(self.fleet), ShowExecution(self.fleet)]
+        if self.starter is not None:
+            tools.append(StartTask(self.starter, session_id))
+        return tools
+
+
+class _FleetTools(RegisteredTools):
+    name = "fleet"

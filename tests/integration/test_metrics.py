@@ -1,0 +1,265 @@
+"""What a fleet at work says of itself: figures over time, and what it is doing now."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.domain.event import StoredEvent
+from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Meter
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP
+
+SECONDS = 90
+
+
+class Caller:
+    """A client, and what each call carries."""
+
+    def __init__(self, stub: pb_grpc.OrchestratorServiceStub, token: str) -> None:
+        self.stub = stub
+        self.call = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": SECONDS}
+
+    async def metrics(self, **fields: object) -> pb.GetMetricsResponse:
+        return await self.stub.GetMetrics(pb.GetMetricsRequest(**fields), **self.call)
+
+    async def status(self) -> pb.GetStatusResponse:
+        return await self.stub.GetStatus(pb.GetStatusRequest(include_stats=True, include_fleet=True), **self.call)
+
+    async def submit(self, repository: Path, description: str, **fields: object) -> str:
+        request = pb.DeliberateRequest(
+            task_id=f"metrics-{uuid.uuid4().hex[:8]}",
+            task_description=description,
+            repo=pb.RepoRef(path=str(repository)),
+            enable_peer_review=False,
+            **fields,
+        )
+        reply = await self.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)
+        return reply.execution_id
+
+    async def until(self, execution_id: str, *kinds: str) -> list[pb.ExecutionEvent]:
+        """Its events until one of a kind comes, or all."""
+        seen: list[pb.ExecutionEvent] = []
+        async for event in self.stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **self.call):
+            seen.append(event)
+            if event.type in kinds:
+                break
+        return seen
+
+
+@pytest.fixture
+async def caller(fleet: FleetUnderTest) -> AsyncIterator[Caller]:
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        yield Caller(pb_grpc.OrchestratorServiceStub(channel), fleet.running.token)
+
+
+def latencies(reply: pb.GetMetricsResponse) -> dict[str, pb.LatencySummary]:
+    return {one.operation: one for one in reply.latencies}
+
+
+def figures(reply: pb.GetMetricsResponse) -> pb.GetMetricsResponse:
+    """What does not depend on the moment."""
+    copy = pb.GetMetricsResponse()
+    copy.CopyFrom(reply)
+    copy.ClearField("councils")
+    return copy
+
+
+async def counted(caller: Caller, executions: int, **fields: object) -> pb.GetMetricsResponse:
+    """The figures once so many executions are counted as ended."""
+    async with asyncio.timeout(SECONDS):
+        while True:
+            reply = await caller.metrics(**fields)
+            if sum(one.count for one in reply.executions) >= executions and not reply.incomplete:
+                return reply
+            await asyncio.sleep(0.05)
+
+
+async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    before = await counted(caller, 0, role=pb.ROLE_DATA)
+    ended = sum(one.count for one in before.executions)
+    execution_id = await caller.submit(repository, HELLO, role="DATA", num_agents=2)
+    events = await caller.until(execution_id, "execution_finished")
+    state = (await caller.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id), **caller.call)).execution
+    after = await counted(caller, ended + 1, role=pb.ROLE_DATA)
+
+    def grew(name: str) -> int:
+        return latencies(after)[name].count - latencies(before)[name].count
+
+    replies = sum(event.type == "model_replied" for event in events)
+    calls = sum(event.type == "tool_finished" for event in events)
+    assert grew("deliberation") == grew("queue_wait") == 1
+    assert grew("orchestration") == grew("workflow") == 0
+    assert (grew("agent"), grew("model_call"), grew("tool_call")) == (2, replies, calls)
+    assert grew("check") >= 1
+    assert after.agents.succeeded - before.agents.succeeded == 2
+    assert after.agents.started - before.agents.started == 2
+    assert after.usage.prompt_tokens - before.usage.prompt_tokens == state.usage.prompt_tokens
+    assert after.usage.completion_tokens - before.usage.completion_tokens == state.usage.completion_tokens
+    assert after.usage.model_calls - before.usage.model_calls == state.usage.model_calls
+    took = latencies(after)["deliberation"]
+    assert 0 < took.p50_ms <= took.p95_ms * 1.0001 <= took.p99_ms * 1.0002
+    if not ended:
+        assert abs(took.p50_ms - (state.finished_at_ms - state.created_at_ms)) <= took.p50_ms * RELATIVE_ERROR * 2 + 50
+    assert {tool.name for tool in after.tools} >= set(HELLO_OPERATIONS)
+    assert sum(tool.calls for tool in after.tools) == latencies(after)["tool_call"].count
+    assert [model.model for model in after.models] == ["scripted"]
+    assert after.quantile_error == RELATIVE_ERROR
+    assert after.councils.total >= 0
+    assert 0 <= after.cache_hit_rate <= 1
+
+
+async def test_a_series_adds_up_and_has_no_gaps(caller: Caller, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    await caller.until(await caller.submit(repository, HELLO, num_agents=1), "execution_finished")
+    start = int(time.time() - 3600) * 1000
+    reply = await counted(caller, 1, start_time_ms=start)
+    assert reply.step_seconds == 60
+    assert 60 <= len(reply.series) <= 120
+    assert reply.series[0].start_time_ms == reply.start_time_ms <= start
+    starts = [point.start_time_ms for point in reply.series]
+    assert starts == list(range(reply.start_time_ms, reply.end_time_ms, 60_000))
+    for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls"):
+        assert sum(getattr(point, name) for point in reply.series) == getattr(reply.usage, name), name
+    ended = {one.status: one.count for one in reply.executions}
+    assert sum(one.count for point in reply.series for one in point.ended) == sum(ended.values()) >= 1
+    assert ended[pb.DELIBERATION_STATUS_COMPLETED] >= 1
+    coarse = await caller.metrics(start_time_ms=start, step_seconds=600)
+    assert coarse.step_seconds == 600
+    assert len(coarse.series) in (6, 7, 8)
+    assert (await caller.metrics(start_time_ms=1)).step_seconds == 86_400
+    everything = await caller.metrics()
+    assert sum(one.count for one in everything.executions) >= sum(ended.values())
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"start_time_ms": 2_000, "end_time_ms": 1_000}, "end_time_ms"),
+        ({"start_time_ms": 2**62}, "start_time_ms"),
+        ({"start_time_ms": 4_102_444_800_000}, "start_time_ms"),
+        ({"step_seconds": -1}, "step_seconds"),
+        ({"start_time_ms": -5}, "start_time_ms"),
+    ],
+)
+async def test_ranges_that_are_none_are_refused(caller: Caller, fields: dict[str, int], named: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await caller.metrics(**fields)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert named in str(caught.value.trailing_metadata()) or named in (caught.value.details() or "")
+
+
+async def test_every_replica_has_the_same_figures(caller: Caller, fleet: FleetUnderTest, tmp_path: Path) -> None:
+    """Another reader of the same log, begun later and interrupted, counts what the orchestrator counted."""
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    await caller.until(await caller.submit(repository, HELLO, num_agents=1), "execution_finished")
+    end = int(time.time()) // 60 * 60
+    credentials = Credentials(token=fleet.running.nats_token)
+    async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
+
+        async def stumbling(start: int):
+            """Breaks off now and then, and begins a little too early."""
+            async with aclosing(log.everything(from_sequence=max(1, start - 5), follow=True)) as events:
+                async for number, stored in _numbered(events):
+                    yield stored
+                    if number == 50:
+                        return
+
+        async with asyncio.timeout(SECONDS), Meter(stumbling) as meter:
+            await meter.whole()
+            mine = await meter.measure("default", start=end - 3600, end=end)
+        theirs = await caller.metrics(start_time_ms=(end - 3600) * 1000, end_time_ms=end * 1000)
+    assert mine.total.usage.prompt_tokens == theirs.usage.prompt_tokens
+    assert mine.total.agents_started == theirs.agents.started
+    assert {name: sketch.count for name, sketch in mine.total.latencies.items()} == {
+        name: one.count for name, one in latencies(theirs).items() if one.count
+    }
+    assert [point.gauges.agents for point in mine.series] == [point.agents_running for point in theirs.series]
+
+
+async def _numbered(events: AsyncIterator[StoredEvent | None]) -> AsyncIterator[tuple[int, StoredEvent | None]]:
+    number = 0
+    async for stored in events:
+        number += 1
+        yield number, stored
+
+
+async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: ScriptedModelServer, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    execution_id = await caller.submit(repository, SLEEP, num_agents=2)
+    await caller.until(execution_id, "tool_started")
+    try:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                status = await caller.status()
+                running = (await caller.metrics()).agents.running
+                if sum(host.running for host in status.hosts) >= 2 and running >= 2 and status.hosts[0].node_id:
+                    break
+                await asyncio.sleep(0.2)
+        [me] = [one for one in status.replicas if one.answering]
+        host, node = status.hosts[0], status.nodes[0]
+        assert host.alive
+        assert host.replica == me.name
+        assert host.slots >= 2
+        assert host.memory_bytes > 1_000_000
+        assert 0 < host.started_at_ms <= status.measured_at_ms
+        assert node.node_id == host.node_id
+        assert node.alive
+        assert node.cpus >= 1
+        assert 0 < node.memory_used_bytes < node.memory_total_bytes
+        assert 0 <= node.cpu_percent <= 100
+        [endpoint] = status.model_endpoints
+        assert endpoint.url == model_server.url
+        assert endpoint.state == pb.COMPONENT_STATE_UP
+        assert (endpoint.running, endpoint.waiting, endpoint.kv_cache_usage) == (0, 0, 0.0)
+        assert list(endpoint.profiles) == ["default"]
+        assert status.queue.driven >= 1
+        assert status.queue.max_waiting > 0
+        assert me.driven >= 1
+        assert me.started_at_ms > 0
+        storage = {one.name: one for one in status.storage}
+        assert storage["AGENT_EVENTS"].messages > 0
+        assert storage["AGENT_EVENTS"].bytes > 0
+    finally:
+        await caller.stub.CancelExecution(pb.CancelExecutionRequest(execution_id=execution_id), **caller.call)
+    async with asyncio.timeout(SECONDS):
+        while (reply := await caller.metrics()).agents.running:
+            await asyncio.sleep(0.05)
+    assert reply.agents.cancelled >= 2
+    assert {one.status for one in reply.executions} >= {pb.DELIBERATION_STATUS_CANCELLED}
+
+
+async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server: ScriptedModelServer) -> None:
+    model_server.metrics = {
+        "num_requests_waiting": 7,
+        "kv_cache_usage_perc": 0.25,
+        "prefix_cache_queries_total": 4_000_000_000,
+        "prefix_cache_hits_total": 3_000_000_000,
+    }
+    try:
+        async with asyncio.timeout(SECONDS):
+            while (endpoint := (await caller.status()).model_endpoints[0]).waiting != 7:
+                await asyncio.sleep(0.2)
+        assert endpoint.kv_cache_usage == 0.25
+        assert endpoint.prefix_cache_hit_rate == pytest.approx(0.75)
+        model_server.metrics = None
+        async with asyncio.timeout(SECONDS):
+            while (endpoint := (await caller.status()).model_endpoints[0]).HasField("running"):
+                await asyncio.sleep(0.2)
+        assert endpoint.state == pb.COMPONENT_STATE_UP
+    finally:
+        model_server.metrics = {}

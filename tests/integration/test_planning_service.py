@@ -1,0 +1,569 @@
+"""Plan sessions over real gRPC, NATS and the context service; only agents and model are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+
+from fleet.planning.v1 import planning_pb2 as pb
+from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
+from services.context.main import RunningContext, open_context
+from services.grpc_server import serve_grpc
+from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.plan import carry_on, decide, pursue
+from swe_ai_fleet.cli.plan_client import PlanClient
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.memory import Memory
+from swe_ai_fleet.domain.message import UserMessage
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.search_server import SearchServer
+from tests.sub_agent_world import RESEARCHER, call
+
+TOKEN = "a-token-for-tests"
+METADATA = (("authorization", f"Bearer {TOKEN}"),)
+PROPOSE = call("propose_approach", approach="Start a task that rounds.", reasoning="It is small.")
+AGAIN = call("propose_approach", approach="Start one with two agents.", reasoning="As you asked.")
+START = call("start_task", description="Round totals", repository="/srv/app", agents=2)
+DONE = call("final_answer", result="The task runs.")
+HIDDEN = "hunter2hunter2"
+
+
+def planned(goal: str, *turns: Turn | Failure) -> Conversation:
+    return Conversation(match=f"# Goal\n{goal}", turns=turns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """What all tests share: NATS, and a context service on it."""
+
+    log: JetStream
+    context: RunningContext
+    client: ContextServiceClient
+    settings: Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One running service."""
+
+    stub: PlanningServiceStub
+    address: str
+    executions: Executions
+    buckets: PlanBuckets
+    model: ScriptedModelServer
+
+    async def execute(self, goal: str, session_id: str, *entities: str) -> pb.ExecutePlanResponse:
+        request = pb.ExecutePlanRequest(goal=goal, session_id=session_id, selected_entities=entities)
+        return await self.stub.ExecutePlan(request, metadata=METADATA)
+
+    async def decide(self, session_id: str, decision: str, adjustment: str = "") -> pb.ApproveApproachResponse:
+        request = pb.ApproveApproachRequest(session_id=session_id, decision=decision, adjustment=adjustment)
+        return await self.stub.ApproveApproach(request, metadata=METADATA)
+
+    async def go_on(self, session_id: str) -> pb.ContinuePlanResponse:
+        return await self.stub.ContinuePlan(pb.ContinuePlanRequest(session_id=session_id), metadata=METADATA)
+
+    async def show(self, session_id: str) -> pb.PlanSession:
+        request = pb.GetPlanSessionRequest(session_id=session_id)
+        return (await self.stub.GetPlanSession(request, metadata=METADATA)).session
+
+    async def until(self, session_id: str, right: Callable[[pb.PlanSession], bool]) -> pb.PlanSession:
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    if right(session := await self.show(session_id)):
+                        return session
+                except grpc.aio.AioRpcError as fault:
+                    assert fault.code() is grpc.StatusCode.NOT_FOUND
+
+    @property
+    def asked(self) -> list[dict[str, object]]:
+        """The requests of sessions, without those that find out what a model can do."""
+        return [body for body in self.model.bodies if body["messages"][0]["role"] == "system"]
+
+    @property
+    def started(self) -> list[str]:
+        """What tasks were started."""
+        return [state.task.description for state in self.executions.projection.all(DEFAULT_TENANT)]
+
+
+@pytest.fixture(scope="module")
+async def knowledge(
+    nats_server: EmbeddedNats, search_server: SearchServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Knowledge]:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        await log.ensure_streams()
+        settings = Settings(
+            home=tmp_path_factory.mktemp("plans"),
+            model="scripted",
+            nats_url=address.url,
+            nats_token=address.token,
+            context_listen="127.0.0.1:0",
+            embeddings="none",
+            search_url=search_server.url,
+            model_api_key=HIDDEN,
+        )
+        async with (
+            open_context(settings, log, token=TOKEN) as context,
+            ContextServiceClient(context.address, TOKEN) as client,
+        ):
+            await client.remember(Memory(namespace="fleet", text="Invoice totals are rounded half up."))
+            yield Knowledge(log=log, context=context, client=client, settings=settings)
+
+
+@asynccontextmanager
+async def fleet_of_agents() -> AsyncIterator[Executions]:
+    log = MemoryLog()
+    surroundings = Surroundings(
+        log=log,
+        blobs=log,
+        results=log,
+        fleet=ScriptedFleet(storage=log),
+        workspaces=ScriptedWorkspaces(),
+        model=ScriptedModel(),
+        owner="test",
+        pauses=(0.0,),
+    )
+    async with Executions(surroundings) as executions:
+        yield executions
+
+
+@asynccontextmanager
+async def replica(
+    knowledge: Knowledge,
+    executions: Executions,
+    model: ScriptedModelServer,
+    *,
+    tenant: str = DEFAULT_TENANT,
+    lease_seconds: float = 30.0,
+) -> AsyncIterator[Replica]:
+    buckets = await plan_buckets(knowledge.log, lease_seconds=lease_seconds)
+    view = ExecutionsView(executions, tenant=DEFAULT_TENANT, caller="plan")
+    settings = knowledge.settings.model_copy(update={"model_url": model.url})
+    known = knowledge.client if tenant == DEFAULT_TENANT else None
+    async with open_plans(
+        settings, buckets=buckets, memories=known, recorder=known, fleet=view, starter=view, tenant=tenant
+    ) as desk:
+        service = planning_service(PlanningServicer(desk, mask=Secrets([HIDDEN])))
+        serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
+        async with serving as address, grpc.aio.insecure_channel(address) as channel:
+            yield Replica(
+                stub=PlanningServiceStub(channel), address=address, executions=executions, buckets=buckets, model=model
+            )
+
+
+@asynccontextmanager
+async def served(
+    knowledge: Knowledge, *conversations: Conversation, tenant: str = DEFAULT_TENANT, lease_seconds: float = 30.0
+) -> AsyncIterator[Replica]:
+    async with (
+        asyncio.timeout(40),
+        ScriptedModelServer(Script(conversations=conversations), keep=100) as model,
+        fleet_of_agents() as executions,
+        replica(knowledge, executions, model, tenant=tenant, lease_seconds=lease_seconds) as one,
+    ):
+        yield one
+
+
+async def _ready() -> bool:
+    return True
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s-{uuid.uuid4().hex}"
+
+
+class TestTheWholeWay:
+    async def test_proposed_adjusted_approved_and_carried_out(self, knowledge: Knowledge, name: str) -> None:
+        found = json.dumps({"summary": "It pays.", "answers": [{"gap": "Stripe", "answer": "A service."}]})
+        research = Conversation(match=RESEARCHER, turns=(call("final_answer", result=found),))
+        goal = planned("Round invoice totals", PROPOSE, AGAIN, START, DONE)
+        async with served(knowledge, research, goal) as one:
+            first = await one.execute("Round invoice totals", name, "Invoice", "Stripe")
+            assert (first.status, first.approach) == ("awaiting_approval", "Start a task that rounds.")
+            memory = first.memory_results
+            assert (memory.coverage, list(memory.gaps), memory.research.summary) == (50.0, ["Stripe"], "It pays.")
+            assert "rounded half up" in memory.content
+            assert any(source.startswith("memory:") for source in memory.sources)
+            (asked,) = [b for b in one.model.bodies if b["messages"][0]["content"].startswith(RESEARCHER)]
+            assert asked["messages"][1]["content"] == "# Gaps\n- Stripe"
+
+            second = await one.decide(name, "adjusted", "with two agents")
+            assert (second.status, second.approach, second.goal) == (
+                "awaiting_approval", "Start one with two agents.", "Round invoice totals",
+            )  # fmt: skip
+            approved = await one.decide(name, "approved")
+            assert (approved.status, bool(approved.message)) == ("approved", True)
+            assert one.started == []
+            result = await one.go_on(name)
+            assert one.started == ["Round totals"]
+            again = await one.go_on(name)
+            assert (again, one.started) == (result, ["Round totals"])
+            (state,) = one.executions.projection.all(DEFAULT_TENANT)
+            session = await one.show(name)
+        assert (result.status, result.final_plan, result.results, result.iterations) == (
+            "completed", "Start one with two agents.", "The task runs.", 4,
+        )  # fmt: skip
+        assert [(made.tool, made.success) for made in result.tool_calls_made][-2:] == [
+            ("start_task", True), ("final_answer", True),
+        ]  # fmt: skip
+        assert state.execution_id in result.tool_calls_made[-2].result
+        assert (state.task.num_agents, state.task.caller) == (2, "plan")
+        assert (session.status, session.proposals, session.working, session.results) == (
+            "completed", 2, False, "The task runs.",
+        )  # fmt: skip
+        assert session.started_at_ms <= session.updated_at_ms
+        assert (await knowledge.client.rate(name, 5)).rating == 5
+        outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
+        assert (outcome.approach, outcome.success, outcome.evidence, outcome.rating) == ("plan", True, 0.5, 5)
+
+    async def test_the_json_has_the_shapes_of_the_http_interface(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Shape", PROPOSE, DONE)) as one:
+            proposal = await one.execute("Shape", name)
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+        shown = MessageToDict(proposal, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        assert shown == {
+            "status": "awaiting_approval",
+            "session_id": name,
+            "goal": "Shape",
+            "approach": "Start a task that rounds.",
+            "reasoning": "It is small.",
+            "memory_results": {**shown["memory_results"], "coverage": 100.0, "gaps": []},
+            "error": "",
+        }
+        assert shown["memory_results"].keys() == {"coverage", "content", "gaps", "sources"}
+        told = MessageToDict(result, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        assert told.keys() == {
+            "status", "session_id", "goal", "final_plan", "results", "tool_calls_made", "iterations", "stop_reason",
+            "usage", "error",
+        }  # fmt: skip
+        assert told["stop_reason"] == "final_answer"
+        assert told["usage"]["model_calls"] == 2
+
+    async def test_a_rejection_ends_it_and_is_learned_from(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Reject", PROPOSE, START)) as one:
+            await one.execute("Reject", name)
+            answer = await one.decide(name, "rejected", "too risky")
+            assert await one.decide(name, "rejected") == pb.ApproveApproachResponse(
+                status="rejected", session_id=name, message="The approach was rejected. Nothing was carried out."
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await one.go_on(name)
+            assert one.started == []
+        assert (answer.status, answer.message) == (
+            "rejected", "The approach was rejected: too risky. Nothing was carried out.",
+        )  # fmt: skip
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
+        assert (outcome.success, outcome.status) == (False, "rejected")
+
+    async def test_nothing_with_an_effect_runs_before_the_decision(self, knowledge: Knowledge, name: str) -> None:
+        wild = Turn(
+            tool_calls=(
+                ("start_task", {"description": "early", "repository": "/srv/app"}),
+                ("StartTask", '{"description": "early", "repository": "/srv/app"}'),
+                ("python_executor", {"code": "result = 1"}),
+                ("list_executions", {}),
+            )
+        )
+        both = Turn(tool_calls=(*PROPOSE.tool_calls, *START.tool_calls))
+        async with served(knowledge, planned("Wild", wild, both)) as one:
+            await one.execute("Wild", name)
+            assert one.started == []
+            session = await one.show(name)
+        assert [(made.tool, made.success) for made in session.tool_calls_made] == [
+            ("start_task", False), ("StartTask", False), ("python_executor", False), ("list_executions", True),
+        ]  # fmt: skip
+        assert session.status == "awaiting_approval"
+
+
+class TestWhatGoesWrong:
+    async def test_what_cannot_be_asked_names_its_field(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Known", PROPOSE)) as one:
+            await one.execute("Known", name)
+            for asked, code, field in (
+                (one.execute(" ", name), grpc.StatusCode.INVALID_ARGUMENT, "goal"),
+                (one.execute("a\0b", name), grpc.StatusCode.INVALID_ARGUMENT, "goal"),
+                (one.execute("x", "../etc"), grpc.StatusCode.INVALID_ARGUMENT, "session_id"),
+                (one.execute("x", name, "e" * 201), grpc.StatusCode.INVALID_ARGUMENT, "selected_entities"),
+                (one.decide(name, "maybe"), grpc.StatusCode.INVALID_ARGUMENT, "decision"),
+                (one.decide(name, "adjusted"), grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
+                (one.decide("nobody", "approved"), grpc.StatusCode.NOT_FOUND, "session_id"),
+                (one.go_on("nobody"), grpc.StatusCode.NOT_FOUND, "session_id"),
+                (one.go_on("no.body *"), grpc.StatusCode.INVALID_ARGUMENT, "session_id"),
+                (one.show("nobody"), grpc.StatusCode.NOT_FOUND, "session_id"),
+                (one.show(""), grpc.StatusCode.INVALID_ARGUMENT, "session_id"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as fault:
+                    await asked
+                assert (fault.value.code(), named_field(fault.value)) == (code, field), fault.value.details()
+            with pytest.raises(grpc.aio.AioRpcError) as early:
+                await one.go_on(name)
+        assert early.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+    async def test_a_model_that_fails_is_told_in_the_reply_and_the_session_goes_on(
+        self, knowledge: Knowledge, name: str
+    ) -> None:
+        first = Conversation(
+            predicate=lambda request: request.opening.count("# Goal\nFails") == 1, turns=(Failure(status=400, times=0),)
+        )
+        async with served(knowledge, first, planned("Fails", PROPOSE)) as one:
+            failed = await one.execute("Fails", name)
+            assert (failed.status, failed.session_id, bool(failed.error)) == ("error", name, True)
+            proposal = await one.execute("Fails", name)
+            assert (proposal.status, proposal.error) == ("awaiting_approval", "")
+
+    async def test_hostile_text_stays_text(self, knowledge: Knowledge, name: str) -> None:
+        text = "<script>alert(1)</script>\ud800\x1b[2J\u202e" + "x" * 50_000
+        propose = call("propose_approach", approach=text, reasoning=f"{HIDDEN} \udfff")
+        odd = Turn(tool_calls=(("list_executions", '{"status": "\ud800'), ("\ud800", {"a": "\udfff"})))
+        async with served(knowledge, planned("Hostile", odd, propose, DONE)) as one:
+            proposal = await one.execute("Hostile \u202e", name, "\u202egnp.exe", "</data>")
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+            session = await one.show(name)
+        assert proposal.approach.startswith("<script>alert(1)</script>\ufffd")
+        assert len(proposal.approach) <= 40_000
+        assert HIDDEN not in str(session)
+        assert (result.status, result.final_plan) == ("completed", proposal.approach)
+
+    async def test_two_replicas_carry_a_plan_out_once(self, knowledge: Knowledge, name: str) -> None:
+        slow = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
+        goal = planned("Race", PROPOSE, slow, DONE)
+        async with (
+            served(knowledge, goal) as one,
+            replica(knowledge, one.executions, one.model) as other,
+        ):
+            await one.execute("Race", name)
+            await other.decide(name, "approved")
+            told = await asyncio.gather(*(each.go_on(name) for each in (one, other) * 2), return_exceptions=True)
+            assert one.started == ["Round totals"]
+            results = [each for each in told if isinstance(each, pb.ContinuePlanResponse)]
+            faults = [each for each in told if isinstance(each, grpc.aio.AioRpcError)]
+            # Both calls to the one that carries it out wait for the same answer.
+            assert (len(results), len(faults)) == (2, 2)
+            assert results[0] == results[1] == await other.go_on(name)
+            assert len(one.asked) == 3
+        assert {fault.code() for fault in faults} == {grpc.StatusCode.FAILED_PRECONDITION}
+        assert {fault.details().split(";")[0] for fault in faults if (fault.details())}  # in words
+        assert all("being worked on" in (fault.details() or "") for fault in faults)
+
+    async def test_a_call_that_is_dropped_ends_nothing(self, knowledge: Knowledge, name: str) -> None:
+        slow = Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=0.3)
+        slow_start = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
+        async with served(knowledge, planned("Dropped", slow, slow_start, DONE)) as one:
+            calling = asyncio.ensure_future(one.execute("Dropped", name))
+            await one.model.wait_until(in_flight=1)
+            assert (await one.show(name)).working
+            calling.cancel()
+            # Whoever asks the same again waits for the same answer.
+            assert (await one.execute("Dropped", name)).status == "awaiting_approval"
+            await one.decide(name, "approved")
+            calling = asyncio.ensure_future(one.go_on(name))
+            await one.model.wait_until(in_flight=1)
+            calling.cancel()
+            session = await one.until(name, lambda session: session.status == "completed")
+            assert one.started == ["Round totals"]
+            assert len(one.asked) == 3
+        assert session.results == "The task runs."
+
+    async def test_a_restart_between_approval_and_continuation(self, knowledge: Knowledge, name: str) -> None:
+        goal = planned("Restart", PROPOSE, START, DONE)
+        async with (
+            ScriptedModelServer(Script(conversations=(goal,)), keep=100) as model,
+            fleet_of_agents() as executions,
+        ):
+            async with replica(knowledge, executions, model) as before:
+                await before.execute("Restart", name)
+                await before.decide(name, "approved")
+            async with replica(knowledge, executions, model) as after:
+                assert (await after.show(name)).status == "approved"
+                result = await after.go_on(name)
+                assert after.started == ["Round totals"]
+        assert (result.status, result.iterations) == ("completed", 3)
+
+    async def test_a_service_that_ends_gives_its_sessions_free(self, knowledge: Knowledge, name: str) -> None:
+        goal = planned("Ends", Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=30))
+        async with (
+            ScriptedModelServer(Script(conversations=(goal,)), keep=100) as model,
+            fleet_of_agents() as executions,
+        ):
+            async with replica(knowledge, executions, model) as before:
+                calling = asyncio.ensure_future(before.execute("Ends", name))
+                await model.wait_until(in_flight=1)
+            await asyncio.gather(calling, return_exceptions=True)
+            async with replica(knowledge, executions, model) as after:
+                session = await after.show(name)
+                assert (session.status, session.working) == ("planning", False)
+
+    async def test_one_that_died_while_it_carried_out_is_told_from_one_that_lives(
+        self, knowledge: Knowledge, name: str
+    ) -> None:
+        async with served(knowledge, planned("Died", PROPOSE, START), lease_seconds=1.0) as one:
+            store = one.buckets.store(DEFAULT_TENANT)
+            left = PlanSession(session_id=name, goal="Died", approach="Go", revision=1, status=SessionStatus.EXECUTING)
+            await store.put(left)
+            # Somebody who is not heard of again.
+            await one.buckets.leases.put(f"{DEFAULT_TENANT}.{name}", b"gone", revision=0)
+            assert (await one.show(name)).working
+            with pytest.raises(grpc.aio.AioRpcError) as busy:
+                await one.go_on(name)
+            assert busy.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            await one.until(name, lambda session: not session.working)
+            result = await one.go_on(name)
+            assert (result.status, one.started, one.asked) == ("error", [], [])
+            session = await one.show(name)
+        assert "its process ended" in result.error
+        assert (session.status, session.error) == ("error", result.error)
+
+
+class Terminal:
+    """What a command prints, and a person who answers it."""
+
+    def __init__(self, *lines: str, json: bool = False) -> None:
+        self.out, self.err = StringIO(), StringIO()
+        self._lines = iter(lines)
+        consoles = (Console(file=file, markup=False, highlight=False, width=200) for file in (self.out, self.err))
+        self.screen = Screen(json=json, out=next(consoles), err=next(consoles))
+
+    def read(self) -> str:
+        try:
+            return next(self._lines)
+        except StopIteration:
+            raise EOFError from None
+
+
+@asynccontextmanager
+async def client_of(one: Replica) -> AsyncIterator[PlanClient]:
+    async with grpc.aio.insecure_channel(one.address) as channel:
+        yield PlanClient(channel, address=one.address, token=TOKEN)
+
+
+class TestCommand:
+    async def test_a_person_adjusts_and_approves_at_a_terminal(self, knowledge: Knowledge, name: str) -> None:
+        evil = call("propose_approach", approach="\x1b[2JGo.\u202e", reasoning="")
+        terminal = Terminal("with two agents", "yes")
+        async with served(knowledge, planned("Command", evil, AGAIN, START, DONE)) as one, client_of(one) as client:
+            code = await pursue(terminal.screen, client, "Command", ("Invoice",), name, terminal.read)
+            assert one.started == ["Round totals"]
+            told = terminal.out.getvalue()
+            assert code is Exit.ACCEPTED
+            assert "<U+001B>[2JGo.<U+202E>" in told
+            for words in ("covers 100 %", "Start one with two agents.", "start_task: success", "The task runs."):
+                assert words in told
+            assert f"fleet rate {name}" in terminal.err.getvalue()
+
+    @pytest.mark.parametrize(("line", "code", "status"), [("no", 5, "rejected"), ("", 0, "awaiting_approval")])
+    async def test_a_person_rejects_or_leaves(
+        self, knowledge: Knowledge, name: str, line: str, code: int, status: str
+    ) -> None:
+        terminal = Terminal(line)
+        async with served(knowledge, planned("Leave", PROPOSE)) as one, client_of(one) as client:
+            assert await pursue(terminal.screen, client, "Leave", (), name, terminal.read) == code
+            assert (await one.show(name)).status == status
+
+    async def test_a_script_decides_step_by_step(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Script", PROPOSE, AGAIN, START, DONE)) as one, client_of(one) as client:
+            shown: list[dict[str, Any]] = []
+
+            async def told(command: Callable[[Screen], Awaitable[Exit]]) -> Exit:
+                terminal = Terminal(json=True)
+                code = await command(terminal.screen)
+                shown.append(json.loads(terminal.out.getvalue()))
+                return code
+
+            assert await told(lambda screen: pursue(screen, client, "Script", (), name)) is Exit.ACCEPTED
+            assert await told(lambda screen: decide(screen, client, name, "adjusted", "more")) is Exit.ACCEPTED
+            assert await told(lambda screen: decide(screen, client, name, "approved")) is Exit.ACCEPTED
+            assert await told(lambda screen: carry_on(screen, client, name)) is Exit.ACCEPTED
+            with pytest.raises(CommandFault) as fault:
+                await decide(Terminal().screen, client, "nobody", "approved")
+        assert [one["status"] for one in shown] == ["awaiting_approval", "awaiting_approval", "approved", "completed"]
+        assert shown[3]["final_plan"] == "Start one with two agents."
+        assert (fault.value.exit_code, fault.value.field) == (Exit.USAGE, "session_id")
+
+
+class TestSessions:
+    async def test_they_are_listed_newest_first_in_pages(self, knowledge: Knowledge) -> None:
+        tenant = f"t-{uuid.uuid4().hex}"
+        goals = [planned(f"Goal {number}", PROPOSE) for number in range(3)]
+        async with served(knowledge, *goals, tenant=tenant) as one:
+            for number in range(3):
+                await one.execute(f"Goal {number}", f"s{number}")
+            await one.decide("s0", "approved")
+            names: list[str] = []
+            token = ""
+            while True:
+                request = pb.ListPlanSessionsRequest(page_size=2, page_token=token)
+                page = await one.stub.ListPlanSessions(request, metadata=METADATA)
+                names += [f"{session.session_id} {session.status}" for session in page.sessions]
+                if not (token := page.next_page_token):
+                    break
+            for bad, field in (
+                (pb.ListPlanSessionsRequest(page_size=201), "page_size"),
+                (pb.ListPlanSessionsRequest(page_token="x"), "page_token"),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as fault:
+                    await one.stub.ListPlanSessions(bad, metadata=METADATA)
+                assert named_field(fault.value) == field
+        assert names == ["s0 approved", "s2 awaiting_approval", "s1 awaiting_approval"]
+
+    async def test_an_absent_id_begins_a_session_and_a_token_is_needed(self, knowledge: Knowledge) -> None:
+        async with served(knowledge, planned("New", PROPOSE)) as one:
+            answer = await one.execute("New", "")
+            assert (await one.show(answer.session_id)).goal == "New"
+            with pytest.raises(grpc.aio.AioRpcError) as fault:
+                await one.stub.ContinuePlan(pb.ContinuePlanRequest(session_id=answer.session_id))
+        assert fault.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    async def test_a_session_that_is_longer_than_a_message_of_nats(self, knowledge: Knowledge, name: str) -> None:
+        text = "".join(uuid.uuid4().hex for _ in range(100_000))
+        async with served(knowledge) as one:
+            store = one.buckets.store(DEFAULT_TENANT)
+            await store.put(
+                PlanSession(
+                    session_id=name,
+                    goal="Long",
+                    approach="Go",
+                    revision=1,
+                    status=SessionStatus.AWAITING_APPROVAL,
+                    messages=(UserMessage(content=text),),
+                )
+            )
+            await one.decide(name, "approved")
+            pieces = [entry.value for entry in await one.buckets.parts.entries() if name in entry.key]
+            kept = await store.get(name)
+            assert (await one.show(name)).status == "approved"
+        assert kept is not None
+        assert (kept.messages[0].content == text, kept.revision) == (True, 2)
+        assert sum(map(len, pieces)) > 1024 * 1024

@@ -1,0 +1,525 @@
+"""Webhooks over real NATS, gRPC and HTTP: told once, signed, tried again, whatever is restarted. Agents are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import nats as nats_client
+import pytest
+
+from fleet.notification.v1 import notification_pb2 as pb
+from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
+from services.grpc_server import serve_grpc
+from services.orchestrator.notifications import NotificationServicer, open_notifications
+from services.orchestrator.webhooks import Listener, Telling
+from swe_ai_fleet.adapters.jetstream import JetStream, Work
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionFinished, StoredEvent
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.notifications.retrying import Schedule
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.tools.builtin.fetching import Network
+from tests.unit.test_http_tool import PUBLIC, Names
+from tests.webhook_receiver import Answer, Received, WebhookReceiver
+
+SECONDS = 40
+TOKEN = "a-token-for-tests"
+QUICK = Schedule(waits=(0.02, 0.04, 0.06), spread=0)
+STREAM = "AGENT_EVENTS"
+
+
+@pytest.fixture(scope="module")
+async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
+    async with EmbeddedNats(tmp_path_factory.mktemp("nats-webhooks")) as server:
+        yield server
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver() as server:
+        yield server
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A replica's webhooks, and how they are reached."""
+
+    stub: NotificationServiceStub
+    telling: Telling
+    log: JetStream
+
+    async def create(self, url: str, **fields: Any) -> pb.CreateWebhookResponse:
+        return await self._call("CreateWebhook", pb.CreateWebhookRequest(url=url, **fields))
+
+    async def list(self) -> Mapping[str, pb.Webhook]:
+        answer = await self._call("ListWebhooks", pb.ListWebhooksRequest())
+        return {one.webhook_id: one for one in answer.webhooks}
+
+    async def delete(self, webhook_id: str) -> bool:
+        return (await self._call("DeleteWebhook", pb.DeleteWebhookRequest(webhook_id=webhook_id))).existed
+
+    async def test(self, webhook_id: str) -> pb.TestWebhookResponse:
+        return await self._call("TestWebhook", pb.TestWebhookRequest(webhook_id=webhook_id))
+
+    async def deliveries(self, webhook_id: str) -> list[pb.Delivery]:
+        request = pb.ListDeliveriesRequest(webhook_id=webhook_id)
+        return list((await self._call("ListDeliveries", request)).deliveries)
+
+    async def settled(self, webhook_id: str, count: int) -> list[pb.Delivery]:
+        """The attempts, once there are so many."""
+        async with asyncio.timeout(SECONDS):
+            while len(found := await self.deliveries(webhook_id)) < count:
+                await asyncio.sleep(0.01)
+        return found
+
+    async def idle(self, webhook_id: str) -> None:
+        """Wait until nothing of a webhook waits or is under way."""
+        consumer = (await self.list())[webhook_id].consumer
+        async with asyncio.timeout(SECONDS):
+            while await _waiting(self.log, consumer):
+                await asyncio.sleep(0.01)
+
+    async def gone(self, consumer: str) -> None:
+        """Wait until a consumer is removed."""
+        async with asyncio.timeout(SECONDS):
+            while consumer in await self.log.consumers(STREAM):
+                await asyncio.sleep(0.01)
+
+    async def _call(self, method: str, request: Any) -> Any:
+        return await getattr(self.stub, method)(request, metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=30)
+
+
+async def _waiting(log: JetStream, consumer: str) -> int:
+    info = await log._connection.api(f"CONSUMER.INFO.{STREAM}.{consumer}", patience=5)  # pyright: ignore[reportPrivateUsage]
+    return info["num_pending"] + info["num_ack_pending"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Executions that can be run, and a way to serve webhooks as often as wanted."""
+
+    nats: EmbeddedNats
+    home: Path
+    receiver: WebhookReceiver
+    log: JetStream
+    executions: Executions
+
+    @asynccontextmanager
+    async def served(
+        self, *, schedule: Schedule = QUICK, network: Network | None = None, private: bool = True
+    ) -> AsyncIterator[Service]:
+        settings = Settings(
+            home=self.home,
+            nats_url=self.nats.address.url,
+            nats_token=self.nats.address.token,
+            webhook_private_hosts=self.receiver.address if private else "",
+        )
+        async with (
+            connect_log(settings, name="webhooks-test") as log,
+            open_notifications(log, settings, schedule=schedule, network=network) as service,
+            serve_grpc([service], "127.0.0.1:0", TOKEN, _ready) as address,
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            servicer = service.servicer
+            assert isinstance(servicer, NotificationServicer)
+            telling = servicer._telling  # pyright: ignore[reportPrivateUsage]
+            yield Service(stub=NotificationServiceStub(channel), telling=telling, log=log)
+
+    async def run(self, task_id: str) -> str:
+        """Carry a task out; the id of its execution."""
+        execution_id = await self.begin(task_id)
+        await self.executions.wait(DEFAULT_TENANT, execution_id)
+        return execution_id
+
+    async def begin(self, task_id: str) -> str:
+        task = Task(
+            task_id=task_id, kind=TaskKind.ORCHESTRATE, description=f"Do {task_id}", repo=RepoRef(location="/srv/app")
+        )
+        return (await self.executions.submit(task)).execution_id
+
+    async def approve(self, execution_id: str, approval_id: str) -> None:
+        decided = ApprovalResolution(approval_id=approval_id, decision=ApprovalDecision.APPROVED, approver="ada")
+        await self.executions.resolve(DEFAULT_TENANT, execution_id, decided)
+
+    async def end_of(self, execution_id: str) -> StoredEvent:
+        async for stored in self.log.read(DEFAULT_TENANT, execution_id, agent_id=EXECUTION_SUBJECT):
+            if isinstance(stored.event.body, ExecutionFinished):
+                return stored
+        raise AssertionError("it has not ended")
+
+
+async def _ready() -> bool:
+    return True
+
+
+@pytest.fixture
+async def world(nats: EmbeddedNats, receiver: WebhookReceiver, tmp_path: Path) -> AsyncIterator[World]:
+    credentials = Settings(home=tmp_path, nats_url=nats.address.url, nats_token=nats.address.token)
+    async with asyncio.timeout(SECONDS), connect_log(credentials, name="executions-test") as log:
+        await log.ensure_streams()
+        surroundings = Surroundings(
+            log=log,
+            blobs=log,
+            results=log,
+            fleet=ScriptedFleet(storage=log, runs={"agent-dev-1": ScriptedRun(asks=1)}),
+            workspaces=ScriptedWorkspaces(),
+            model=ScriptedModel(),
+            owner="test",
+            pauses=(0.0,),
+        )
+        async with Executions(surroundings) as executions:
+            yield World(nats=nats, home=tmp_path, receiver=receiver, log=log, executions=executions)
+
+
+def a_name() -> str:
+    return f"t-{uuid.uuid4().hex[:10]}"
+
+
+def only(task_id: str) -> pb.WebhookFilter:
+    return pb.WebhookFilter(task_id_prefix=task_id)
+
+
+def content(message: Received) -> dict[str, Any]:
+    return json.loads(message.body)
+
+
+FINISHED = ("execution.finished",)
+NO_APPROVAL = "quiet"
+
+
+async def quiet(world: World, task_id: str) -> str:
+    """Carry a task out in which somebody asks, which nobody here wants to hear of."""
+    execution_id = await world.begin(task_id)
+    async with asyncio.timeout(SECONDS):
+        while True:
+            state = world.executions.projection.get(DEFAULT_TENANT, execution_id)
+            if state is not None and state.pending:
+                break
+            await asyncio.sleep(0.01)
+    await world.approve(execution_id, state.pending[0].approval_id)
+    await world.executions.wait(DEFAULT_TENANT, execution_id)
+    return execution_id
+
+
+async def test_what_happens_is_told_once_and_signed(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    async with world.served() as service:
+        made = await service.create(receiver.url("/all"), filter=only(task_id), webhook_id=task_id)
+        assert made.secret.startswith("whsec_")
+        execution_id = await world.begin(task_id)
+        (asked,) = await receiver.until("/all", 1)
+        approval = content(asked)["data"]["approval"]
+        assert content(asked)["type"] == "approval.requested"
+        assert (content(asked)["data"]["execution_id"], approval["agent_id"]) == (execution_id, "agent-dev-1")
+        await world.approve(execution_id, approval["approval_id"])
+        messages = await receiver.until("/all", 3)
+        await service.idle(task_id)
+        assert len(receiver.on("/all")) == 3
+        ids = [message.checked(made.secret) for message in messages]
+        assert len(set(ids)) == 3
+        told = {content(message)["type"]: content(message)["data"] for message in messages}
+        assert told["approval.resolved"]["approval"]["decision"] == "approved"
+        assert told["approval.resolved"]["approval"]["approval_id"] == approval["approval_id"]
+        end = told["execution.finished"]
+        assert (end["status"], end["task_id"], end["branch"] != "") == ("completed", task_id, True)
+        assert end["usage"]["tool_calls"] >= 1
+        assert (await world.end_of(execution_id)).event.id in ids
+        deliveries = await service.settled(task_id, 3)
+        assert {(one.event_id, one.attempt, one.http_status) for one in deliveries} == {(one, 1, 200) for one in ids}
+
+
+async def test_the_same_request_again_is_the_same_webhook(world: World) -> None:
+    url = world.receiver.url(f"/{a_name()}")
+    async with world.served() as service:
+        first = await service.create(url, filter=only("none"))
+        again = await service.create(url, filter=only("none"))
+        assert (again.webhook.webhook_id, again.already_existed, again.secret) == (first.webhook.webhook_id, True, "")
+        with pytest.raises(grpc.aio.AioRpcError) as other:
+            await service.create(url, filter=only("others"))
+        assert other.value.code() is grpc.StatusCode.ALREADY_EXISTS
+        assert await service.delete(first.webhook.webhook_id)
+        assert not await service.delete(first.webhook.webhook_id)
+
+
+async def test_what_failed_is_tried_again_under_the_same_id(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/flaky"].extend([Answer(status=500, text="oh no"), Answer(status=302, headers={"Location": "/"})])
+    async with world.served() as service:
+        made = await service.create(receiver.url("/flaky"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        await quiet(world, task_id)
+        messages = await receiver.until("/flaky", 3)
+        await service.idle(task_id)
+        assert len({message.checked(made.secret) for message in messages}) == 1
+        assert len({message.body for message in receiver.on("/flaky")}) == 1
+        third, second, first = await service.settled(task_id, 3)
+        assert [one.attempt for one in (first, second, third)] == [1, 2, 3]
+        assert (first.status, first.error) == (pb.DELIVERY_STATUS_RETRYING, "HTTP 500: oh no")
+        assert (second.http_status, second.error) == (302, "HTTP 302: redirects are not followed")
+        assert (third.status, third.next_at_ms) == (pb.DELIVERY_STATUS_DELIVERED, 0)
+        assert not receiver.on("/")
+
+
+async def test_one_that_is_down_delays_no_other(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.held["/dead"] = asyncio.Event()
+    async with world.served() as service:
+        for path in ("/dead", "/alive"):
+            await service.create(receiver.url(path), filter=only(task_id), events=FINISHED)
+        for number in range(6):
+            await quiet(world, f"{task_id}-{number}")
+        assert len(await receiver.until("/alive", 6)) == 6
+        # As many as are sent at the same time, none of them answered yet.
+        assert len(await receiver.until("/dead", 4)) == 4
+        receiver.held["/dead"].set()
+        assert len(await receiver.until("/dead", 6)) == 6
+
+
+async def test_nothing_is_lost_while_no_process_runs(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/later"].append(Answer(status=503))
+    async with world.served() as service:
+        made = await service.create(receiver.url("/later"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        await quiet(world, f"{task_id}-1")
+        await service.settled(task_id, 1)
+    await quiet(world, f"{task_id}-2")
+    async with world.served() as service:
+        messages = await receiver.until("/later", 3)
+        await service.idle(task_id)
+        told = [content(message)["data"]["task_id"] for message in receiver.on("/later")]
+        assert sorted(told) == [f"{task_id}-1", f"{task_id}-1", f"{task_id}-2"]
+        for message in messages:
+            message.checked(made.secret)
+        attempts = {one.event_id: one.attempt for one in reversed(await service.settled(task_id, 3))}
+        assert sorted(attempts.values()) == [1, 2]
+
+
+async def test_an_answer_that_nobody_heard(world: World) -> None:
+    """The process ends before the receiver has answered: it is told again, of the same."""
+    task_id, receiver = a_name(), world.receiver
+    receiver.held["/slow"] = asyncio.Event()
+    async with world.served() as service:
+        made = await service.create(receiver.url("/slow"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        execution_id = await quiet(world, task_id)
+        await receiver.until("/slow", 1)
+    receiver.held["/slow"].set()
+    async with world.served() as service:
+        first, second = await receiver.until("/slow", 2)
+        assert first.checked(made.secret) == second.checked(made.secret)
+        assert first.body == second.body
+        await service.idle(task_id)
+        # The acknowledgement of this one gets lost: what is known to have arrived is not sent again.
+        end = await world.end_of(execution_id)
+        sender = service.telling.sender()
+        listener = Listener(telling=service.telling, consumer=made.webhook.consumer, sender=sender)
+        lost = Work(subject="", data=to_json(end.event), headers={}, sequence=end.sequence, deliveries=2)
+        await listener.handle(lost)
+        await sender.close()
+        assert len(receiver.on("/slow")) == 2
+
+
+async def test_replicas_share_the_work(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    async with world.served() as one, world.served() as other:
+        made = await one.create(receiver.url("/shared"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        for number in range(4):
+            await quiet(world, f"{task_id}-{number}")
+        await receiver.until("/shared", 4)
+        await other.idle(task_id)
+        assert len({message.event_id for message in receiver.on("/shared")}) == len(receiver.on("/shared")) == 4
+        assert await other.delete(task_id)
+        await one.gone(made.webhook.consumer)
+
+
+async def test_a_receiver_that_is_gone_is_told_no_more(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/gone"].append(Answer(status=410))
+    async with world.served() as service:
+        made = await service.create(receiver.url("/gone"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        await service.create(receiver.url("/witness"), filter=only(task_id), events=FINISHED)
+        await quiet(world, f"{task_id}-1")
+        await service.gone(made.webhook.consumer)
+        disabled = (await service.list())[task_id]
+        assert (disabled.active, disabled.disabled_reason) == (False, "the receiver answered 410 Gone")
+        await quiet(world, f"{task_id}-2")
+        await receiver.until("/witness", 2)
+        assert len(receiver.on("/gone")) == 1
+        tried = await service.test(task_id)
+        assert (tried.enabled, tried.delivery.status) == (True, pb.DELIVERY_STATUS_DELIVERED)
+        await quiet(world, f"{task_id}-3")
+        _, test, last = await receiver.until("/gone", 3)
+        assert content(test)["type"] == "webhook.test"
+        assert content(last)["data"]["task_id"] == f"{task_id}-3"
+        assert (await service.list())[task_id].active
+
+
+async def test_what_cannot_be_delivered_is_a_dead_letter(world: World, nats: EmbeddedNats) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/broken"].extend([Answer(status=500)] * (len(QUICK.waits) + 1))
+    async with world.served() as service:
+        made = await service.create(receiver.url("/broken"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        execution_id = await quiet(world, f"{task_id}-1")
+        attempts = await service.settled(task_id, 4)
+        assert [one.status for one in attempts] == [pb.DELIVERY_STATUS_DEAD] + 3 * [pb.DELIVERY_STATUS_RETRYING]
+        await service.idle(task_id)
+        marked = (await service.list())[task_id]
+        assert (marked.active, marked.dead_letters, marked.last_error) == (True, 1, "HTTP 500")
+        client = await nats_client.connect(nats.address.url, token=nats.address.token)
+        letter = await client.jetstream().get_last_msg("AGENT_DLQ", f"agent.dlq.{made.webhook.consumer}")
+        await client.close()
+        assert json.loads(letter.data or b"")["execution_id"] == execution_id
+        assert "tried 4 times, at last: HTTP 500" in (letter.headers or {})["Fleet-Reason"]
+        await quiet(world, f"{task_id}-2")
+        await receiver.until("/broken", 5)
+        await service.idle(task_id)
+        assert (await service.list())[task_id].dead_letters == 0
+
+
+async def test_a_receiver_that_asks_for_time_gets_it(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/busy"].append(Answer(status=429, headers={"Retry-After": "90"}))
+    async with world.served() as service:
+        await service.create(receiver.url("/busy"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        await quiet(world, task_id)
+        (attempt,) = await service.settled(task_id, 1)
+        assert attempt.status == pb.DELIVERY_STATUS_RETRYING
+        assert 89_000 < attempt.next_at_ms - attempt.at_ms < 95_000
+        await service.delete(task_id)
+    async with world.served() as service:
+        assert task_id not in await service.list()
+
+
+async def test_a_deleted_webhook_hears_nothing(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    async with world.served() as service:
+        made = await service.create(receiver.url("/deleted"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        await service.create(receiver.url("/kept"), filter=only(task_id), events=FINISHED)
+        assert await service.delete(task_id)
+        await service.gone(made.webhook.consumer)
+        await quiet(world, task_id)
+        await receiver.until("/kept", 1)
+        assert not receiver.on("/deleted")
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await service.deliveries(task_id)
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        again = await service.create(
+            receiver.url("/deleted"), events=FINISHED, filter=only(task_id), webhook_id=task_id
+        )
+        assert again.webhook.consumer != made.webhook.consumer
+        await service.idle(task_id)
+        assert not receiver.on("/deleted")
+
+
+async def test_a_consumer_that_nobody_removed_is_removed_at_the_next_start(world: World) -> None:
+    task_id = a_name()
+    async with world.served() as service:
+        made = await service.create(world.receiver.url("/orphan"), filter=only(task_id), webhook_id=task_id)
+        async with asyncio.timeout(SECONDS):
+            while made.webhook.consumer not in await service.log.consumers(STREAM):
+                await asyncio.sleep(0.01)
+    await (await world.log.bucket("agent-webhooks")).delete(task_id)
+    async with world.served() as service:
+        assert made.webhook.consumer not in await service.log.consumers(STREAM)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/",
+        "https://127.0.0.1/",
+        "https://169.254.169.254/latest",
+        "https://localhost/",
+        "http://127.0.0.1:1/",
+        "https://0x7f.1/",
+    ],
+)
+async def test_addresses_inside_are_refused(world: World, url: str) -> None:
+    async with world.served() as service:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.create(url)
+        assert (refused.value.code(), named_field(refused.value)) == (grpc.StatusCode.INVALID_ARGUMENT, "url")
+
+
+async def test_a_name_that_moves_inside_is_not_followed_there(world: World) -> None:
+    """The name is looked at once more for the very connection that is made."""
+    names, task_id = Names({"moving.example.org": [[PUBLIC], ["127.0.0.1"]]}), a_name()
+    async with world.served(network=Network(resolver=names), private=False) as service:
+        await service.create("https://moving.example.org/hook", webhook_id=task_id, filter=only(task_id))
+        tried = (await service.test(task_id)).delivery
+        assert tried.http_status == 0
+        assert "not on the public internet" in tried.error
+        await service.delete(task_id)
+        # One that was allowed before settings changed.
+        with pytest.raises(grpc.aio.AioRpcError):
+            await service.create(world.receiver.url("/hook"))
+
+
+async def test_secrets_are_told_once(world: World, nats: EmbeddedNats, capsys: pytest.CaptureFixture[str]) -> None:
+    task_id, receiver = a_name(), world.receiver
+    path = "/services/very-secret-path"
+    async with world.served() as service:
+        made = await service.create(
+            receiver.url(path),
+            filter=only(task_id),
+            events=FINISHED,
+            webhook_id=task_id,
+            format=pb.WEBHOOK_FORMAT_SLACK,
+        )
+        # The receiver says them, too.
+        echo = f"no such hook {path} with {made.secret}"
+        receiver.answers[path].extend([Answer(status=404, text=echo)] * (len(QUICK.waits) + 1))
+        await quiet(world, task_id)
+        attempts = await service.settled(task_id, 4)
+        await service.idle(task_id)
+        shown = f"{await service.list()}{attempts}{await service.test(task_id)}{repr(made.webhook)}"
+        assert "HTTP 404: no such hook" in attempts[0].error
+        await service.delete(task_id)
+    text = capsys.readouterr()
+    client = await nats_client.connect(nats.address.url, token=nats.address.token)
+    stored = ""
+    for stream in ("AGENT_DLQ", STREAM):
+        info = await client.jetstream().stream_info(stream)
+        for sequence in range(max(1, info.state.first_seq), info.state.last_seq + 1):
+            message = await client.jetstream().get_msg(stream, sequence)
+            stored += f"{message.headers}{message.data}"
+    await client.close()
+    assert "Fleet-Reason" in stored
+    for where in (shown, text.out, text.err, stored):
+        assert "very-secret" not in where
+        assert made.secret not in where
+        assert made.secret.removeprefix("whsec_") not in where
+
+
+async def test_requests_that_are_none(world: World) -> None:
+    url = world.receiver.url("/x")
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"url": ""}, "url"),
+        ({"events": ["execution.exploded"]}, "events[0]"),
+        ({"webhook_id": "a b"}, "webhook_id"),
+        ({"secret": "hush"}, "secret"),
+        ({"filter": pb.WebhookFilter(roles=["COOK"])}, "filter.roles[0]"),
+        ({"filter": pb.WebhookFilter(roles=[""])}, "filter.roles[0]"),
+        ({"filter": pb.WebhookFilter(statuses=[0])}, "filter.statuses[0]"),
+        ({"format": pb.WEBHOOK_FORMAT_TELEGRAM}, "url"),
+    ]
+    async with world.served() as service:
+        for fields, field in refused:
+            with pytest.raises(grpc.aio.AioRpcError) as fault:
+                await service.create(**({"url": url} | fields))
+            told = (fault.value.code(), named_field(fault.value))
+            assert told == (grpc.StatusCode.INVALID_ARGUMENT, field), fields

@@ -1,0 +1,201 @@
+"""Plan sessions and their leases where they are kept, over the key-value double that the contract suite holds true."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.agents.plan_session import (
+    KeyValueLeases,
+    KeyValueSessions,
+    LeasesInMemory,
+    PlanSession,
+    SessionLeases,
+    SessionsInMemory,
+    SessionStatus,
+    SessionStore,
+)
+from swe_ai_fleet.agents.plan_session import kept as kept_module
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.message import UserMessage
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+
+
+def session(session_id: str = "s1", *, revision: int = 1, **fields: object) -> PlanSession:
+    return PlanSession(session_id=session_id, goal="Round totals", revision=revision, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["memory", "key-value"])
+def store(request: pytest.FixtureRequest) -> SessionStore:
+    if request.param == "memory":
+        return SessionsInMemory()
+    return KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant="t")
+
+
+@pytest.fixture(params=["memory", "key-value"])
+def leases(request: pytest.FixtureRequest) -> SessionLeases:
+    return LeasesInMemory() if request.param == "memory" else KeyValueLeases(MemoryKeyValue(), tenant="t")
+
+
+class TestEveryStore:
+    async def test_a_session_is_got_as_it_was_put(self, store: SessionStore) -> None:
+        assert await store.get("s1") is None
+        whole = session(messages=(UserMessage(content="é\u2028"),), memory=MemoryResults(gaps=("a",), coverage=0.0))
+        await store.put(whole)
+        assert await store.get("s1") == whole
+        await store.put(replace(whole, revision=2, status=SessionStatus.APPROVED))
+        again = await store.get("s1")
+        assert again is not None
+        assert (again.status, again.messages) == (SessionStatus.APPROVED, whole.messages)
+
+    @pytest.mark.parametrize("revision", [0, 1, 3])
+    async def test_only_the_next_revision_is_put(self, store: SessionStore, revision: int) -> None:
+        await store.put(session())
+        with pytest.raises(PreconditionFailed, match="changed by somebody else"):
+            await store.put(session(revision=revision, answer="rival"))
+        assert await store.get("s1") == session()
+
+    async def test_the_one_put_last_is_listed_first(self, store: SessionStore) -> None:
+        for number, name in enumerate("abc"):
+            await store.put(session(name, updated_at=f"2026-01-0{number + 1}", approach="x" * 9_000))
+        await store.put(session("a", revision=2, updated_at="2026-01-09"))
+        cards = await store.listed()
+        assert [card.session_id for card in cards] == ["a", "c", "b"]
+        assert [len(card.approach) for card in cards] == [0, 300, 300]
+
+
+class TestKeyValueSessions:
+    async def test_what_is_longer_than_a_message_lies_in_pieces(self) -> None:
+        heads, parts = MemoryKeyValue(), MemoryKeyValue()
+        store = KeyValueSessions(heads, parts, tenant="t")
+        noise = random.Random(1).randbytes(1_500_000).hex()
+        await store.put(session(messages=(UserMessage(content=noise),)))
+        pieces = await parts.entries()
+        assert len(pieces) > 2
+        assert max(len(piece.value) for piece in (*pieces, *await heads.entries())) <= kept_module.PART_BYTES
+        found = await store.get("s1")
+        assert found is not None
+        assert found.messages[0].content == noise
+        # The next one leaves nothing of it behind.
+        await store.put(session(revision=2))
+        assert len(await parts.entries()) == 1
+
+    async def test_of_two_that_put_at_once_one_wins_whole(self) -> None:
+        heads, parts = MemoryKeyValue(), MemoryKeyValue()
+        one, other = (KeyValueSessions(heads, parts, tenant="t") for _ in range(2))
+        told = await asyncio.gather(
+            one.put(session(answer="one")), other.put(session(answer="other")), return_exceptions=True
+        )
+        assert sorted(type(each).__name__ for each in told) == ["NoneType", "PreconditionFailed"]
+        found = await one.get("s1")
+        assert found is not None
+        assert found.answer == ("one" if told[0] is None else "other")
+        assert len(await parts.entries()) == 1
+
+    async def test_a_body_that_is_gone_is_no_session(self) -> None:
+        parts = MemoryKeyValue()
+        store = KeyValueSessions(MemoryKeyValue(), parts, tenant="t")
+        await store.put(session())
+        for entry in await parts.entries():
+            await parts.delete(entry.key)
+        with pytest.raises(Unavailable, match="could not be read whole"):
+            await store.get("s1")
+
+    async def test_tenants_do_not_see_each_other(self) -> None:
+        heads, parts = MemoryKeyValue(), MemoryKeyValue()
+        await KeyValueSessions(heads, parts, tenant="t").put(session())
+        other = KeyValueSessions(heads, parts, tenant="t2")
+        assert (await other.get("s1"), await other.listed()) == (None, ())
+
+    async def test_one_that_is_too_long_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kept_module, "MAX_SESSION_BYTES", 1_000)
+        store = KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant="t")
+        with pytest.raises(ResourceExhausted, match="too long"):
+            await store.put(session(answer="x" * 2_000))
+        assert await store.get("s1") is None
+
+
+class TestEveryLease:
+    async def test_one_at_a_time(self, leases: SessionLeases) -> None:
+        assert not await leases.held("s1")
+        async with leases.hold("s1"):
+            assert await leases.held("s1")
+            with pytest.raises(PreconditionFailed, match="being worked on"):
+                async with leases.hold("s1"):
+                    raise AssertionError("two hold it")
+            async with leases.hold("s2"):
+                pass
+            assert await leases.held("s1")
+        assert not await leases.held("s1")
+        async with leases.hold("s1"):
+            pass
+
+    async def test_it_is_given_back_by_whoever_is_cancelled(self, leases: SessionLeases) -> None:
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with leases.hold("s1"):
+                entered.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(work())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with leases.hold("s1"):
+            pass
+
+    async def test_a_time_out_of_the_work_itself_is_its_own(self, leases: SessionLeases) -> None:
+        with pytest.raises(TimeoutError):
+            async with leases.hold("s1"), asyncio.timeout(0):
+                await asyncio.Event().wait()
+
+
+class TestKeyValueLeases:
+    async def test_whoever_loses_it_is_stopped(self) -> None:
+        store = MemoryKeyValue()
+        leases = KeyValueLeases(store, tenant="t", seconds=0.06)
+        with pytest.raises(Unavailable, match="lease of the session was lost"):
+            async with asyncio.timeout(10), leases.hold("s1"):
+                await store.put("t.s1", b"somebody else")
+                await asyncio.Event().wait()
+        # It was not ours to give back.
+        assert await leases.held("s1")
+
+    async def test_a_store_that_is_away_for_long_ends_the_work(self) -> None:
+        class Away(MemoryKeyValue):
+            away = False
+
+            async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+                if self.away:
+                    raise Unavailable("the store is away")
+                return await super().put(key, value, revision=revision)
+
+        store = Away()
+        leases = KeyValueLeases(store, tenant="t", seconds=0.3)
+        with pytest.raises(Unavailable, match="lease of the session was lost"):
+            async with asyncio.timeout(10), leases.hold("s1"):
+                store.away = True
+                await asyncio.Event().wait()
+
+    async def test_it_is_renewed_as_long_as_it_is_held(self) -> None:
+        store = MemoryKeyValue()
+        renewed = asyncio.Event()
+
+        async def follow() -> None:
+            seen = 0
+            async for change in store.changes(follow=True):
+                seen += change is not None
+                if seen == 8:
+                    renewed.set()
+
+        following = asyncio.create_task(follow())
+        async with asyncio.timeout(10), KeyValueLeases(store, tenant="t", seconds=0.06).hold("s1"):
+            # Longer than it would have lived without.
+            await renewed.wait()
+        following.cancel()

@@ -1,0 +1,70 @@
+import { words } from "../types";
+import { clock, Link, StatusBadge, Table, Tag } from "../ui";
+import { Markdown } from "./markdown";
+import type { Answer, Reference, Turn } from "./sending";
+
+/** A turn: what was asked, what was answered, and what came with it where it was answered here. */
+export function TurnView({ turn, answer }: { turn: Turn; answer: Answer | undefined }) {
+  return (
+    <article class="turn" aria-label={`Turn ${turn.number}`}>
+      <div class="said said-person">
+        <p class="prose-text">{turn.text}</p>
+      </div>
+      <div class={`said said-fleet${turn.success ? "" : " said-excuse"}`}>
+        <Markdown text={turn.answer} />
+        {answer?.tables.map((table, index) => (
+          <figure key={index} class="stack-tight">
+            {table.title && <figcaption class="legend">{table.title}</figcaption>}
+            <Table
+              caption={table.title || `Table ${index + 1}`}
+              rows={table.rows.map((row, at) => ({ cells: row.cells, at }))}
+              keyOf={(row) => String(row.at)}
+              cards={false}
+              columns={table.columns.map((name, column) => ({ name, cell: (row: { cells: string[] }) => row.cells[column] ?? "" }))}
+            />
+          </figure>
+        ))}
+        {answer && answer.references.length > 0 && <References references={answer.references} />}
+        {turn.execution_id && (
+          <p>
+            Started <Link href={`/executions/${encodeURIComponent(turn.execution_id)}`}>execution {turn.execution_id.slice(0, 8)}</Link>
+          </p>
+        )}
+        <p class="said-about">
+          {!turn.success && <StatusBadge status="" tone="warn" text={words(turn.stop_reason) || "no answer"} />}
+          <time class="muted small">{clock(turn.answered_at_ms)}</time>
+          {turn.tools.map((tool, index) => (
+            <Tag key={index}>{tool}</Tag>
+          ))}
+        </p>
+      </div>
+    </article>
+  );
+}
+
+const STANDINGS: Record<string, string> = {
+  RESOLVED: "means",
+  AMBIGUOUS: "could mean",
+  STALE: "may mean",
+  BEYOND: "is beyond the list",
+  UNKNOWN: "is not known",
+};
+
+function References({ references }: { references: readonly Reference[] }) {
+  return (
+    <ul class="references" aria-label="What phrases mean">
+      {references.map((one, index) => (
+        <li key={index}>
+          <q>{one.phrase}</q> {STANDINGS[words(one.standing).toUpperCase()] ?? words(one.standing)}{" "}
+          {one.things.map((thing, at) => (
+            <span key={at}>
+              {at > 0 && ", "}
+              <span class="muted">{thing.kind}</span>{" "}
+              {thing.kind === "execution" ? <Link href={`/executions/${encodeURIComponent(thing.name)}`}>{thing.name}</Link> : thing.name}
+            </span>
+          ))}
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,200 @@
+/** Candidates compared: how each stands and why, and two of them side by side. */
+
+import { useState } from "preact/hooks";
+import type { DiffStyle } from "../diff/view";
+import { visible } from "../diff/view";
+import { Button, count, Empty, Select, StatusBadge, Table, tokens, type Column } from "../ui";
+import { artifactPath } from "./artifact";
+import { CandidatePanel } from "./candidate";
+import { Checks } from "./evidence";
+import type { Candidate, Ranked } from "./events";
+import { Fold } from "./fold";
+import type { ExecutionView } from "./view";
+
+interface Standing {
+  candidate: Candidate;
+  ranked: Ranked | undefined;
+  /** It stands for the place that this one shares. */
+  sameAs: string;
+  dropped: string;
+}
+
+/** Candidates by rank; then those not ranked, as they came in. */
+export function standings(view: ExecutionView): Standing[] {
+  const ranked = new Map(view.ranking.map((one) => [one.candidate_id, one]));
+  const same = new Map(view.ranking.flatMap((one) => (one.duplicates ?? []).map((id) => [id, one.candidate_id])));
+  const revised = new Map([...view.candidates.values()].map((one) => [one.revises ?? "", one.candidate_id]));
+  const all = [...view.candidates.values()].map((candidate) => ({
+    candidate,
+    ranked: ranked.get(candidate.candidate_id),
+    sameAs: same.get(candidate.candidate_id) ?? "",
+    dropped: view.dropped.get(candidate.candidate_id) ?? replaced(view, revised.get(candidate.candidate_id)),
+  }));
+  const last = Number.MAX_SAFE_INTEGER;
+  return all.sort((one, other) => (one.ranked?.rank ?? last) - (other.ranked?.rank ?? last));
+}
+
+function replaced(view: ExecutionView, by: string | undefined): string {
+  return by && !view.dropped.has(by) && view.ranking.length ? `its revision ${by} took its place` : "";
+}
+
+export function CandidatesTab({ id, view }: { id: string; view: ExecutionView }) {
+  const all = standings(view);
+  const [chosen, setChosen] = useState<[string, string]>(["", ""]);
+  const [style, setStyle] = useState<DiffStyle>("unified");
+  if (!all.length)
+    return <Empty title={view.ended ? "No agent handed anything in" : "No candidate is there yet"} />;
+  const ids = all.map((one) => one.candidate.candidate_id);
+  const first = ids.includes(chosen[0]) ? chosen[0] : (ids[0] ?? "");
+  const second = chosen[1] === "none" ? "" : ids.includes(chosen[1]) ? chosen[1] : (ids.find((one) => one !== first) ?? "");
+  const options = all.map((one) => [one.candidate.candidate_id, label(one)] as const);
+  return (
+    <div class="stack">
+      <Winner id={id} view={view} />
+      <Table
+        caption="Candidates"
+        columns={columns(view)}
+        rows={all}
+        keyOf={(one) => one.candidate.candidate_id}
+      />
+      <div class="compare-controls">
+        <Select label="Compare" value={first} options={options} onInput={(value) => setChosen([value, second || "none"])} />
+        <Select
+          label="with"
+          value={second}
+          options={[["", "nothing"], ...options.filter(([value]) => value !== first)]}
+          onInput={(value) => setChosen([first, value || "none"])}
+        />
+        <div class="row" role="group" aria-label="How diffs are shown">
+          <Button small pressed={style === "unified"} onClick={() => setStyle("unified")}>
+            Unified
+          </Button>
+          <Button small pressed={style === "split"} onClick={() => setStyle("split")}>
+            Side by side
+          </Button>
+        </div>
+      </div>
+      <div class={`compare${second ? " compare-two" : ""}`}>
+        {[first, second].filter(Boolean).map((name) => {
+          const one = all.find((each) => each.candidate.candidate_id === name);
+          return (
+            one && (
+              <CandidatePanel
+                key={name}
+                id={id}
+                view={view}
+                candidate={one.candidate}
+                ranked={one.ranked}
+                dropped={one.dropped}
+                sameAs={one.sameAs}
+                style={style}
+              />
+            )
+          );
+        })}
+      </div>
+    </div>
+  );
+}
+
+function label(one: Standing): string {
+  return `${one.ranked ? `${one.ranked.rank}. ` : ""}${visible(one.candidate.candidate_id)}`;
+}
+
+function columns(view: ExecutionView): Column<Standing>[] {
+  const part = (value: number | null | undefined) => (value === null || value === undefined ? "–" : value.toFixed(2));
+  return [
+    { name: "Rank", cell: (one) => one.ranked?.rank ?? "–", number: true },
+    {
+      name: "Candidate",
+      heading: true,
+      cell: (one) => (
+        <span class="row">
+          {visible(one.candidate.candidate_id)}
+          {view.winnerId === one.candidate.candidate_id && <StatusBadge status="completed" text="winner" />}
+          {one.ranked && !one.ranked.accepted && <StatusBadge status="failed" text="not accepted" />}
+          {one.sameAs && <span class="tag">same as {visible(one.sameAs)}</span>}
+          {one.dropped && <span class="tag">superseded</span>}
+        </span>
+      ),
+    },
+    { name: "Score", cell: (one) => part(one.ranked?.score), number: true },
+    { name: "Evidence", cell: (one) => part(one.ranked?.evidence), number: true, minor: true },
+    { name: "Reviews", cell: (one) => part(one.ranked?.review), number: true, minor: true },
+    { name: "Votes", cell: (one) => part(one.ranked?.votes), number: true, minor: true },
+    { name: "Checks", cell: (one) => <CheckCount view={view} id={one.candidate.candidate_id} /> },
+    { name: "Files", cell: (one) => one.candidate.artifacts.files_changed.length, number: true, minor: true },
+    {
+      name: "Lines",
+      number: true,
+      cell: (one) => (
+        <span class="nowrap">
+          <span class="added">+{count(one.candidate.artifacts.insertions)}</span>{" "}
+          <span class="removed">−{count(one.candidate.artifacts.deletions)}</span>
+        </span>
+      ),
+    },
+    {
+      name: "Tokens",
+      number: true,
+      minor: true,
+      cell: (one) =>
+        tokens({
+          prompt_tokens: one.candidate.usage?.prompt_tokens ?? 0,
+          completion_tokens: one.candidate.usage?.completion_tokens ?? 0,
+        }),
+    },
+  ];
+}
+
+function CheckCount({ view, id }: { view: ExecutionView; id: string }) {
+  const report = view.reports.get(id);
+  if (!report) return <span class="muted">not yet</span>;
+  const ran = report.results.filter((one) => !one.skipped_reason);
+  const passed = ran.filter((one) => one.passed).length;
+  return (
+    <StatusBadge
+      status={passed === ran.length ? "passed" : "failed"}
+      text={`${passed} of ${ran.length}`}
+      {...(!ran.length && { tone: "calm" as const })}
+    />
+  );
+}
+
+/** Who won and why, and where the winner stands now. */
+function Winner({ id, view }: { id: string; view: ExecutionView }) {
+  const winner = view.ranking.find((one) => one.candidate_id === view.winnerId);
+  const patch = view.candidates.get(view.winnerId)?.artifacts.patch;
+  if (!view.winnerId)
+    return view.ranking.length ? (
+      <div class="banner banner-warn">
+        <div class="banner-words">
+          <strong>None passed</strong>
+          {view.ranking[0]?.reason && <p>The best of them: {visible(view.ranking[0].reason)}</p>}
+        </div>
+      </div>
+    ) : null;
+  const delivered = view.delivered;
+  return (
+    <div class="banner banner-good">
+      <div class="banner-words">
+        <strong>{visible(view.winnerId)} won</strong>
+        {winner?.reason && <p>Why: {visible(winner.reason)}</p>}
+        {delivered && (
+          <p>
+            On branch <code>{visible(delivered.branch)}</code>, commit <code>{visible(delivered.commit_sha.slice(0, 12))}</code>
+            {delivered.pushed ? ", pushed" : ""}
+          </p>
+        )}
+        {view.deliveryReport && (
+          <Fold head="What the checks said there" body={() => <Checks report={view.deliveryReport} />} />
+        )}
+      </div>
+      {patch && (
+        <a class="button button-small" href={artifactPath(id, patch.digest)} download={`${view.winnerId}.patch`}>
+          Download the patch
+        </a>
+      )}
+    </div>
+  );
+}

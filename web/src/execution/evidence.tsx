@@ -1,0 +1,152 @@
+/** What is known about a candidate: checks, critiques, votes. */
+
+import { visible } from "../diff/view";
+import { words } from "../types";
+import { count, duration, StatusBadge } from "../ui";
+import type { CheckReport, CheckResult, Critique, Vote } from "./events";
+import { Fold, LongText } from "./fold";
+
+export function Checks({ report }: { report: CheckReport | null }) {
+  if (!report?.results.length) return <p class="muted">None was run.</p>;
+  return (
+    <ul class="list-plain checks">
+      {report.results.map((result, at) => (
+        <li key={at}>
+          <Fold class="call" head={<CheckHead result={result} />} body={() => <CheckBody result={result} />} />
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function CheckHead({ result }: { result: CheckResult }) {
+  const status = result.skipped_reason ? "skipped" : result.passed ? "passed" : "failed";
+  return (
+    <span class="call-head">
+      <StatusBadge status={status} />
+      <span class="check-name">{visible(result.name || words(result.kind))}</span>
+      {!result.required && <span class="tag">not required</span>}
+      <span class="muted call-gist">{visible(result.skipped_reason || result.message)}</span>
+      <span class="muted small">{duration(result.duration_ms)}</span>
+    </span>
+  );
+}
+
+function CheckBody({ result }: { result: CheckResult }) {
+  const tests = result.tests;
+  return (
+    <div class="stack-tight">
+      {result.message && <p class="prose-text">{visible(result.message)}</p>}
+      {tests && (
+        <p class="small">
+          {count(tests.passed)} passed, {count(tests.failed)} failed, {count(tests.errors)} errors, {count(tests.skipped)}{" "}
+          skipped
+        </p>
+      )}
+      {result.problems.length > 0 && (
+        <ul class="problems">
+          {result.problems.slice(0, 100).map((problem, at) => (
+            <li key={at} class="prose-text">
+              {visible(problem)}
+            </li>
+          ))}
+        </ul>
+      )}
+      {Object.entries(result.details ?? {}).length > 0 && (
+        <dl class="facts small">
+          {Object.entries(result.details).map(([name, value]) => [
+            <dt key={`${name}-name`}>{visible(name)}</dt>,
+            <dd key={name} class="mono">
+              {visible(value.slice(0, 1_000))}
+            </dd>,
+          ])}
+        </dl>
+      )}
+      {result.output && <LongText text={result.output} most={3_000} mono />}
+      <p class="muted small">
+        {[
+          `score ${result.score.toFixed(2)}`,
+          result.exit_code === null ? "" : `exit ${result.exit_code}`,
+          result.warnings ? `${result.warnings} warnings` : "",
+        ]
+          .filter(Boolean)
+          .join(" · ")}
+      </p>
+    </div>
+  );
+}
+
+export function Critiques({ critiques }: { critiques: Critique[] }) {
+  return (
+    <section class="stack-tight">
+      <h4>Reviews</h4>
+      {critiques.map((critique) => (
+        <Fold
+          key={`${critique.round}-${critique.reviewer_id}`}
+          class="call"
+          head={
+            <span class="call-head">
+              <StatusBadge status={critique.error ? "failed" : critique.verdict} {...(critique.error && { text: "came to nothing" })} />
+              <span class="check-name">{visible(critique.reviewer_id)}</span>
+              <span class="muted small">
+                round {critique.round}
+                {!critique.error && ` · ${critique.score.toFixed(2)}`}
+              </span>
+              {critique.findings.some((one) => one.must_fix) && <span class="tag">must fix</span>}
+            </span>
+          }
+          body={() => (
+            <div class="stack-tight">
+              {critique.error && <p class="bad prose-text">{visible(critique.error)}</p>}
+              {critique.content && <LongText text={critique.content} />}
+              {critique.findings.length > 0 && (
+                <ul class="problems">
+                  {critique.findings.slice(0, 100).map((finding, at) => (
+                    <li key={at}>
+                      {finding.must_fix && <strong class="bad">must fix: </strong>}
+                      <span class="prose-text">{visible(finding.text)}</span>{" "}
+                      {finding.file && (
+                        <code>
+                          {visible(finding.file)}
+                          {finding.line ? `:${finding.line}` : ""}
+                        </code>
+                      )}
+                    </li>
+                  ))}
+                </ul>
+              )}
+            </div>
+          )}
+        />
+      ))}
+    </section>
+  );
+}
+
+export function Votes({ votes, candidate }: { votes: Vote[]; candidate: string }) {
+  const won = votes.filter((vote) => vote.choice === candidate).length;
+  const valid = votes.filter((vote) => vote.choice).length;
+  return (
+    <section class="stack-tight">
+      <h4>
+        Votes: {won} of {valid}
+        {valid < votes.length && ` (${votes.length - valid} could not be read)`}
+      </h4>
+      <Fold
+        head="Each vote"
+        body={() => (
+          <ul class="stack-tight">
+            {votes.map((vote) => (
+              <li key={`${vote.judge_id}-${vote.sample}`}>
+                <strong>{visible(vote.judge_id)}</strong>, sample {vote.sample}:{" "}
+                {vote.choice ? <>for {visible(vote.choice)}</> : <span class="bad">{visible(vote.error)}</span>}
+                {vote.reason && <p class="prose-text muted">{visible(vote.reason)}</p>}
+                <p class="muted small">shown in the order {vote.order.map(visible).join(", ")}</p>
+              </li>
+            ))}
+          </ul>
+        )}
+      />
+    </section>
+  );
+}

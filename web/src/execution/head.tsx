@@ -1,0 +1,188 @@
+/** What an execution is about, where it stands, what it cost; and the way to stop it. */
+
+import { useState } from "preact/hooks";
+import { post } from "../api";
+import { visible } from "../diff/view";
+import { words } from "../types";
+import {
+  Button,
+  Confirm,
+  cost,
+  count,
+  duration,
+  firstLine,
+  moment,
+  PageHead,
+  StatusBadge,
+  Tag,
+  TextField,
+  toast,
+  useNow,
+} from "../ui";
+import { Fold, LongText } from "./fold";
+import type { Following } from "./following";
+import type { ExecutionView } from "./view";
+
+const CONNECTION: Readonly<Record<string, string>> = {
+  connecting: "connecting",
+  live: "live",
+  reconnecting: "reconnecting",
+  ended: "ended",
+  "signed-out": "signed out",
+  closed: "closed",
+};
+
+export function ExecutionHead({ id, following }: { id: string; following: Following }) {
+  const { view, state } = following;
+  const [stopping, setStopping] = useState(false);
+  const task = view.task;
+  if (!task) return null;
+  const description = task.workflow ? `${task.workflow.workflow.name}: ${task.description}` : task.description;
+  return (
+    <>
+      <PageHead
+        title={visible(firstLine(description, 120)) || task.task_id}
+        lead={
+          <span class="row execution-lead">
+            <StatusBadge status={view.status} />
+            {!view.ended && <Tag>{view.phase}</Tag>}
+            <Tag>{words(task.kind)}</Tag>
+            <Tag>{task.role.toLowerCase()}</Tag>
+            <span class={`connection connection-${state}`} data-state={state}>
+              {CONNECTION[state] ?? state}
+            </span>
+          </span>
+        }
+      >
+        {!view.ended && (
+          <Button kind="danger" disabled={view.cancelRequested} onClick={() => setStopping(true)}>
+            {view.cancelRequested ? "Stopping …" : "Cancel"}
+          </Button>
+        )}
+      </PageHead>
+      <Figures view={view} />
+      {view.error && (
+        <div class="banner banner-bad">
+          <div class="banner-words">
+            <strong>{words(view.status)}</strong>
+            <p class="prose-text">{visible(view.error)}</p>
+          </div>
+        </div>
+      )}
+      <Fold
+        class="execution-task"
+        head={<>Task {visible(task.task_id)}</>}
+        body={() => <TaskFacts id={id} view={view} description={task.description} />}
+      />
+      {stopping && <Stop id={id} onClose={() => setStopping(false)} />}
+    </>
+  );
+}
+
+function Figures({ view }: { view: ExecutionView }) {
+  const now = useNow(1000);
+  const spent = view.spent;
+  const took = view.ended ? view.durationMs || view.finishedAt - view.startedAt : now - view.startedAt;
+  const figures: [string, string][] = [
+    [view.ended ? "Took" : "Running for", duration(Math.max(0, took))],
+    ["Agents", count([...view.agents.values()].filter((one) => one.kind === "solver").length)],
+    ["Tokens", count(spent.prompt_tokens + spent.completion_tokens)],
+    ["From cache", count(spent.cached_tokens)],
+    ["Model calls", count(spent.model_calls)],
+    ["Tool calls", count(spent.tool_calls)],
+    ["Cost", cost(spent.cost)],
+  ];
+  return (
+    <dl class="figures">
+      {figures.map(([name, value]) => (
+        <div class="figure" key={name}>
+          <dt class="figure-name">{name}</dt>
+          <dd class="figure-value">{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function TaskFacts({ id, view, description }: { id: string; view: ExecutionView; description: string }) {
+  const task = view.task;
+  const facts: [string, string][] = [
+    ["Execution", id],
+    ["Repository", task?.repo?.location ?? ""],
+    ["From commit", view.baseCommit],
+    ["Accepted", moment(view.startedAt)],
+    ["Ended", view.finishedAt ? moment(view.finishedAt) : ""],
+    ["Driven by", view.owner],
+    ["Requirements", (task?.constraints?.requirements ?? []).join("; ")],
+    ["Rubric", task?.constraints?.rubric ?? ""],
+    ["Cancelled because", view.cancelReason],
+  ];
+  return (
+    <div class="stack">
+      <LongText text={description} />
+      <dl class="facts">
+        {facts
+          .filter(([, value]) => value)
+          .map(([name, value]) => (
+            <>
+              <dt key={`${name}-name`}>{name}</dt>
+              <dd key={name}>{visible(value)}</dd>
+            </>
+          ))}
+      </dl>
+      <Context view={view} />
+    </div>
+  );
+}
+
+function Context({ view }: { view: ExecutionView }) {
+  const context = view.context;
+  if (view.contextError) return <p class="muted">No context: {visible(view.contextError)}</p>;
+  if (!context || (!context.text && !context.recalled.length)) return null;
+  return (
+    <Fold
+      head={
+        <>
+          Context that agents were given ({count(context.tokens)} tokens, {context.recalled.length} memories)
+        </>
+      }
+      body={() => (
+        <div class="stack">
+          {context.text && <LongText text={context.text} />}
+          {context.recalled.length > 0 && (
+            <ul class="stack-tight">
+              {context.recalled.slice(0, 50).map((one, at) => (
+                <li key={at}>
+                  <span class="prose-text">{visible(one.memory.text)}</span>{" "}
+                  <span class="muted small">
+                    {visible(one.memory.source || one.memory.namespace)} · {one.score.toFixed(2)} · by {one.found_by}
+                  </span>
+                </li>
+              ))}
+            </ul>
+          )}
+        </div>
+      )}
+    />
+  );
+}
+
+function Stop({ id, onClose }: { id: string; onClose: () => void }) {
+  const [reason, setReason] = useState("");
+  return (
+    <Confirm
+      title="Cancel this execution?"
+      yes="Cancel it"
+      onClose={onClose}
+      onYes={async () => {
+        const answer = await post<{ already_ended: boolean }>(`/api/executions/${encodeURIComponent(id)}/cancel`, {
+          reason,
+        });
+        toast(answer.already_ended ? "It had already ended." : "It is being stopped.");
+      }}
+    >
+      <p>Its agents and their processes are stopped. What was done stays in its log.</p>
+      <TextField label="Reason (optional)" value={reason} onInput={setReason} />
+    </Confirm>
+  );
+}

@@ -1,0 +1,1 @@
+export { ExecutionPage } from "./page";

@@ -1,0 +1,140 @@
+/** Plans that a person decides about: the goal, the proposal at the gate, and what came of it. */
+
+import { useState } from "preact/hooks";
+import { visible } from "../diff/view";
+import { LongText } from "../execution/fold";
+import { navigate } from "../router";
+import { age, Button, Empty, firstLine, Link, Loading, PageHead, ProblemBanner, StatusBadge, Table, TextArea, TextField, useLoad } from "../ui";
+import { begin, sessions, type PlanSession } from "./calls";
+import { SessionView } from "./session";
+
+const MOST_ENTITIES = 30;
+
+export function PlanPage({ session = "" }: { session?: string }) {
+  return session ? <SessionView id={session} /> : <Plans />;
+}
+
+function Plans() {
+  const [pages, setPages] = useState<readonly string[]>([]);
+  const token = pages.at(-1) ?? "";
+  const { value, problem, loading, reload } = useLoad((signal) => sessions(token, signal), token, 10_000);
+  return (
+    <div class="stack">
+      <PageHead title="Plans" lead="Memory first, then a proposal; nothing with an effect runs before you decide." />
+      <NewPlan />
+      <h2>Sessions</h2>
+      <ProblemBanner problem={problem} retry={reload} />
+      {loading && !value && <Loading what="Reading the sessions" />}
+      {value && !value.sessions.length && <Empty title="No plan was made yet" />}
+      {value && value.sessions.length > 0 && (
+        <Table
+          caption="Plan sessions"
+          rows={value.sessions}
+          keyOf={(one) => one.session_id}
+          columns={[
+            {
+              name: "Goal",
+              heading: true,
+              grow: true,
+              cell: (one: PlanSession) => (
+                <Link href={`/plans/${encodeURIComponent(one.session_id)}`}>
+                  {visible(firstLine(one.goal, 140)) || one.session_id}
+                </Link>
+              ),
+            },
+            { name: "Status", cell: (one) => <StatusBadge status={one.status} /> },
+            { name: "Proposals", number: true, minor: true, cell: (one) => one.proposals },
+            { name: "Changed", cell: (one) => <span class="nowrap">{age(one.updated_at_ms)}</span> },
+          ]}
+        />
+      )}
+      <div class="row">
+        {pages.length > 0 && <Button onClick={() => setPages(pages.slice(0, -1))}>Newer</Button>}
+        {value?.next_page_token && <Button onClick={() => setPages([...pages, value.next_page_token])}>Older</Button>}
+      </div>
+    </div>
+  );
+}
+
+function NewPlan() {
+  const [goal, setGoal] = useState("");
+  const [entities, setEntities] = useState<readonly string[]>([]);
+  const [entity, setEntity] = useState("");
+  const [missing, setMissing] = useState(false);
+  function add(): void {
+    const names = entity
+      .split(/[,\n]/)
+      .map((name) => name.trim().slice(0, 200))
+      .filter((name) => name && !entities.includes(name));
+    setEntities([...entities, ...new Set(names)].slice(0, MOST_ENTITIES));
+    setEntity("");
+  }
+  return (
+    <form
+      class="card stack"
+      aria-label="A new plan"
+      onSubmit={(event) => {
+        event.preventDefault();
+        if (!goal.trim()) {
+          setMissing(true);
+          return;
+        }
+        const pending = entity.trim() ? [...entities, entity.trim()] : entities;
+        navigate(`/plans/${begin(goal.trim(), pending)}`);
+      }}
+    >
+      <TextArea
+        label="Goal"
+        rows={3}
+        value={goal}
+        onInput={(value) => {
+          setGoal(value);
+          setMissing(false);
+        }}
+        error={missing ? "Say what is to be reached." : undefined}
+      />
+      <div class="entity-line">
+        <TextField
+          label="Relevant entities (optional)"
+          value={entity}
+          onInput={setEntity}
+          hint="Names of things that memory may know, such as a module, a service or a decision. What it does not know of them is researched."
+        />
+        <Button onClick={add} disabled={!entity.trim() || entities.length >= MOST_ENTITIES}>
+          Add
+        </Button>
+      </div>
+      {entities.length > 0 && (
+        <ul class="list-plain row" aria-label="Selected entities">
+          {entities.map((name) => (
+            <li key={name}>
+              <Button
+                small
+                label={`Remove ${name}`}
+                onClick={() => setEntities(entities.filter((one) => one !== name))}
+              >
+                {visible(name)} <span aria-hidden="true">✕</span>
+              </Button>
+            </li>
+          ))}
+        </ul>
+      )}
+      <div>
+        <Button kind="primary" type="submit">
+          Make a plan
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+/** A text of the model's, as it was written. */
+export function Words({ title, text }: { title: string; text: string }) {
+  if (!text) return null;
+  return (
+    <section class="stack-tight">
+      <h3>{title}</h3>
+      <LongText text={text} most={6_000} />
+    </section>
+  );
+}

@@ -1,0 +1,77 @@
+// Who is signed in: the cookie that the gateway keeps, and the token that becomes one.
+import { signal } from "@preact/signals";
+
+export type Standing = "unknown" | "in" | "out" | "unreachable";
+
+/** Whether the gateway takes this browser's requests. */
+export const standing = signal<Standing>("unknown");
+
+/** Whether it asks for a token at all. */
+export const tokenNeeded = signal(true);
+
+/** Says that a request was refused for want of a session. */
+export function signedOut(): void {
+  standing.value = "out";
+}
+
+async function trade(token: string): Promise<Response> {
+  return fetch("/api/session", {
+    method: "POST",
+    credentials: "same-origin",
+    cache: "no-store",
+    headers: { "content-type": "application/json", accept: "application/json" },
+    body: JSON.stringify({ token }),
+  });
+}
+
+/** Trades a token for the session's cookie; answers what was wrong with it, or nothing. */
+export async function signIn(token: string): Promise<string | undefined> {
+  let response: Response;
+  try {
+    response = await trade(token);
+  } catch {
+    return "The fleet does not answer. See whether `fleet up` runs.";
+  }
+  if (response.ok) {
+    standing.value = "in";
+    return undefined;
+  }
+  if (response.status === 401 || response.status === 403) return "This is not the fleet's token.";
+  try {
+    const said = (await response.json()) as { detail?: string; title?: string };
+    return said.detail ?? said.title ?? `The gateway answered ${response.status}.`;
+  } catch {
+    return `The gateway answered ${response.status}.`;
+  }
+}
+
+/** Gives the session's cookie back. */
+export async function signOut(): Promise<void> {
+  await fetch("/api/session", {
+    method: "DELETE",
+    credentials: "same-origin",
+    headers: { "content-type": "application/json" },
+    body: "{}",
+  }).catch(() => undefined);
+  standing.value = "out";
+}
+
+/** Takes the token out of the address, where `fleet up` put it, and finds out where the browser stands. */
+export async function begin(): Promise<void> {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given !== null) {
+    // Before anything else: a token does not stay where shoulders and histories see it.
+    history.replaceState(null, "", location.pathname + location.search);
+    if ((await signIn(given)) === undefined) return;
+  }
+  try {
+    const response = await fetch("/api/session", { credentials: "same-origin", cache: "no-store" });
+    standing.value = response.ok ? "in" : response.status === 401 ? "out" : "unreachable";
+    if (response.ok) {
+      const said = (await response.json()) as { token_required?: boolean };
+      tokenNeeded.value = said.token_required ?? true;
+    }
+  } catch {
+    standing.value = "unreachable";
+  }
+}

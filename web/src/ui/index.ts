@@ -1,0 +1,14 @@
+export { StatusBadge, Tag } from "./badge";
+export { Button } from "./button";
+export { Confirm, Dialog } from "./dialog";
+export { Empty, Loading, Note, ProblemBanner, toast, Toasts } from "./feedback";
+export { Checkbox, Field, Select, TextArea, TextField } from "./field";
+export * from "./format";
+export { Link, OutLink } from "./link";
+export { useLoad, useNow } from "./load";
+export type { Loaded } from "./load";
+export { PageHead } from "./page-head";
+export { Table } from "./table";
+export type { Column } from "./table";
+export { Tabs } from "./tabs";
+export type { Tab } from "./tabs";

@@ -1,0 +1,5 @@
+import { PageHead } from "../ui";
+
+export function ConnectView() {
+  return <PageHead title="Connect" />;
+}

@@ -1,0 +1,5 @@
+import { PageHead } from "../ui";
+
+export function CouncilsView() {
+  return <PageHead title="Councils" />;
+}

@@ -1,0 +1,5 @@
+import { PageHead } from "../ui";
+
+export function FleetView() {
+  return <PageHead title="Fleet" />;
+}

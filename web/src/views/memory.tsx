@@ -1,0 +1,5 @@
+import { PageHead } from "../ui";
+
+export function MemoryView() {
+  return <PageHead title="Memory" />;
+}

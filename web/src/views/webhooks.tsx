@@ -1,0 +1,5 @@
+import { PageHead } from "../ui";
+
+export function WebhooksView() {
+  return <PageHead title="Webhooks" />;
+}
