@@ -15,14 +15,14 @@ demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winn
 	@MODEL_URL="$(MODEL_URL)" MODEL="$(MODEL)" $(BIN)/python -m swe_ai_fleet.cli.demo
 
 test: check ## Lint, types, architecture, and the test suite without the slow tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -n 2 --dist loadfile -m "not slow"
 
 test-web: check ## The page: rebuilt and compared, then tried in Chromium against a real fleet; pictures in tests/web/.artifacts
 	$(BIN)/python scripts/build_page.py --check
 	$(PYTEST) tests/web tests/integration/test_gateway_rest.py tests/integration/test_gateway_access.py tests/integration/test_gateway_streams.py
 
 test-all: check ## Everything, the slow tests too
-	$(PYTEST)
+	$(PYTEST) -n 2 --dist loadfile
 
 test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
 	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm

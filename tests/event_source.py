@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
 )
-from swe_ai_fleet.domain.message import AssistantMessage, FinishReason, ModelReply, SystemMessage, ToolCall
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, SystemMessage, ToolCall
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -96,7 +96,7 @@ class EventSource(pb_grpc.OrchestratorServiceServicer):
 @asynccontextmanager
 async def serving(source: EventSource, port: int = 0) -> AsyncGenerator[int]:
     """Serve it at a port of the loopback; what streams when the context ends is cut off."""
-    server = grpc.aio.server()
+    server = cast("Any", grpc.aio).server()
     cast("Any", pb_grpc).add_OrchestratorServiceServicer_to_server(source, server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
@@ -131,12 +131,17 @@ def a_deliberation(*, agents: int = 3, steps: int = 20) -> list[tuple[str, Event
         task_id="t",
         kind=TaskKind.DELIBERATE,
         description="Make the parser take sums.",
-        repo=RepoRef(path="/repository"),
+        repo=RepoRef(location="/repository"),
         num_agents=agents,
         rounds=0,
     )
     return [
-        ("_", ExecutionStarted(task=task, repository=PinnedRepository(location="r", commit="c" * 40), fingerprint="f")),
+        (
+            "_",
+            ExecutionStarted(
+                task=task, repository=PinnedRepository(tenant="default", location="r", commit="c" * 40), fingerprint="f"
+            ),
+        ),
         ("_", ExecutionClaimed(generation=1, owner="orchestrator")),
         *(event for together in zip(*runs, strict=True) for event in together),
         ("_", CandidatesRanked(ranking=(), winner_id=names[0])),
@@ -151,10 +156,10 @@ def _run(agent_id: str, steps: int) -> list[tuple[str, EventBody]]:
     ]
     previous = GENESIS
     for step in range(1, steps + 1):
-        call = ToolCall(id=f"c{step}", name="files_read_file", arguments='{"path": "parser.py"}')
+        call = ToolCall(call_id=f"c{step}", model_call_id="", name="files_read_file", arguments='{"path": "parser.py"}')
         reply = ModelReply(
             message=AssistantMessage(content="I look at the parser.", tool_calls=(call,)),
-            finish_reason=FinishReason.TOOL_CALLS,
+            finish_reason="tool_calls",
             usage=Usage(prompt_tokens=900, completion_tokens=40, model_calls=1),
         )
         bodies.append(ModelReplied(step=step, reply=reply, duration_ms=500))
@@ -164,7 +169,7 @@ def _run(agent_id: str, steps: int) -> list[tuple[str, EventBody]]:
                 at="2026-01-01T00:00:00+00:00",
                 execution_id="e",
                 agent_id=agent_id,
-                call_id=call.id,
+                call_id=call.call_id,
                 tool="files",
                 operation="read_file",
                 arguments={"path": "parser.py"},

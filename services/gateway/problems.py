@@ -10,13 +10,11 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
-import structlog
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.errors import DOMAIN, status_code
 from swe_ai_fleet.domain.errors import FleetError
@@ -68,8 +66,6 @@ _GRPC_OWN: Mapping[str, str] = {
 }
 _RETRY_SECONDS: Mapping[int, int] = {429: 5, 503: 1}
 _DETAILS = "grpc-status-details-bin"
-
-_log = structlog.get_logger()
 
 
 class Refusal(Exception):
@@ -202,25 +198,16 @@ def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", wit
     rich = _rich(error)
     if rich is None:
         # gRPC's own words name addresses and source lines.
-        detail = _GRPC_OWN.get(code, "the service behind the gateway failed")
-        return Problem(
-            status=status,
-            code=code,
-            detail=detail,
-            retry_after_seconds=_RETRY_SECONDS.get(status),
-            instance=instance,
-        )
-    detail = error.details() or _title(status)
-    if rich.hint:
-        detail = detail.removesuffix(f" ({rich.hint})")
-    retry = _RETRY_SECONDS.get(status) if rich.retry_seconds is None else rich.retry_seconds
+        detail, rich = _GRPC_OWN.get(code, "the service behind the gateway failed"), _Rich()
+    else:
+        detail = (error.details() or _title(status)).removesuffix(f" ({rich.hint})")
     return Problem(
         status=status,
         code=code,
         detail=detail,
         field=rich.field.removeprefix(within),
         hint=rich.hint,
-        retry_after_seconds=retry,
+        retry_after_seconds=_RETRY_SECONDS.get(status) if rich.retry_seconds is None else rich.retry_seconds,
         instance=instance,
     )
 
@@ -244,11 +231,8 @@ def _rich(error: grpc.aio.AioRpcError) -> _Rich | None:
     except DecodeError:
         return None
     for detail in details:
-        info, request, retry = (
-            error_details_pb2.ErrorInfo(),
-            error_details_pb2.BadRequest(),
-            error_details_pb2.RetryInfo(),
-        )
+        info, request = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        retry = error_details_pb2.RetryInfo()
         if detail.Unpack(info):
             ours = info.domain == DOMAIN
             found.field = found.field or info.metadata.get("field", "")
@@ -309,37 +293,3 @@ HANDLERS: Mapping[Any, Any] = {
     HTTPException: _on_http,
 }
 """Exception handlers for `Starlette(exception_handlers=…)`."""
-
-
-class BugMiddleware:
-    """What nobody expected ends here: logged once, answered with 500 and without a word of its own.
-
-    Args:
-        app: Everything else.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def sent(message: Message) -> None:
-            nonlocal started
-            started = started or message["type"] in ("http.response.start", "websocket.accept")
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sent)
-        except ClientDisconnect:
-            # Nobody is there to be told.
-            return
-        except Exception as fault:
-            if scope["type"] == "lifespan":
-                raise
-            _log.exception("a request met a fault of ours", path=scope.get("path"), fault=type(fault).__name__)
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1011})
-            elif not started:
-                detail = "an internal fault; the gateway's log has it"
-                await problem(500, detail, instance=str(scope.get("path", "")))(scope, receive, send)

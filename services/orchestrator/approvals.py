@@ -46,6 +46,11 @@ def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
         reasons=request.reasons,
         expires_at_ms=responses.milliseconds(request.expires_at),
     )
+    if (found := request.memory_results) is not None:
+        told.memory_results.coverage = found.coverage
+        told.memory_results.gaps.extend(found.gaps)
+        told.memory_results.sources.extend(found.sources)
+        told.memory_results.content = found.content
     if request.policy is not ApprovalPolicy.PLAN:
         told.operation.operation = request.call.name
         told.operation.call_id = request.call.call_id

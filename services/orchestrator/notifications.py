@@ -19,7 +19,7 @@ from services.orchestrator import responses
 from services.orchestrator.webhooks import Telling, open_listeners
 from services.values import check_values
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.webhook_sender import WebhookRules
+from swe_ai_fleet.adapters.webhook_sender import WebhookRules, public_authorities
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
@@ -142,7 +142,7 @@ async def open_notifications(
             mask=secret_mask(settings),
             schedule=schedule or Schedule(),
             now=now,
-            tls=tls,
+            tls=tls or await public_authorities(),
         )
         async with open_listeners(telling, changed):
             yield notification_service(NotificationServicer(telling))

@@ -167,7 +167,10 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
         "attempt": request.attempt or 1,
         "priority": request.priority,
         "memory": MemoryOptions(
-            read=request.memory.read, write=request.memory.write, namespaces=tuple(request.memory.namespaces)
+            read=request.memory.read,
+            write=request.memory.write,
+            namespaces=tuple(request.memory.namespaces),
+            entities=tuple(request.memory.entities),
         ),
     }
 

@@ -54,6 +54,8 @@ def queue_of(webhook: Webhook) -> WorkQueue:
         stream=EVENTS,
         subjects=(f"{executions}.{EXECUTION_SUBJECT}", f"{executions}.{CONTROL_SUBJECT}"),
         consumer=webhook.consumer,
+        # Attempts are counted elsewhere; this is for faults of ours.
+        max_deliveries=50,
         concurrency=CONCURRENCY,
         start_sequence=webhook.start_sequence,
         max_unsettled=MAX_UNSETTLED,

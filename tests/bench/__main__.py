@@ -35,6 +35,7 @@ from tests.bench.sandbox import TARGET_MS, sandbox_figures
 from tests.bench.scale import scale_figures
 from tests.bench.steps import COMMAND, FILES, scripted_steps
 from tests.bench.tools import tool_figures
+from tests.bench.watchers import watcher_figures
 
 STEPS = 20
 AGENTS = 100
@@ -70,6 +71,7 @@ async def main() -> None:
         figures |= profile_figures()
         figures |= await prefix_cache_figures(directory / "prefix")
         figures |= await retrieval_figures(directory / "retrieval")
+        figures |= await watcher_figures()
     Path("bench.json").write_text(json.dumps(figures, indent=2) + "\n")
     _print(figures)
 
@@ -171,6 +173,8 @@ def _print(figures: dict[str, float]) -> None:
         "prefix_cache_hit_share": f">= {TARGET_SHARE:g}",
         "sandbox_bubblewrap_overhead_ms": f"<= {TARGET_MS:g}",
         "sandbox_landlock_overhead_ms": f"<= {TARGET_MS:g}",
+        "watching_busy_whole": f"= {figures['watching_busy_watchers']:g}",
+        "watching_many_whole": f"= {figures['watching_many_watchers']:g}",
     }
     for name, value in figures.items():
         table.add_row(name, f"{value:g}", targets.get(name, ""))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,6 +38,7 @@ from services.gateway.problems import HANDLERS
 from services.gateway.server import serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -46,6 +49,7 @@ from tests.conftest import FleetUnderTest
 TOKEN = "a-token-that-nobody-guesses"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 _AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n"
+JSON = {"content-type": "application/json"}
 STRANGER = "http://evil.example"
 NAMED = "https://pages.example.org"
 
@@ -311,7 +315,7 @@ async def test_a_shown_token_that_is_wrong_counts_against_a_cookie_that_is_right
 
 async def test_what_is_no_sign_in_is_told_so(home: House) -> None:
     for body in (b"", b"[]", b"{}", b'{"token": 1}', b'{"token": ""}', b'{"token": "a", "b": 1}', b"[" * 4000, b"\xff"):
-        answer = await home.client.post("/api/session", content=body, headers={"content-type": "application/json"})
+        answer = await home.client.post("/api/session", content=body, headers=JSON)
         refused(answer, 400, "INVALID_ARGUMENT", "token")
     body = json.dumps({"token": TOKEN}).encode()
     for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json;x, text/plain"):
@@ -319,7 +323,7 @@ async def test_what_is_no_sign_in_is_told_so(home: House) -> None:
         assert answer.status_code in (415, 200), "a type with parameters is JSON all the same"
         assert answer.status_code == 415 or kind.startswith("application/json;")
     refused(await home.client.post("/api/session", json={"token": TOKEN}, headers={"Origin": STRANGER}), 403)
-    refused(await home.client.post("/api/session", content=b" " * 5000), 413)
+    refused(await home.client.post("/api/session", content=b" " * 5000, headers=JSON), 413)
 
 
 async def test_wrong_tokens_are_few() -> None:
@@ -868,7 +872,7 @@ async def test_no_route_of_the_gateway_answers_strangers(fleet: FleetUnderTest) 
                         assert ending.value.rcvd is not None
                         assert ending.value.rcvd.code == (4401 if wanted == {401} else 4403), path
                     continue
-                for method in sorted((route.methods or set()) | {"OPTIONS"}):
+                for method in sorted((route.methods or set()) - {"HEAD"}):
                     if (method, path) == ("POST", "/api/session") and wanted == {401}:
                         continue
                     answer = await client.request(method, path, headers=headers)
@@ -887,6 +891,19 @@ async def test_the_fleet_lets_its_own_page_in(fleet: FleetUnderTest) -> None:
         status = await client.get("/api/status", headers=cookie)
         assert status.status_code == 200, status.text
         assert (await client.get("/health")).json() == {"status": "alive"}
+
+
+async def test_fleet_open_prints_the_way_in(fleet: FleetUnderTest) -> None:
+    command = [sys.executable, "-m", "swe_ai_fleet.cli.main", "open", "--json"]
+    environment = {**os.environ, "FLEET_HOME": str(fleet.settings.home)}
+    opening = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
+    told, _ = await opening.communicate()
+    base, _, fragment = json.loads(told)["page"].partition("/#token=")
+    async with AsyncClient(base_url=base, timeout=20.0) as client:
+        answer = await client.post("/api/session", json={"token": fragment}, headers={"Origin": base})
+    assert opening.returncode == 0 and answer.status_code == 200
+    assert page_url("http://0.0.0.0:80", "a") == "http://127.0.0.1:80/#token=a"
+    assert page_url("http://[::]:80", "a") == "http://[::1]:80/#token=a"
 
 
 async def test_a_submission_sent_twice_is_one_execution(fleet: FleetUnderTest) -> None:

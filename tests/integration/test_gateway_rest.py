@@ -327,17 +327,16 @@ async def test_workflows(api: Api, tmp_path: Path) -> None:
 
 async def test_a_chat(api: Api) -> None:
     session = f"rest-{uuid.uuid4().hex[:8]}"
-    answer = await api.post("/api/chat", {"session_id": session, "text": "Hello?", "channel": "CHANNEL_MARKDOWN"})
-    assert answer["text"] == "Nothing to do."
-    assert answer["turn"] == 1
     headers = {"accept": "text/event-stream"}
-    body = {"session_id": session, "text": "And now?"}
+    body = {"session_id": session, "text": "Hello?", "channel": "CHANNEL_MARKDOWN"}
     async with api.session.post("/api/chat", json=body, headers=headers) as streamed:
         blocks = (await streamed.text()).strip().split("\n\n")
     names = [block.splitlines()[0] for block in blocks]
     assert names[0] == "event: tool_called"
     assert names[-1] == "event: answer"
-    assert json.loads(blocks[-1].splitlines()[1].removeprefix("data: "))["answer"]["turn"] == 2
+    answer = json.loads(blocks[-1].splitlines()[1].removeprefix("data: "))["answer"]
+    assert (answer["turn"], answer["text"]) == (1, "Nothing to do.")
+    assert (await api.post("/api/chat", {"session_id": session, "text": "And now?"}))["turn"] == 2
 
     conversation = (await api.get(f"/api/conversations/{session}"))["conversation"]
     assert [turn["text"] for turn in conversation["turns"]] == ["Hello?", "And now?"]
@@ -430,13 +429,13 @@ async def test_the_fleet_itself(api: Api) -> None:
         (b"\xff\xfe", "application/json", 400, "body"),
         (b"{}", "text/plain", 415, "content-type"),
         (b"{}", "application/json; charset=latin-1", 415, "content-type"),
-        (b"{" + b" " * (4 * 1024 * 1024) + b"}", "application/json", 413, "body"),
+        (b"{" + b" " * (4 * 1024 * 1024) + b"}", "application/json", 413, ""),
     ],
 )
 async def test_bodies_that_are_refused(api: Api, data: bytes, kind: str, status: int, field: str) -> None:
     async with api.session.post("/api/executions", data=data, headers={"content-type": kind}) as answer:
         told = await answer.json(content_type=PROBLEM)
-    assert (answer.status, told["field"]) == (status, field), told
+    assert (answer.status, told.get("field", "")) == (status, field), told
 
 
 async def test_where_json_ends_being_json(api: Api) -> None:

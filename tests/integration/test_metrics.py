@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -12,10 +14,16 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.figures import show_metrics
+from swe_ai_fleet.cli.fleet_status import show_status
+from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Meter
 from swe_ai_fleet.testing import ScriptedModelServer
@@ -263,3 +271,24 @@ async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server:
         assert endpoint.state == pb.COMPONENT_STATE_UP
     finally:
         model_server.metrics = {}
+
+
+@pytest.mark.parametrize("json_", [False, True])
+async def test_the_command_line_tells_both(fleet: FleetUnderTest, json_: bool) -> None:
+    out = io.StringIO()
+    console = Console(file=out, markup=False, highlight=False, width=200)
+    screen = Screen(json=json_, out=console, err=Console(file=io.StringIO()))
+    place = (fleet.running.address, fleet.running.token)
+    assert await show_status(screen, connect(*place)) is Exit.ACCEPTED
+    assert await show_metrics(screen, connect(*place), since="2h", role="dev") is Exit.ACCEPTED
+    if json_:
+        status, metrics = map(json.loads, out.getvalue().splitlines())
+        assert status["status"] == "healthy"
+        assert status["nodes"][0]["alive"]
+        assert metrics["step_seconds"] == 120
+    else:
+        assert all(word in out.getvalue() for word in ("AGENT_EVENTS", "executions ended", "model server"))
+    for wrong in ({"since": "yesterday", "role": ""}, {"since": "1h", "role": "KING"}):
+        with pytest.raises(CommandFault) as caught:
+            await show_metrics(screen, connect(*place), **wrong)
+        assert caught.value.exit_code is Exit.USAGE

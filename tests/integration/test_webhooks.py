@@ -1,4 +1,4 @@
-"""Webhooks over real NATS, gRPC and HTTP: told once, signed, tried again, whatever is restarted. Agents are scripted."""
+"""Webhooks over real NATS, gRPC and HTTP: told once, signed, tried again after restarts. Agents are scripted."""
 
 from __future__ import annotations
 
@@ -141,15 +141,14 @@ class World:
             telling = servicer._telling  # pyright: ignore[reportPrivateUsage]
             yield Service(stub=NotificationServiceStub(channel), telling=telling, log=log)
 
-    async def run(self, task_id: str) -> str:
-        """Carry a task out; the id of its execution."""
-        execution_id = await self.begin(task_id)
-        await self.executions.wait(DEFAULT_TENANT, execution_id)
-        return execution_id
-
     async def begin(self, task_id: str) -> str:
         task = Task(
-            task_id=task_id, kind=TaskKind.ORCHESTRATE, description=f"Do {task_id}", repo=RepoRef(location="/srv/app")
+            task_id=task_id,
+            kind=TaskKind.ORCHESTRATE,
+            description=f"Do {task_id}",
+            repo=RepoRef(location="/srv/app"),
+            num_agents=1,
+            rounds=0,
         )
         return (await self.executions.submit(task)).execution_id
 
@@ -200,7 +199,6 @@ def content(message: Received) -> dict[str, Any]:
 
 
 FINISHED = ("execution.finished",)
-NO_APPROVAL = "quiet"
 
 
 async def quiet(world: World, task_id: str) -> str:
@@ -486,7 +484,7 @@ async def test_secrets_are_told_once(world: World, nats: EmbeddedNats, capsys: p
         await quiet(world, task_id)
         attempts = await service.settled(task_id, 4)
         await service.idle(task_id)
-        shown = f"{await service.list()}{attempts}{await service.test(task_id)}{repr(made.webhook)}"
+        shown = f"{await service.list()}{attempts}{await service.test(task_id)}{made.webhook!r}"
         assert "HTTP 404: no such hook" in attempts[0].error
         await service.delete(task_id)
     text = capsys.readouterr()

@@ -68,8 +68,8 @@ export async function begin(): Promise<void> {
     const response = await fetch("/api/session", { credentials: "same-origin", cache: "no-store" });
     standing.value = response.ok ? "in" : response.status === 401 ? "out" : "unreachable";
     if (response.ok) {
-      const said = (await response.json()) as { token_required?: boolean };
-      tokenNeeded.value = said.token_required ?? true;
+      const said = (await response.json()) as { by?: string };
+      tokenNeeded.value = said.by !== "nothing";
     }
   } catch {
     standing.value = "unreachable";

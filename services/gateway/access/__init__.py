@@ -8,7 +8,7 @@ from services.gateway.access.guard import Door
 from services.gateway.access.places import Places
 from services.gateway.access.response_headers import SecureAnswers
 from services.gateway.access.sign_in import session_routes
-from services.gateway.problems import BugMiddleware
+from services.gateway.bugs import BugMiddleware
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
 

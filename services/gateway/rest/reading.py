@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import math
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, cast
 
@@ -15,22 +11,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from services.gateway.rest.scalars import checked_text, finite, from_text, scalar, shown
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 MAX_DEPTH = 24
 """Levels of free-form JSON inside a request; protobuf takes three of its own for each, of 100."""
-_NAME_CHARS = 64
 _HINT_CHARS = 300
-_INTEGER = re.compile(r"-?[0-9]{1,20}")
-_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,4})?")
-_RANGES = {
-    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
-}
-_REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 _FREE_FORM = "google.protobuf."
+# protobuf's own tables of names fail on text that is no Unicode.
+_known_fields: dict[str, Mapping[str, FieldDescriptor]] = {}
 
 
 def parsed(data: bytes) -> dict[str, object]:
@@ -91,13 +80,13 @@ def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Ite
     for name, text in values:
         target, field = _target(message, name)
         if field.is_repeated:
-            getattr(target, field.name).append(_from_text(field, text, name))
+            getattr(target, field.name).append(from_text(field, text, name))
             continue
         if name in seen:
             raise InvalidRequest(f"{name} is given twice", field=name)
         seen.add(name)
         _alone(target, field, name)
-        setattr(target, field.name, _from_text(field, text, name))
+        setattr(target, field.name, from_text(field, text, name))
 
 
 def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, object]) -> None:
@@ -113,7 +102,7 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
     """
     for name, text in values.items():
         target, field = _target(message, name)
-        value = _from_text(field, text, name)
+        value = from_text(field, text, name)
         if _said(body, name) and getattr(target, field.name) != value:
             raise InvalidRequest(f"{name} is another one than in the path", field=name, hint="leave it out of the body")
         setattr(target, field.name, value)
@@ -130,13 +119,13 @@ def _target(message: Message, name: str) -> tuple[Message, FieldDescriptor]:
     *way, last = name.split(".")
     target = message
     for part in way:
-        inner = target.DESCRIPTOR.fields_by_name.get(part)
+        inner = _fields(target).get(part)
         if inner is None or inner.message_type is None or inner.is_repeated:
-            _unknown(message, name[:_NAME_CHARS])
+            _unknown(message, shown(name))
         target = cast("Message", getattr(target, part))
     field = _fields(target).get(last)
     if field is None or field.message_type is not None:
-        _unknown(message, name[:_NAME_CHARS])
+        _unknown(message, shown(name))
     return target, field
 
 
@@ -152,13 +141,13 @@ def _set(message: Message, field: FieldDescriptor, value: object, where: str) ->
             if field.message_type is not None:
                 _set_message(several.add(), one, place)
             else:
-                several.append(_scalar(field, one, place))
+                several.append(scalar(field, one, place))
     elif field.message_type is not None:
         inner = cast("Message", getattr(message, field.name))
         inner.SetInParent()
         _set_message(inner, value, where)
     else:
-        setattr(message, field.name, _scalar(field, value, where))
+        setattr(message, field.name, scalar(field, value, where))
 
 
 def _set_map(entries: Any, field: FieldDescriptor, value: object, where: str) -> None:
@@ -166,12 +155,12 @@ def _set_map(entries: Any, field: FieldDescriptor, value: object, where: str) ->
         raise InvalidRequest(f"{where} is no object", field=where)
     kinds = cast("Any", field.message_type).fields_by_name
     for key, one in cast("dict[str, object]", value).items():
-        place = f"{where}[{_cut(key)}]"
-        name = _from_text(kinds["key"], key, place)
+        place = f"{where}[{shown(key)}]"
+        name = from_text(kinds["key"], key, place)
         if kinds["value"].message_type is not None:
             _set_message(entries[name], one, place)
         else:
-            entries[name] = _scalar(kinds["value"], one, place)
+            entries[name] = scalar(kinds["value"], one, place)
 
 
 def _set_message(message: Message, value: object, where: str) -> None:
@@ -193,96 +182,15 @@ def _check_free_form(value: object, where: str, levels: int) -> None:
         raise InvalidRequest(f"{where} is nested too deeply", field=where, hint=f"at most {MAX_DEPTH} levels")
     if isinstance(value, dict):
         for key, one in cast("dict[str, object]", value).items():
-            _check_text(key, where)
+            checked_text(key, where)
             _check_free_form(one, where, levels - 1)
     elif isinstance(value, list):
         for one in cast("list[object]", value):
             _check_free_form(one, where, levels - 1)
     elif isinstance(value, str):
-        _check_text(value, where)
+        checked_text(value, where)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        _finite(value, where)
-
-
-def _scalar(field: FieldDescriptor, value: object, where: str) -> object:
-    kind = field.cpp_type
-    if kind in _RANGES:
-        return _integer(value, where, *_RANGES[kind])
-    if kind in _REALS:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidRequest(f"{where} is no number", field=where)
-        return _finite(value, where)
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        if not isinstance(value, bool):
-            raise InvalidRequest(f"{where} is neither true nor false", field=where)
-        return value
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{where} is no text", field=where)
-    if field.enum_type is not None:
-        return _enum(field, value, where)
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        return _bytes(value, where)
-    return _check_text(value, where)
-
-
-def _from_text(field: FieldDescriptor, text: str, where: str) -> object:
-    kind = field.cpp_type
-    if kind in _RANGES:
-        return _integer(int(text) if _INTEGER.fullmatch(text) else text, where, *_RANGES[kind])
-    if kind in _REALS:
-        if not _NUMBER.fullmatch(text):
-            raise InvalidRequest(f"{where} is no number", field=where)
-        return _finite(float(text), where)
-    if kind == FieldDescriptor.CPPTYPE_BOOL:
-        if text not in ("true", "false"):
-            raise InvalidRequest(f"{where} is neither true nor false", field=where)
-        return text == "true"
-    return _scalar(field, text, where)
-
-
-def _integer(value: object, where: str, least: int, most: int) -> int:
-    # JSON knows one kind of number: 3.0 is a whole one.
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{where} is no whole number", field=where)
-    if not least <= value <= most:
-        raise InvalidRequest(f"{where} is out of range", field=where, hint=f"{least} to {most}")
-    return value
-
-
-def _finite(value: float, where: str) -> float:
-    try:
-        real = float(value)
-    except OverflowError:
-        real = math.inf
-    if not math.isfinite(real):
-        raise InvalidRequest(f"{where} is out of range", field=where)
-    return real
-
-
-def _enum(field: FieldDescriptor, value: str, where: str) -> int:
-    known = cast("Any", field.enum_type).values_by_name
-    if value not in known:
-        hint = f"one of {', '.join(known)}"[:_HINT_CHARS]
-        raise InvalidRequest(f"{where} is none of its names", field=where, hint=hint)
-    return known[value].number
-
-
-def _bytes(value: str, where: str) -> bytes:
-    try:
-        data = value.encode("ascii").replace(b"-", b"+").replace(b"_", b"/").rstrip(b"=")
-        return base64.b64decode(data + b"=" * (-len(data) % 4), validate=True)
-    except (UnicodeEncodeError, binascii.Error):
-        raise InvalidRequest(f"{where} is no base64", field=where) from None
-
-
-def _check_text(value: str, where: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{where} has half a character", field=where, hint="a surrogate needs its pair") from None
-    return value
+        finite(value, where)
 
 
 def _alone(message: Message, field: FieldDescriptor, where: str) -> None:
@@ -304,7 +212,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) < len(pairs):
         names: set[str] = set()
         twice = next(name for name, _ in pairs if name in names or names.add(name))
-        raise InvalidRequest(f"{_cut(twice)} is given twice", field=_cut(twice))
+        raise InvalidRequest(f"{shown(twice)} is given twice", field=shown(twice))
     return found
 
 
@@ -313,12 +221,7 @@ def _constant(word: str) -> NoReturn:
 
 
 def _join(path: str, name: str) -> str:
-    return f"{path}.{_cut(name)}" if path else _cut(name)
-
-
-def _cut(name: str) -> str:
-    short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
-    return short.encode("utf-8", "replace").decode()
+    return f"{path}.{shown(name)}" if path else shown(name)
 
 
 def new_message(kind: Any) -> Message:
@@ -327,4 +230,9 @@ def new_message(kind: Any) -> Message:
 
 
 def _fields(message: Message) -> Mapping[str, FieldDescriptor]:
-    return cast("Mapping[str, FieldDescriptor]", message.DESCRIPTOR.fields_by_name)
+    kind = message.DESCRIPTOR
+    known = _known_fields.get(kind.full_name)
+    if known is None:
+        known = {field.name: cast("FieldDescriptor", field) for field in kind.fields}
+        _known_fields[kind.full_name] = known
+    return known

@@ -94,6 +94,11 @@ class WebhookRules:
 _HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network, as host:port"
 
 
+async def public_authorities() -> ssl.SSLContext:
+    """What the usual public authorities vouch for; reading their certificates takes a while, so it is for all senders."""
+    return await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
+
+
 class WebhookSender:
     """Sends to one receiver, so that none waits for another's connections.
 

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.approval_gate import Approver
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.memory_findings import findings
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
@@ -41,6 +43,7 @@ class ApprovalDesk:
         approver: Decides at once in this process; None: the log is asked, and the run waits.
         timeout_seconds: How long people have; 0: for ever.
         known: Ids of what was asked already.
+        searched: What searching memory gave so far.
     """
 
     clone: Clone
@@ -54,6 +57,7 @@ class ApprovalDesk:
     approver: Approver | None = None
     timeout_seconds: float = 0.0
     known: set[str] = field(default_factory=set[str])
+    searched: Sequence[MemoryResults] = ()
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
         """See `Desk`. Raises FleetError where workspace or request cannot be kept."""
@@ -61,7 +65,7 @@ class ApprovalDesk:
         if not new:
             return {}
         diff, whole = await self._diff()
-        memory = self._memory()
+        memory, found = self._memory(), findings(self.searched, self.mask)
         now = datetime.now(UTC)
         expires = (now + timedelta(seconds=self.timeout_seconds)).isoformat() if self.timeout_seconds else ""
         filled = [
@@ -70,6 +74,7 @@ class ApprovalDesk:
                 requested_at=now.isoformat(),
                 expires_at=expires,
                 memory=memory,
+                memory_results=found,
                 diff=diff,
                 diff_ref=whole,
             )

@@ -14,11 +14,12 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.memory_findings import asked_about, searches_in
 from swe_ai_fleet.agents.opening import SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.remembering import REMEMBER, RememberingTools, noted_in
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
-from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
+from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.test_summaries import last_tests
 from swe_ai_fleet.agents.text_proposals import ProposingModel
 from swe_ai_fleet.agents.toolbox import Toolbox
@@ -130,7 +131,8 @@ async def solve(
             prices=equipment.price(capabilities.model),
             spent=earlier.usage if earlier is not None else None,
         )
-        toolbox = _toolbox(task, clone, pipeline, held, model, budget, equipment, earlier)
+        searched = searches_in(earlier.steps) if earlier is not None else []
+        toolbox = _toolbox(task, clone, pipeline, held, model, budget, equipment, earlier, searched)
         if earlier is None or earlier.started is None:
             opening = revision.first if revision is not None else ()
             if not opening:
@@ -176,7 +178,11 @@ async def solve(
             pins=pins,
         )
         if task.approval is not ApprovalPolicy.NONE:
-            gate = _gate(task, clone, history, budget, toolbox, pipeline, consent, earlier, journal, store, mask)
+            entities = task.memory.entities if task.memory.read else ()
+            searched += await asked_about(equipment.memory_search(task, clone), entities)
+            gate = _gate(
+                task, clone, history, budget, toolbox, pipeline, consent, earlier, journal, store, mask, searched
+            )
         trajectory = await drive(
             task.planning_mode or equipment.planning_mode,
             model=ProposingModel(model=model, wanted=lambda: gate.wants_proposal) if proposes and gate else model,
@@ -228,6 +234,7 @@ def _toolbox(
     budget: Budget,
     equipment: Equipment,
     earlier: RunState | None,
+    searched: list[MemoryResults],
 ) -> Toolbox:
     """The toolkits of the run and its sub-agents."""
     others = SubAgentTools(
@@ -240,6 +247,7 @@ def _toolbox(
         memory=equipment.memory_search(task, clone),
         limits=equipment.sub_agents,
         used=sub_agents_used(earlier.steps) if earlier is not None else 0,
+        searched=searched,
     )
     kits: dict[str, Toolkit] = {**held.toolkits, others.name: others}
     if task.memory.write:
@@ -268,6 +276,7 @@ def _gate(
     journal: Journal | None,
     store: Callable[[bytes], Awaitable[BlobRef]] | None,
     mask: SecretMask,
+    searched: Sequence[MemoryResults],
 ) -> PolicyGate:
     desk = ApprovalDesk(
         clone=clone,
@@ -281,6 +290,7 @@ def _gate(
         approver=consent.approver,
         timeout_seconds=consent.timeout_seconds,
         known=set(earlier.requests),
+        searched=searched,
     )
     return PolicyGate(
         task.approval,

@@ -10,7 +10,7 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import status_word
-from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.watching.narration import how_to_answer
@@ -97,10 +97,20 @@ def _parts(request: ApprovalRequest) -> list[tuple[str, str]]:
     parts = [
         ("approach" if request.policy is ApprovalPolicy.PLAN else "call", request.approach),
         ("why it counts as risky", "\n".join(request.reasons)),
+        ("what memory covers", _covered(request.memory_results)),
         ("found in memory", request.memory),
         ("changed so far", request.diff),
     ]
     return [(title, text) for title, text in parts if text.strip()]
+
+
+def _covered(found: MemoryFindings | None) -> str:
+    if found is None:
+        return ""
+    lines = [f"{found.coverage:.0f} % of what was asked"]
+    lines += [f"not known: {gap}" for gap in found.gaps]
+    lines += [f"source: {source}" for source in found.sources]
+    return "\n".join(lines)
 
 
 def _user() -> str:

@@ -53,9 +53,7 @@ class FleetClient:
         call = self._stub.SubmitTask(request, metadata=self._metadata, timeout=SUBMIT_SECONDS)
         return await self._answer(call, pb.SubmitTaskResponse)
 
-    async def status(
-        self, *, timeout_seconds: float = 10.0, include_fleet: bool = False
-    ) -> pb.GetStatusResponse:
+    async def status(self, *, timeout_seconds: float = 10.0, include_fleet: bool = False) -> pb.GetStatusResponse:
         request = pb.GetStatusRequest(include_stats=True, include_fleet=include_fleet)
         call = self._stub.GetStatus(request, metadata=self._metadata, timeout=timeout_seconds)
         return await self._answer(call, pb.GetStatusResponse)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import time
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.documents import plain
+from swe_ai_fleet.cli.context_client import document
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, Server, Token
@@ -58,7 +58,7 @@ async def show_metrics(screen: Screen, fleet: Fleet, *, since: str, role: str) -
     async with fleet as client:
         reply = await client.metrics(request)
     if screen.json:
-        screen.document(plain(reply))
+        screen.document(document(reply))
         return Exit.ACCEPTED
     for line in summary(reply):
         screen.line(line)
@@ -137,6 +137,6 @@ def _took(milliseconds: float) -> str:
 
 def _role(word: str) -> pb.Role:
     try:
-        return pb.Role.Value(f"ROLE_{Role.parse(word)}")
+        return cast("pb.Role", pb.Role.Value(f"ROLE_{Role.parse(word)}"))
     except InvalidRequest as error:
         raise CommandFault(error.message, exit_code=Exit.USAGE, field="role", hint=error.hint) from None

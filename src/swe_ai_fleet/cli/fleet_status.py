@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.documents import plain
+from swe_ai_fleet.cli.context_client import document
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Json, Server, Token
@@ -33,7 +33,7 @@ async def show_status(screen: Screen, fleet: Fleet) -> Exit:
     async with fleet as client:
         reply = await client.status(timeout_seconds=_SECONDS, include_fleet=True)
     if screen.json:
-        screen.document(plain(reply))
+        screen.document(document(reply))
     else:
         screen.line(_summary(reply))
         for table in status_tables(reply):
@@ -63,7 +63,10 @@ def status_tables(reply: pb.GetStatusResponse) -> list[Table]:
     )
     nodes = plain_table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
-        [(one.node_id[:12], one.name, str(one.cpus), *_load(one), "up" if one.alive else "gone") for one in reply.nodes],
+        [
+            (one.node_id[:12], one.name, str(one.cpus), *_load(one), "up" if one.alive else "gone")
+            for one in reply.nodes
+        ],
     )
     models = plain_table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
@@ -115,7 +118,9 @@ def _summary(reply: pb.GetStatusResponse) -> str:
 def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
     cpu = f"{node.cpu_percent:.0f}%" if node.HasField("cpu_percent") else "-"
     used = f"{size(node.memory_used_bytes)} of " if node.HasField("memory_used_bytes") else ""
-    busy = ", ".join(f"{gpu.utilization_percent:.0f}%" if gpu.HasField("utilization_percent") else "?" for gpu in node.gpus)
+    busy = ", ".join(
+        f"{gpu.utilization_percent:.0f}%" if gpu.HasField("utilization_percent") else "?" for gpu in node.gpus
+    )
     gpus = f"{node.gpu_count} ({busy})" if busy else str(node.gpu_count)
     return cpu, used + size(node.memory_total_bytes), gpus
 

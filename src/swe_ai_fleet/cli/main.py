@@ -69,6 +69,18 @@ def up(*, json: Json = False) -> None:
     carry_out(work, json=json, log_level="")
 
 
+@app.command("open")
+def open_command(
+    *,
+    browser: Annotated[bool, typer.Option("--browser", help="Open it in a browser too.")] = False,
+    json: Json = False,
+) -> None:
+    """Print the address of the running fleet's page; it lets in whoever opens it."""
+    from swe_ai_fleet.cli.web import open_page
+
+    carry_out(lambda screen, settings: open_page(screen, settings, browser=browser), json=json)
+
+
 @app.command()
 def run(
     task: Annotated[str, typer.Argument(help="What is to be done, in your own words.")],
@@ -120,6 +132,10 @@ def run(
         list[str] | None,
         typer.Option(metavar="NS", help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's."),
     ] = None,
+    entity: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Agents get what is remembered of it; may be repeated. Means --recall."),
+    ] = None,
     story: Annotated[str, typer.Option(metavar="ID", help="The story it belongs to, whose context agents get.")] = "",
     local: Annotated[
         bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
@@ -159,6 +175,7 @@ def run(
         recall=recall,
         remember=remember,
         namespaces=tuple(namespace or ()),
+        entities=tuple(entity or ()),
         story=story,
     )
 

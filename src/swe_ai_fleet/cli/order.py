@@ -48,6 +48,7 @@ class Order:
     recall: bool = False
     remember: bool = False
     namespaces: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
     story: str = ""
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
@@ -80,8 +81,14 @@ class Order:
             setup_commands=self.setup, variables=self._variables(), path_directories=self.path
         )
         given = environment if self.setup or self.variables or self.path else None
-        memory = pb.MemoryOptions(read=self.recall, write=self.remember, namespaces=self.namespaces)
-        if self.namespaces and not (self.recall or self.remember):
+        # Who names what memory is asked about wants it read.
+        memory = pb.MemoryOptions(
+            read=self.recall or bool(self.entities),
+            write=self.remember,
+            namespaces=self.namespaces,
+            entities=self.entities,
+        )
+        if self.namespaces and not (self.recall or self.remember or self.entities):
             raise CommandFault(
                 "--namespace does nothing without --recall or --remember",
                 exit_code=Exit.USAGE,

@@ -8,6 +8,7 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.interrupts import interrupts
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.web import page_url
 from swe_ai_fleet.runtime.place import running_place
 from swe_ai_fleet.settings import Settings
 
@@ -25,12 +26,14 @@ async def up(screen: Screen, settings: Settings) -> Exit:
     with interrupts() as signals:
         async with started_fleet(settings) as fleet:
             card = settings.home / "fleet.json"
+            page = page_url(fleet.http, fleet.token) if fleet.http else ""
             if screen.json:
                 screen.document(
                     {
                         "address": fleet.address,
                         "context": fleet.context,
                         "http": fleet.http,
+                        "page": page,
                         "nats_url": fleet.nats_url,
                         "model_url": settings.model_url,
                         "card": str(card),
@@ -39,7 +42,7 @@ async def up(screen: Screen, settings: Settings) -> Exit:
                 )
             else:
                 screen.line(f"gRPC    {fleet.address}", style="bold")
-                screen.line(f"page    {fleet.http or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
+                screen.line(f"page    {page or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
                 screen.line(f"context {fleet.context}")
                 screen.line(f"NATS    {fleet.nats_url}")
                 screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")

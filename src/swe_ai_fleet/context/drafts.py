@@ -67,15 +67,15 @@ def excerpt(graph: ContextGraph, states: Iterable[StoryState], task_id: str = ""
     return graph.excerpt(states, task_id=task_id, neighbours=_MAX_SIBLINGS, work=_FILES_OF)
 
 
-def of_memory(recalled: Recollection) -> Draft:
-    """A memory as a part of the context."""
+def of_memory(recalled: Recollection, *, wanted: bool = False) -> Draft:
+    """A memory as a part of the context; one that was `wanted` by its name is as near as can be."""
     memory = recalled.memory
     origin = f", from {memory.source}" if memory.source else ""
     return Draft(
         section=Section.MEMORY,
         title=one_line(f"remembered ({memory.kind}{origin})"),
         text=memory.text,
-        nearness=min(1.0, max(0.0, recalled.score)),
+        nearness=1.0 if wanted else min(1.0, max(0.0, recalled.score)),
     )
 
 

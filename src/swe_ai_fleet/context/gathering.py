@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from swe_ai_fleet.agents.sub_agents.recall.ranking import names
 from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.drafts import Draft, drafts, excerpt, of_memory
@@ -11,11 +12,14 @@ from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.memory import MAX_NAMESPACES, MemoryScope, Recollection, check_namespace
+from swe_ai_fleet.domain.memory import MAX_NAMESPACES, MemoryScope, Recollection, check_entities, check_namespace
 from swe_ai_fleet.ports import Memories, SecretMask
 
 DEFAULT_TOKENS = 4_000
 RECALLED = 5
+NAMED = 3
+"""Of each entity."""
+_AT_ONCE = 4
 _MAX_STORIES = 20
 """Of a case."""
 _QUERY_CHARS = 4_000
@@ -45,14 +49,15 @@ class ContextGatherer:
         A story, case or task that nobody knows is no fault where memories are asked for too: `omitted` names it.
         """
         _check(request)
-        recalled = await self._recalled(request)
-        missing: tuple[str, ...] = ()
+        named, unknown = await self._named(request)
+        recalled = _each_once(named, await self._recalled(request))
+        missing = tuple(f"nothing is remembered of {entity}" for entity in unknown)
         try:
             states = await self._chosen(request)
         except NotFound as fault:
             if not request.namespaces:
                 raise
-            states, missing = (), (fault.message,)
+            states, missing = (), (fault.message, *missing)
         part = excerpt(self._book.graph(request.tenant), states, request.task_id)
         viewpoint = Viewpoint(
             role=request.role,
@@ -66,7 +71,7 @@ class ContextGatherer:
             ]
             told = [draft for draft in dict.fromkeys(found) if _wanted(draft, request)]
             return compose(
-                (*told, *map(of_memory, recalled)),
+                (*told, *(of_memory(one, wanted=one in named) for one in recalled)),
                 viewpoint,
                 token_budget=request.token_budget or self._token_budget,
                 mask=self._mask,
@@ -89,6 +94,22 @@ class ContextGatherer:
             return ()
         scope = MemoryScope(tenant=request.tenant, namespaces=request.namespaces)
         return await self._memories.recall(request.query[:_QUERY_CHARS], scope, limit=RECALLED)
+
+    async def _named(self, request: ContextRequest) -> tuple[tuple[Recollection, ...], tuple[str, ...]]:
+        """The memories that name the entities, and the entities that none names."""
+        found: list[Recollection] = []
+        unknown: list[str] = []
+        if self._memories is None:
+            return (), request.entities
+        scope = MemoryScope(tenant=request.tenant, namespaces=request.namespaces)
+        for start in range(0, len(request.entities), _AT_ONCE):
+            some = request.entities[start : start + _AT_ONCE]
+            asked = (self._memories.recall(entity, scope, limit=RECALLED) for entity in some)
+            for entity, recalled in zip(some, await asyncio.gather(*asked), strict=True):
+                naming = [one for one in recalled if names(entity, one.memory.text)][:NAMED]
+                found += naming
+                unknown += [] if naming else [entity]
+        return tuple(found), tuple(unknown)
 
 
 def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ...]:
@@ -131,6 +152,19 @@ def _check(request: ContextRequest) -> None:
         )
     for number, namespace in enumerate(request.namespaces):
         check_namespace(namespace, field=f"namespaces[{number}]")
+    check_entities(request.entities, field="entities")
+    if request.entities and not request.namespaces:
+        raise InvalidRequest(
+            "entities are named, but no memories", field="namespaces", hint="say in which to look for them"
+        )
+
+
+def _each_once(*found: tuple[Recollection, ...]) -> tuple[Recollection, ...]:
+    """What was recalled, in this order, each memory where it stands first."""
+    once: dict[str, Recollection] = {}
+    for one in (one for some in found for one in some):
+        once.setdefault(one.memory.memory_id, one)
+    return tuple(once.values())
 
 
 def _wanted(draft: Draft, request: ContextRequest) -> bool:

@@ -19,11 +19,26 @@ class ApprovalDecision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFindings:
+    """What memory was asked by an agent, and what it knows; all searches together. Untrusted text, masked.
+
+    `coverage` is the share, in percent, of what was asked that it knows; `gaps` are the others. `content` holds the
+    passages, each behind its source; `sources` name them.
+    """
+
+    coverage: float = 100.0
+    gaps: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
     """One thing to be decided. Everything but the ids and times is untrusted text, masked.
 
     `approach` is the plan, or the call in words; `call` is the tool call it is about (`propose_approach` for a plan);
-    `reasons` say why it counts as risky; `memory` is what searching gave so far; `diff` is the workspace's so far,
+    `reasons` say why it counts as risky; `memory` is what searching gave so far, as the agent
+    was told it, and `memory_results` the same in parts (None: nothing was asked); `diff` is the workspace's so far,
     whole in `diff_ref` where it was cut. Times are ISO 8601, UTC.
     """
 
@@ -38,6 +53,7 @@ class ApprovalRequest:
     expires_at: str = ""
     reasons: tuple[str, ...] = ()
     memory: str = ""
+    memory_results: MemoryFindings | None = None
     diff: str = ""
     diff_ref: BlobRef | None = None
 

@@ -221,7 +221,8 @@ class ContextRequest:
     """Whose context is wanted, and how much of it.
 
     `token_budget` 0 is what the service gives by default. `query` is what the context is for (the task's words); what
-    is nearest to it goes first. `namespaces` are the memories that are recalled for it (none: none is).
+    is nearest to it goes first. `namespaces` are the memories that are recalled for it (none: none is); those that name
+    one of the `entities` go first.
     """
 
     tenant: str = DEFAULT_TENANT
@@ -235,6 +236,7 @@ class ContextRequest:
     include_decisions: bool = True
     include_history: bool = True
     namespaces: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,6 +14,8 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 FLEET_NAMESPACE = "fleet"
 MAX_MEMORY_CHARS = 4_000
 MAX_NAMESPACES = 16
+MAX_ENTITIES = 30
+MAX_ENTITY_CHARS = 200
 _NAMESPACE = re.compile(r"fleet|(agent|repository):[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 
 
@@ -89,6 +91,23 @@ def repository_namespace(location: str) -> str:
 def task_namespaces(task: Task) -> tuple[str, ...]:
     """The namespaces that a task reads and writes, its repository's where it names none."""
     return task.memory.namespaces or (repository_namespace(task.repo.location),)
+
+
+def check_entities(names: Collection[str], *, field: str) -> tuple[str, ...]:
+    """The names that memory is asked about, each once and on one line. Raises InvalidRequest."""
+    if len(names) > MAX_ENTITIES:
+        raise InvalidRequest(f"{len(names)} entities are too many", field=field, hint=f"at most {MAX_ENTITIES}")
+    found: dict[str, None] = {}
+    for number, name in enumerate(names):
+        word = " ".join(name.split())
+        if not word or len(word) > MAX_ENTITY_CHARS:
+            raise InvalidRequest(
+                "an entity is a name that memory is asked about",
+                field=f"{field}[{number}]",
+                hint=f"1 to {MAX_ENTITY_CHARS} characters",
+            )
+        found[word] = None
+    return tuple(found)
 
 
 def check_namespace(text: str, *, field: str) -> str:

@@ -190,11 +190,15 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """How a task uses memory: neither read nor written unless asked. Without `namespaces` it is the repository's."""
+    """How a task uses memory: neither read nor written unless asked. Without `namespaces` it is the repository's.
+
+    `entities` are names that memory is asked about: agents get what names them, whatever else fits the task.
+    """
 
     read: bool = False
     write: bool = False
     namespaces: tuple[str, ...] = ()
+    entities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

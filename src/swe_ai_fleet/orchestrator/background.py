@@ -9,7 +9,7 @@ from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import ContextGathered
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.memory import check_namespace, task_namespaces
+from swe_ai_fleet.domain.memory import check_entities, check_namespace, task_namespaces
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.ports import ContextSource, Journal
 
@@ -59,6 +59,7 @@ def context_request(task: Task) -> ContextRequest | None:
         include_decisions=options.include_decisions,
         include_history=options.include_history,
         namespaces=task_namespaces(task) if task.memory.read else (),
+        entities=task.memory.entities if task.memory.read else (),
     )
 
 
@@ -68,6 +69,11 @@ def check_context(task: Task, *, there: bool) -> None:
         raise InvalidRequest("there is no memory here", field="memory", hint=f"leave it out: {NO_SERVICE}")
     for number, namespace in enumerate(task.memory.namespaces):
         check_namespace(namespace, field=f"memory.namespaces[{number}]")
+    check_entities(task.memory.entities, field="memory.entities")
+    if task.memory.entities and not task.memory.read:
+        raise InvalidRequest(
+            "memory is asked about entities but not read", field="memory.read", hint="say read, or leave entities out"
+        )
     if task.memory.namespaces and not (task.memory.read or task.memory.write):
         raise InvalidRequest("memories are named but neither read nor written", field="memory.read")
     if task.context_options.phase and task.context_options.phase not in list(Phase):

@@ -21,6 +21,8 @@ _ELLIPSIS = "…"
 
 def clean(text: str) -> str:
     """The text without escape sequences, control and direction characters; lines and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
     without = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return "".join(_kept(character) for character in without)
 

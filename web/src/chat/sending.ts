@@ -79,10 +79,6 @@ export interface Watcher {
   onText: (text: string) => void;
 }
 
-export function randomName(prefix: string): string {
-  return `${prefix}-${crypto.randomUUID().replaceAll("-", "").slice(0, 16)}`;
-}
-
 /** Sends a message and answers its answer; what happens before that goes to the watcher. Raises Problem. */
 export async function ask(
   request: { session: string; message: Message; seenTurn: number; namespaces: readonly string[] },

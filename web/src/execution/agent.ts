@@ -144,7 +144,7 @@ export class AgentView {
         this.#reply(key, at, step, body);
         break;
       case "message_added":
-        this.items.push({ key, at, step, kind: "note", text: content(body.message) });
+        this.#said(key, at, step, body.message as { role?: string; call_id?: string } | undefined);
         break;
       case "call_repaired":
         this.#repair(String(body.call_id ?? ""), (body.repairs as string[] | undefined) ?? []);
@@ -289,6 +289,16 @@ export class AgentView {
     this.speech = "";
     this.model ||= reply.model ?? "";
     this.usage = added(this.usage, usage);
+  }
+
+  /** What the fleet says: to the model, or in answer to a call that no tool carries out. */
+  #said(key: string, at: number, step: number, message: { role?: string; call_id?: string } | undefined): void {
+    const text = content(message);
+    const callId = message?.call_id ?? "";
+    if (message?.role === "tool" && this.#calls.has(callId)) {
+      const failed = text.startsWith("Error:");
+      this.#change(callId, { outcome: failed ? "error" : "success", [failed ? "error" : "content"]: text });
+    } else this.items.push({ key, at, step, kind: "note", text });
   }
 
   #find(callId: string): CallView | undefined {

@@ -66,7 +66,7 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
       {candidate.summary && <LongText text={candidate.summary} most={600} />}
       <section>
         <h4>Checks</h4>
-        {report ? <Checks report={report} /> : <p class="muted">Not checked yet.</p>}
+        {report ? <Checks id={id} report={report} /> : <p class="muted">Not checked yet.</p>}
       </section>
       {critiques.length > 0 && <Critiques critiques={critiques} />}
       {votes.length > 0 && <Votes votes={votes} candidate={name} />}

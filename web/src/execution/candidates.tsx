@@ -187,7 +187,7 @@ function Winner({ id, view }: { id: string; view: ExecutionView }) {
           </p>
         )}
         {view.deliveryReport && (
-          <Fold head="What the checks said there" body={() => <Checks report={view.deliveryReport} />} />
+          <Fold head="What the checks said there" body={() => <Checks id={id} report={view.deliveryReport} />} />
         )}
       </div>
       {patch && (

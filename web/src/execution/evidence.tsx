@@ -5,14 +5,15 @@ import { words } from "../types";
 import { count, duration, StatusBadge } from "../ui";
 import type { CheckReport, CheckResult, Critique, Vote } from "./events";
 import { Fold, LongText } from "./fold";
+import { Whole } from "./whole";
 
-export function Checks({ report }: { report: CheckReport | null }) {
+export function Checks({ id, report }: { id: string; report: CheckReport | null }) {
   if (!report?.results.length) return <p class="muted">None was run.</p>;
   return (
     <ul class="list-plain checks">
       {report.results.map((result, at) => (
         <li key={at}>
-          <Fold class="call" head={<CheckHead result={result} />} body={() => <CheckBody result={result} />} />
+          <Fold class="call" head={<CheckHead result={result} />} body={() => <CheckBody id={id} result={result} />} />
         </li>
       ))}
     </ul>
@@ -32,8 +33,13 @@ function CheckHead({ result }: { result: CheckResult }) {
   );
 }
 
-function CheckBody({ result }: { result: CheckResult }) {
+/** Where a check's details name the whole of its output. */
+const WHOLE = "output_artifact";
+
+function CheckBody({ id, result }: { id: string; result: CheckResult }) {
   const tests = result.tests;
+  const details = Object.entries(result.details ?? {}).filter(([name]) => name !== WHOLE);
+  const whole = result.details?.[WHOLE];
   return (
     <div class="stack-tight">
       {result.message && <p class="prose-text">{visible(result.message)}</p>}
@@ -52,9 +58,9 @@ function CheckBody({ result }: { result: CheckResult }) {
           ))}
         </ul>
       )}
-      {Object.entries(result.details ?? {}).length > 0 && (
+      {details.length > 0 && (
         <dl class="facts small">
-          {Object.entries(result.details).map(([name, value]) => [
+          {details.map(([name, value]) => [
             <dt key={`${name}-name`}>{visible(name)}</dt>,
             <dd key={name} class="mono">
               {visible(value.slice(0, 1_000))}
@@ -63,6 +69,7 @@ function CheckBody({ result }: { result: CheckResult }) {
         </dl>
       )}
       {result.output && <LongText text={result.output} most={3_000} mono />}
+      {whole && <Whole id={id} digest={whole} name={`${result.name || result.kind}.txt`} />}
       <p class="muted small">
         {[
           `score ${result.score.toFixed(2)}`,

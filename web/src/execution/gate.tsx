@@ -60,7 +60,7 @@ function Asked({ id, request }: { id: string; request: ApprovalRequest }) {
         </div>
       ) : (
         <div class="gate-proposal stack-tight">
-          <code class="gate-call">{visible(request.call.name)}</code>
+          {!request.approach.startsWith(request.call.name) && <code class="gate-call">{visible(request.call.name)}</code>}
           {request.approach && <LongText text={request.approach} mono />}
           <Fold head="Arguments" body={() => <LongText text={pretty(request.call.arguments)} mono />} />
         </div>

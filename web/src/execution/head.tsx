@@ -90,7 +90,7 @@ function Figures({ view }: { view: ExecutionView }) {
     ["From cache", count(spent.cached_tokens)],
     ["Model calls", count(spent.model_calls)],
     ["Tool calls", count(spent.tool_calls)],
-    ["Cost", cost(spent.cost)],
+    ...(spent.cost ? [["Cost", cost(spent.cost)] as [string, string]] : []),
   ];
   return (
     <dl class="figures">

@@ -12,6 +12,8 @@ import type { ExecutionView } from "./view";
 const AGENTS_AT_ONCE = 12;
 const ITEMS_AT_ONCE = 12;
 
+const BY_NAME = new Intl.Collator("en", { numeric: true });
+
 const GROUPS: readonly (readonly [title: string, kinds: readonly AgentKind[]])[] = [
   ["Agents", ["solver"]],
   ["Planner and merges", ["planner", "merge"]],
@@ -21,7 +23,7 @@ const GROUPS: readonly (readonly [title: string, kinds: readonly AgentKind[]])[]
 ];
 
 export function Timeline({ id, view }: { id: string; view: ExecutionView }) {
-  const agents = [...view.agents.values()];
+  const agents = [...view.agents.values()].sort((one, other) => BY_NAME.compare(one.id, other.id));
   if (!agents.length)
     return <Empty title={view.ended ? "No agent was at work here" : "No agent has begun yet"} />;
   return (

@@ -134,10 +134,10 @@ function Box({ node, x, y, width, chosen, onChoose }: BoxProps) {
     >
       <rect width={width} height={BOX_HEIGHT} rx={7} />
       <text x={width / 2} y={20} text-anchor="middle" class="graph-label">
-        {visible(short(node.label))}
+        {`${visible(short(node.label))} `}
       </text>
       <text x={width / 2} y={37} text-anchor="middle" class="graph-detail">
-        {visible(short(node.detail))}
+        {`${visible(short(node.detail))} `}
       </text>
       {node.status && (
         <text x={8} y={20} class="graph-sign" aria-hidden="true">

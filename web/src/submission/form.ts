@@ -1,5 +1,6 @@
 // What the form of a task holds, and the request that it makes.
 import type { Entity } from "../entities/picker";
+import { randomName } from "../names";
 
 export interface CheckRow {
   readonly name: string;
@@ -52,9 +53,7 @@ export interface TaskForm {
 
 /** An id for a task, made here, so that a request that is sent twice is one task. */
 export function newTaskId(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(4));
-  const tail = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  return `web-${new Date().toISOString().slice(0, 10).replaceAll("-", "")}-${tail}`;
+  return randomName(`web-${new Date().toISOString().slice(0, 10).replaceAll("-", "")}`);
 }
 
 export function emptyForm(): TaskForm {

@@ -2,7 +2,8 @@ import { signal } from "@preact/signals";
 import { useState } from "preact/hooks";
 import { get, remove } from "../api";
 import { ConversationView } from "../chat/conversation";
-import { randomName, type Conversation } from "../chat/sending";
+import type { Conversation } from "../chat/sending";
+import { randomName } from "../names";
 import { navigate } from "../router";
 import { age, Button, Confirm, firstLine, Link, PageHead, ProblemBanner, useLoad, useNow } from "../ui";
 

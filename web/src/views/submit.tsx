@@ -3,6 +3,7 @@ import { call, get, post, Problem } from "../api";
 import { AdviceDialog, taken, type Recommendation } from "../submission/advice";
 import { emptyForm, fieldName, repository, requestOf, wrongWith, type TaskForm } from "../submission/form";
 import { AgentsPart, ChecksPart, LimitsPart, MemoryPart, RepositoryPart, TaskPart } from "../submission/sections";
+import { begin } from "../plan/calls";
 import { navigate } from "../router";
 import { Button, Checkbox, PageHead, ProblemBanner, TextField, toast } from "../ui";
 
@@ -118,9 +119,7 @@ export function SubmitView() {
   }
 
   function plan(): void {
-    const query = new URLSearchParams({ goal: form.text.trim() });
-    for (const entity of form.entities) query.append("entity", entity.name);
-    navigate(`/plans?${query}`);
+    navigate(`/plans/${begin(form.text.trim(), form.entities.map((one) => one.name))}`);
   }
 
   const parts = { form, set, wrong };

@@ -289,7 +289,7 @@ class ContextBlock(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., title: _Optional[str] = ..., text: _Optional[str] = ..., tokens: _Optional[int] = ..., relevance: _Optional[float] = ...) -> None: ...
 
 class GetContextRequest(_message.Message):
-    __slots__ = ("case_id", "story_id", "task_id", "role", "phase", "query", "token_budget", "include_decisions", "include_history", "namespaces")
+    __slots__ = ("case_id", "story_id", "task_id", "role", "phase", "query", "token_budget", "include_decisions", "include_history", "namespaces", "entities")
     CASE_ID_FIELD_NUMBER: _ClassVar[int]
     STORY_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class GetContextRequest(_message.Message):
     INCLUDE_DECISIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_HISTORY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
     case_id: str
     story_id: str
     task_id: str
@@ -310,7 +311,8 @@ class GetContextRequest(_message.Message):
     include_decisions: bool
     include_history: bool
     namespaces: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., task_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., phase: _Optional[_Union[Phase, str]] = ..., query: _Optional[str] = ..., token_budget: _Optional[int] = ..., include_decisions: _Optional[bool] = ..., include_history: _Optional[bool] = ..., namespaces: _Optional[_Iterable[str]] = ...) -> None: ...
+    entities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, case_id: _Optional[str] = ..., story_id: _Optional[str] = ..., task_id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., phase: _Optional[_Union[Phase, str]] = ..., query: _Optional[str] = ..., token_budget: _Optional[int] = ..., include_decisions: _Optional[bool] = ..., include_history: _Optional[bool] = ..., namespaces: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetContextResponse(_message.Message):
     __slots__ = ("context_text", "blocks", "token_count", "version_hash", "omitted", "recalled", "version")

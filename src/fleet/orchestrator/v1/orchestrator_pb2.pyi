@@ -702,14 +702,16 @@ class RepoRef(_message.Message):
     def __init__(self, url: _Optional[str] = ..., path: _Optional[str] = ..., upload_id: _Optional[str] = ..., ref: _Optional[str] = ..., commit: _Optional[str] = ..., subdirectory: _Optional[str] = ..., credential_ref: _Optional[str] = ..., uncommitted: _Optional[_Union[UncommittedChanges, str]] = ...) -> None: ...
 
 class MemoryOptions(_message.Message):
-    __slots__ = ("namespaces", "read", "write")
+    __slots__ = ("namespaces", "read", "write", "entities")
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
+    ENTITIES_FIELD_NUMBER: _ClassVar[int]
     namespaces: _containers.RepeatedScalarFieldContainer[str]
     read: bool
     write: bool
-    def __init__(self, namespaces: _Optional[_Iterable[str]] = ..., read: _Optional[bool] = ..., write: _Optional[bool] = ...) -> None: ...
+    entities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespaces: _Optional[_Iterable[str]] = ..., read: _Optional[bool] = ..., write: _Optional[bool] = ..., entities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ContextOptions(_message.Message):
     __slots__ = ("phase", "token_budget", "include_repository_map", "include_decisions", "include_history", "include_instructions")
@@ -1027,7 +1029,7 @@ class AuditHead(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., hash: _Optional[str] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class PendingApproval(_message.Message):
-    __slots__ = ("approval_id", "agent_id", "policy", "proposal", "operation", "requested_at_ms", "goal", "memory", "diff", "whole_diff", "reasons", "expires_at_ms")
+    __slots__ = ("approval_id", "agent_id", "policy", "proposal", "operation", "requested_at_ms", "goal", "memory", "diff", "whole_diff", "reasons", "expires_at_ms", "memory_results")
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
@@ -1040,6 +1042,7 @@ class PendingApproval(_message.Message):
     WHOLE_DIFF_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     approval_id: str
     agent_id: str
     policy: ApprovalPolicy
@@ -1052,7 +1055,20 @@ class PendingApproval(_message.Message):
     whole_diff: ArtifactRef
     reasons: _containers.RepeatedScalarFieldContainer[str]
     expires_at_ms: int
-    def __init__(self, approval_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., policy: _Optional[_Union[ApprovalPolicy, str]] = ..., proposal: _Optional[str] = ..., operation: _Optional[_Union[ToolOperation, _Mapping]] = ..., requested_at_ms: _Optional[int] = ..., goal: _Optional[str] = ..., memory: _Optional[str] = ..., diff: _Optional[str] = ..., whole_diff: _Optional[_Union[ArtifactRef, _Mapping]] = ..., reasons: _Optional[_Iterable[str]] = ..., expires_at_ms: _Optional[int] = ...) -> None: ...
+    memory_results: MemoryFindings
+    def __init__(self, approval_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., policy: _Optional[_Union[ApprovalPolicy, str]] = ..., proposal: _Optional[str] = ..., operation: _Optional[_Union[ToolOperation, _Mapping]] = ..., requested_at_ms: _Optional[int] = ..., goal: _Optional[str] = ..., memory: _Optional[str] = ..., diff: _Optional[str] = ..., whole_diff: _Optional[_Union[ArtifactRef, _Mapping]] = ..., reasons: _Optional[_Iterable[str]] = ..., expires_at_ms: _Optional[int] = ..., memory_results: _Optional[_Union[MemoryFindings, _Mapping]] = ...) -> None: ...
+
+class MemoryFindings(_message.Message):
+    __slots__ = ("coverage", "gaps", "sources", "content")
+    COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    coverage: float
+    gaps: _containers.RepeatedScalarFieldContainer[str]
+    sources: _containers.RepeatedScalarFieldContainer[str]
+    content: str
+    def __init__(self, coverage: _Optional[float] = ..., gaps: _Optional[_Iterable[str]] = ..., sources: _Optional[_Iterable[str]] = ..., content: _Optional[str] = ...) -> None: ...
 
 class ExecutionEvent(_message.Message):
     __slots__ = ("sequence", "event_id", "execution_id", "task_id", "agent_id", "type", "at_ms", "payload_json")

@@ -74,6 +74,7 @@ def context_query(request: ContextRequest) -> pb.GetContextRequest:
         include_decisions=request.include_decisions,
         include_history=request.include_history,
         namespaces=request.namespaces,
+        entities=request.entities,
     )
 
 
@@ -90,6 +91,7 @@ def context_request(query: pb.GetContextRequest, *, tenant: str) -> ContextReque
         include_decisions=query.include_decisions if query.HasField("include_decisions") else True,
         include_history=query.include_history if query.HasField("include_history") else True,
         namespaces=tuple(query.namespaces),
+        entities=tuple(query.entities),
     )
 
 

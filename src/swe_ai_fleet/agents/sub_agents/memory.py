@@ -12,13 +12,15 @@ class MemoryResults:
     """What a search of memory gave. All text is untrusted.
 
     `coverage` is the share, in percent, of the entities and queries that were found; `gaps` are the others. `content`
-    holds the passages, each behind its source; `sources` name them (`path#heading`, `commit <id>`).
+    holds the passages, each behind its source; `sources` name them (`path#heading`, `commit <id>`). `asked` is all that
+    was asked, as far as whoever searched says so.
     """
 
     coverage: float = 100.0
     content: str = ""
     gaps: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
 
 
 class MemorySearch(Protocol):

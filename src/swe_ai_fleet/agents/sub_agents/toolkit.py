@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -12,7 +13,7 @@ from swe_ai_fleet.agents.sub_agents.exploring import explore, offered
 from swe_ai_fleet.agents.sub_agents.limits import Allowance, SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.agents.sub_agents.prompts import opening
-from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
+from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory, asked_texts
 from swe_ai_fleet.agents.sub_agents.results import (
     described,
     format_check,
@@ -78,6 +79,7 @@ class SubAgentTools(Toolkit):
         memory: What `search_memory` asks; without one, the repository's documents and history.
         limits: Of depth, number and each one's budget.
         used: How many sub-agents an earlier part of the same run had.
+        searched: What each search of memory gave is put at its end.
     """
 
     name: ClassVar[str] = "sub_agents"
@@ -95,6 +97,7 @@ class SubAgentTools(Toolkit):
         memory: MemorySearch | None = None,
         limits: SubAgentLimits | None = None,
         used: int = 0,
+        searched: list[MemoryResults] | None = None,
     ) -> None:
         super().__init__(workspace, pipeline)
         self._model = model
@@ -105,6 +108,7 @@ class SubAgentTools(Toolkit):
         self._allowance = Allowance(limits or SubAgentLimits(), used=used)
         self._depth = 1
         self._gaps: dict[str, str] = {}
+        self._searched = searched if searched is not None else []
 
     @property
     def used(self) -> int:
@@ -131,7 +135,9 @@ class SubAgentTools(Toolkit):
         Says how much of what was asked it covers, and which of it are gaps.
         """
         results = await self._memory.search(entities, queries)
+        results = replace(results, asked=asked_texts([*entities, *queries], "what is asked"))
         self.know(results)
+        self._searched.append(results)
         return ToolResult(
             success=True, operation="search_memory", content=described(results), metadata=to_plain(results)
         )

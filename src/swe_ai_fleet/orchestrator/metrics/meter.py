@@ -20,8 +20,6 @@ from swe_ai_fleet.orchestrator.metrics.history import Cell, History, Key, Tier
 
 POINTS = 120
 """So many a series has at most where nobody asked for a step."""
-MOST_POINTS = 1_500
-"""So many where somebody did."""
 _STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 _SLICE = 32
 
@@ -120,7 +118,7 @@ class Meter:
             The range is widened to whole steps, the step to whole cells of what is kept of so long ago.
 
         Raises:
-            InvalidRequest: The range is empty, or has too many steps.
+            InvalidRequest: The range is empty.
             Unavailable: The log is not followed at the moment.
         """
         incomplete = not self._read.is_set()
@@ -195,16 +193,11 @@ async def _points(
 
 
 def _step(asked: int, seconds: float, tier: Tier) -> int:
-    """The step to take: a whole number of cells. Raises InvalidRequest where that makes too many points."""
+    """The step to take: a whole number of cells."""
     cell = tier.cell_seconds
     if not asked:
         return next((step for step in _STEPS if step >= cell and seconds / step <= POINTS - 2), _STEPS[-1])
-    step = -(-asked // cell) * cell
-    if seconds / step > MOST_POINTS:
-        raise InvalidRequest(
-            f"the range has {int(seconds / step)} steps", field="step_seconds", hint=f"at most {MOST_POINTS}; 0 chooses"
-        )
-    return step
+    return -(-asked // cell) * cell
 
 
 async def _in_slices(events: AsyncGenerator[StoredEvent | None, None]) -> AsyncGenerator[StoredEvent | None, None]:

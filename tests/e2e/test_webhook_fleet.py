@@ -1,0 +1,101 @@
+"""Webhooks of the real fleet, kept from the command line and over HTTP, told by a process that is killed in between."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.e2e.test_approvals import connected
+from tests.e2e.test_cli import Shell
+from tests.e2e.test_restart import serving
+from tests.scripts import HELLO_FILES, PROPOSING
+from tests.webhook_receiver import WebhookReceiver
+
+
+@pytest.fixture
+async def receiver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WebhookReceiver]:
+    async with WebhookReceiver() as server:
+        monkeypatch.setenv("FLEET_WEBHOOK_PRIVATE_HOSTS", server.address)
+        yield server
+
+
+@pytest.mark.slow
+async def test_approval_and_end_are_told_across_a_kill(
+    model_server: ScriptedModelServer, receiver: WebhookReceiver, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    home = tmp_path / "home"
+    home.mkdir()
+    shell = Shell(home=home, model_url=model_server.url)
+    task_id = f"hooked-{uuid.uuid4().hex[:8]}"
+    async with serving(home, model_server.url) as (process, card), connected(card) as client:
+        added = await shell.fleet("webhooks", "add", receiver.url("/events"), "--id", "mine", "--json")
+        secret = added.document["secret"]
+        chat = ("webhooks", "add", receiver.url("/chat"), "--format", "slack", "--event", "approval.requested")
+        chatty = (await shell.fleet(*chat, "--json")).document["webhook_id"]
+        refused = await shell.fleet("webhooks", "add", "https://169.254.169.254/", "--json")
+        assert (refused.code, refused.document["error"]["field"]) == (2, "url")
+        tested = await shell.fleet("webhooks", "test", "mine")
+        assert (tested.code, "webhook.test" in tested.out) == (0, True)
+        submitted = await client.stub.SubmitTask(
+            pb.SubmitTaskRequest(
+                orchestrate=pb.OrchestrateRequest(
+                    task_id=task_id,
+                    task_description=f"{PROPOSING} {task_id}",
+                    repo=pb.RepoRef(path=str(repository)),
+                    approval=pb.APPROVAL_POLICY_PLAN,
+                    options=pb.OrchestratorOptions(num_agents=1, enable_peer_review=False),
+                )
+            ),
+            **client.call,
+        )
+        _, asked = await receiver.until("/events", 2)
+        (words,) = await receiver.until("/chat", 1)
+        assert "Append hello_world to utils.py" in json.loads(words.body)["text"]
+        # Killed before it is known that a message arrived, it would be sent again.
+        for name in ("mine", chatty):
+            while asked.event_id not in (await shell.fleet("webhooks", "deliveries", name)).out:
+                continue
+        process.kill()
+        await process.wait()
+    (home / "fleet.json").unlink()
+    async with serving(home, model_server.url) as (_, card), connected(card) as client:
+        approval = json.loads(asked.body)["data"]["approval"]
+        await client.resolve(submitted.execution_id, "APPROVED", approval_id=approval["approval_id"], approver="ada")
+        messages = await receiver.until("/events", 4)
+        told = {json.loads(message.body)["type"]: json.loads(message.body)["data"] for message in messages}
+        assert set(told) == {"webhook.test", "approval.requested", "approval.resolved", "execution.finished"}
+        end = told["execution.finished"]
+        assert (end["status"], end["task_id"]) == ("completed", task_id)
+        assert end["branch"]
+        assert end["commit_sha"]
+        assert len({message.checked(secret) for message in messages}) == 4
+        # It asked again after the kill, which is no news to anybody.
+        assert len(receiver.on("/chat")) == 1
+        headers = {"Authorization": f"Bearer {card['token']}"}
+        async with aiohttp.ClientSession(base_url=card["http"], headers=headers) as http:
+            async with http.get("/api/webhooks") as listed:
+                assert listed.status == 200
+                body = await listed.text()
+            assert secret not in body
+            assert {one["webhook_id"] for one in json.loads(body)["webhooks"]} >= {"mine"}
+            async with http.get("/api/webhooks/mine/deliveries") as shown:
+                assert [one["attempt"] for one in (await shown.json())["deliveries"]] == [1, 1, 1, 1]
+            async with http.post("/api/webhooks/mine/test", json={}) as tried:
+                assert (await tried.json())["delivery"]["status"] == "DELIVERY_STATUS_DELIVERED"
+            async with http.post("/api/webhooks", json={"url": "http://127.0.0.1:1/"}) as bad:
+                assert (bad.status, (await bad.json())["field"]) == (400, "url")
+            async with http.delete("/api/webhooks/mine") as gone:
+                assert (await gone.json())["existed"]
+        left = (await shell.fleet("webhooks", "list", "--json")).document["webhooks"]
+        assert [one["format"] for one in left] == ["slack"]
+        assert receiver.address in left[0]["url"]
+        assert "/chat" not in left[0]["url"]
