@@ -41,6 +41,10 @@ def _at(request: ScriptRequest, words: str) -> int:
 
 
 SQUARES = "result = sum(n * n for n in range(1, 11))"
+HOSTILE_ANSWER = (
+    "**Bold** <img src=x onerror=\"document.title='owned'\"> [bad](javascript:alert(1)) [good](https://example.org/a) "
+    "![picture](https://example.org/x.png)\n\n<script>document.title='owned'</script>"
+)
 COLOUR = "Your favourite colour is green."
 ASKED_COLOUR = "What is my favourite colour?"
 FIRST_TASK, SECOND_TASK = "chat-first", "chat-second"
@@ -62,5 +66,7 @@ CHAT_CONVERSATIONS = (
     *COLOUR_CONVERSATIONS,
     *said("the squares of 1 to 10", called("python_executor", code=SQUARES), answered("The sum is 385.")),
     *said("List what the fleet did", called("list_executions", limit=2), answered("Here is what it did.")),
+    *said("Answer in markup", answered(HOSTILE_ANSWER)),
+    *said("Have somebody greet", called("start_task", description="Add hello_world()", repository="/srv/greeting"), answered("Shall I?")),
     *said("Show me the second one", called("show_execution", execution=FIRST_TASK), answered("It is the older one.")),
 )

@@ -123,10 +123,10 @@ def numbered(execution_id: str, told: Sequence[tuple[str, EventBody]], *, first:
     ]
 
 
-def a_deliberation(*, agents: int = 3, steps: int = 20) -> list[tuple[str, EventBody]]:
-    """What a deliberation with agents that take steps leaves in the log, its agents' events mixed."""
+def a_deliberation(*, agents: int = 3, steps: int = 20, output: str = _OUTPUT) -> list[tuple[str, EventBody]]:
+    """What a deliberation leaves in the log, its agents' events mixed; each of their tools prints `output`."""
     names = [f"agent-dev-{number}" for number in range(1, agents + 1)]
-    runs = [_run(name, steps) for name in names]
+    runs = [_run(name, steps, output) for name in names]
     task = Task(
         task_id="t",
         kind=TaskKind.DELIBERATE,
@@ -149,7 +149,7 @@ def a_deliberation(*, agents: int = 3, steps: int = 20) -> list[tuple[str, Event
     ]
 
 
-def _run(agent_id: str, steps: int) -> list[tuple[str, EventBody]]:
+def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
     bodies: list[EventBody] = [
         RunClaimed(generation=1, host="host"),
         RunStarted(role="DEV", model="m", messages=(SystemMessage(content="You mend."),), tools=("files_read_file",)),
@@ -176,7 +176,7 @@ def _run(agent_id: str, steps: int) -> list[tuple[str, EventBody]]:
                 outcome=outcome,
             ).sealed(previous)
             previous = entry.hash
-            result = ToolResult(success=True, operation="files_read_file", content=_OUTPUT)
+            result = ToolResult(success=True, operation="files_read_file", content=output)
             started = outcome is Outcome.STARTED
             bodies.append(ToolStarted(entry=entry) if started else ToolFinished(entry=entry, result=result))
     bodies.append(

@@ -9,6 +9,7 @@ from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import CHAT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.parts_script import PARTS_CONVERSATIONS
+from tests.plan_script import PLAN_CONVERSATIONS
 from tests.web_script import WEB_CONVERSATIONS
 from tests.workflow_script import WORKFLOW_CONVERSATIONS
 
@@ -90,6 +91,7 @@ SCRIPT = Script(
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
         *CHAT_CONVERSATIONS,
+        *PLAN_CONVERSATIONS,
         *WEB_CONVERSATIONS,
         Conversation(
             match=REVIEWED,

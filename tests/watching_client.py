@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import struct
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -141,3 +143,18 @@ def summary(watched: list[Watched]) -> dict[str, object]:
         "lag_p50_ms": lags[len(lags) // 2],
         "lag_p99_ms": lags[len(lags) * 99 // 100],
     }
+
+
+async def _main() -> None:
+    asked = json.loads(sys.stdin.readline())
+    opened = asyncio.Event()
+    watching = asyncio.create_task(
+        watch(asked["url"], asked["paths"], asked["token"], stride=asked["stride"], opened=opened)
+    )
+    await asyncio.wait((watching, asyncio.create_task(opened.wait())), return_when=asyncio.FIRST_COMPLETED)
+    print("opened", flush=True)
+    print(json.dumps(summary(await watching)), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

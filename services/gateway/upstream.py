@@ -30,6 +30,8 @@ FILES: tuple[FileDescriptor, ...] = (
     context_pb2.DESCRIPTOR,
 )
 """The contract's files; whose services are not here are not reached over HTTP."""
+# A service that was away is found again within seconds, not minutes.
+_AGAIN = (("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000))
 _CONTEXT = "fleet.context.v1.ContextService"
 
 
@@ -90,7 +92,7 @@ class Upstream:
 @asynccontextmanager
 async def open_upstream(orchestrator: str, context: str) -> AsyncGenerator[Upstream]:
     """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet."""
-    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_AGAIN]
     async with (
         grpc.aio.insecure_channel(orchestrator, options=options) as first,
         grpc.aio.insecure_channel(context, options=options) as second,

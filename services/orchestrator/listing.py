@@ -92,7 +92,7 @@ def _token(request: pb.ListExecutionsRequest, last: ExecutionState) -> str:
 def _last_seen(request: pb.ListExecutionsRequest) -> tuple[str, str]:
     try:
         filters, started_at, execution_id = json.loads(base64.urlsafe_b64decode(request.page_token))
-    except (binascii.Error, ValueError, TypeError):
+    except (binascii.Error, ValueError, TypeError, RecursionError):
         raise InvalidRequest("not a token of this server", field="page_token") from None
     if filters != _filters(request):
         raise InvalidRequest("the token belongs to a request with other filters", field="page_token")

@@ -23,6 +23,7 @@ from services.orchestrator.planning_sessions import open_plan_service
 from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
+from services.orchestrator.uploads import Uploads
 from services.orchestrator.workflows import workflow_service, workflow_servicer
 from services.private_files import kept_token, write_private
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -83,6 +84,7 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             components=stack.components,
             watch_live=stack.log.watch_live,
             councils=councils,
+            uploads=Uploads(workspaces=stack.workspaces, blobs=stack.log, max_bytes=stack.settings.upload_max_bytes),
             metrics=Metrics(meter=stack.meter, councils=councils.counts),
             fleet=FleetStatuses(
                 executions=stack.executions, measure=stack.view.status, use=endpoint_use, me=stack.view.me

@@ -87,6 +87,7 @@ def session_message(session: PlanSession, mask: SecretMask, *, working: bool) ->
     message.goal, message.approach = well_formed(session.goal), well_formed(session.approach)
     message.reasoning, message.results = well_formed(session.reasoning), well_formed(session.answer)
     message.error, message.working = well_formed(session.error), working
+    message.repository, message.ref = well_formed(session.repository), well_formed(session.ref)
     message.memory_results.CopyFrom(_memory_message(memory))
     message.tool_calls_made.extend(_call_messages(session.calls_made(mask)))
     return message

@@ -54,7 +54,13 @@ class PlanningServicer(PlanningServiceServicer):
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
         check_values(request)
-        answer = await self._desk.execute_plan(request.goal, tuple(request.selected_entities), request.session_id)
+        answer = await self._desk.execute_plan(
+            request.goal,
+            tuple(request.selected_entities),
+            request.session_id,
+            repository=request.repository,
+            ref=request.ref,
+        )
         return proposal_message(answer)
 
     async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
@@ -103,6 +109,7 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         recorder=stack.context,
         fleet=view,
         starter=view,
+        repositories=stack.workspaces,
     ) as desk:
         yield planning_service(PlanningServicer(desk, mask=secret_mask(stack.settings)))
 

@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
     DEFAULT_TENANT,
+    UPLOAD,
     ApprovalPolicy,
     CheckSpec,
     Constraints,
@@ -55,6 +56,7 @@ _PLANNING = {
     pb.PLANNING_MODE_AGENTIC: PlanningMode.AGENTIC,
     pb.PLANNING_MODE_HYBRID: PlanningMode.HYBRID,
 }
+_UPLOAD_ID = re.compile(r"[0-9a-f]{64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORCHESTRATE_FIELDS = {
     "num_agents": "options.num_agents",
@@ -85,6 +87,7 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     """The task of an Orchestrate request. Raises InvalidRequest and NotAvailable, naming the field."""
     check_values(request)
     _refuse_later_features(request)
+    _check_push(request)
     options = request.options
     reviewed = options.enable_peer_review or not request.HasField("options")
     return _bounded(
@@ -185,21 +188,28 @@ def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest
             raise _later(field)
 
 
+def _check_push(request: pb.OrchestrateRequest) -> None:
+    if request.delivery.push and request.repo.upload_id:
+        raise InvalidRequest(
+            "what was uploaded cannot be pushed anywhere", field="delivery.push", hint="fetch the bundle artifact"
+        )
+
+
 def _later(field: str) -> NotAvailable:
     return NotAvailable(f"{field} is not available yet", field=field, hint="leave it out")
 
 
 def repo_ref(repo: pb.RepoRef) -> RepoRef:
     """A repository as a request names it. Raises InvalidRequest and NotAvailable, naming the field."""
-    if repo.WhichOneof("location") == "upload_id":
-        raise InvalidRequest("uploaded repositories are not available yet", field="repo.upload_id")
+    if repo.upload_id and not _UPLOAD_ID.fullmatch(repo.upload_id):
+        raise InvalidRequest("not the id of an upload", field="repo.upload_id", hint="as UploadRepository gave it")
     # A URL that is none would otherwise be looked up as a path on this machine.
     if repo.url and "://" not in repo.url and ":" not in repo.url.split("/", 1)[0]:
         raise InvalidRequest(f"{repo.url[:64]!r} is no URL", field="repo.url", hint="repo.path names a directory")
     if repo.path and not repo.path.startswith("/"):
         raise InvalidRequest(f"{repo.path[:64]!r} is not an absolute path", field="repo.path")
     return RepoRef(
-        location=repo.path or repo.url,
+        location=UPLOAD + repo.upload_id if repo.upload_id else repo.path or repo.url,
         ref=repo.ref,
         commit=repo.commit,
         subdirectory=repo.subdirectory,

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -26,6 +26,7 @@ from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, metadata
 from services.orchestrator.task_context import TaskContexts
+from services.orchestrator.uploads import Uploads
 from services.values import check_values
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
@@ -62,6 +63,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         contexts: Makes the contexts of tasks; None: nobody does.
         metrics: Has figures over time; None: nobody measures.
         fleet: Tells of hosts, machines, model servers; None: nobody does.
+        uploads: Takes repositories; None: nobody does.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         contexts: TaskContexts | None = None,
         metrics: Metrics | None = None,
         fleet: FleetStatuses | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         self._executions = executions
         self._planning = planning
@@ -86,6 +89,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self._contexts = contexts
         self._metrics = metrics
         self._fleet = fleet
+        self._uploads = uploads
         self._blobs = blobs
         self._replies = Replies(log=log, blobs=blobs)
         self._components = components
@@ -226,8 +230,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def UploadRepository(
         self, request_iterator: AsyncIterator[pb.UploadRepositoryRequest], context: Context
-    ) -> NoReturn:
-        raise NotAvailable("uploads are not available yet", hint="name a repository that the server can reach")
+    ) -> pb.RepoRef:
+        if self._uploads is None:
+            raise NotAvailable("uploads are not taken here", hint="name a repository that the server can reach")
+        return await self._uploads.receive(request_iterator)
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
         check_values(request)

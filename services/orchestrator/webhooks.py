@@ -56,6 +56,8 @@ def queue_of(webhook: Webhook) -> WorkQueue:
         consumer=webhook.consumer,
         # Attempts are counted elsewhere; this is for faults of ours.
         max_deliveries=50,
+        # What a killed process had in its hands is told again after so long.
+        ack_wait_seconds=10.0,
         concurrency=CONCURRENCY,
         start_sequence=webhook.start_sequence,
         max_unsettled=MAX_UNSETTLED,
@@ -116,6 +118,9 @@ class Telling:
             duration_ms=round((ended - at).total_seconds() * 1000),
             next_at="" if wait is None else (ended + timedelta(seconds=wait)).isoformat(),
         )
+        if made.status is DeliveryStatus.RETRYING:
+            # First of all, for this process may end at any time: what counts is how often it was tried.
+            await self.deliveries.failed(webhook, sequence, Pending(attempts=number, next_at=made.next_at))
         await self.deliveries.note(webhook, made)
         return reply, made
 
@@ -161,7 +166,6 @@ class Listener:
             return
         reply, made = await told.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
         if made.status is DeliveryStatus.RETRYING:
-            await told.deliveries.failed(webhook, work.sequence, Pending(attempts=number, next_at=made.next_at))
             raise Later(self._until(made.next_at))
         if number > 1:
             await told.deliveries.settled(webhook, work.sequence)

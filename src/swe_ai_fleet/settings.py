@@ -235,6 +235,9 @@ class Settings(BaseSettings):
     max_disk_bytes: int = Field(
         default=10 * 1024**3, ge=1024**2, description="Bytes that a workspace, its home and its /tmp may hold together."
     )
+    upload_max_bytes: int = Field(
+        default=512 * 1024**2, ge=1024, description="Bytes that the bundle of an uploaded repository may have."
+    )
     repository_roots: str = Field(
         default="/", description="Directories, separated by ':', under which server-side repositories may lie."
     )

@@ -26,7 +26,6 @@ from swe_ai_fleet.domain.event import EventBody
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from tests.event_source import STRIDE, EventSource, a_deliberation, numbered, serving
-from tests.watching_client import summary, watch
 
 Story = Sequence[tuple[str, EventBody]]
 TOKEN = "token-of-the-bench"
@@ -95,24 +94,27 @@ async def loaded(load: Load) -> Outcome:
     for name, story in zip(ids, stories, strict=True):
         source.add(*numbered(name, story[:1]))
     paths = [f"/api/ws/executions/{name}" for name in ids for _ in range(load.watchers)]
-    async with serving(source) as port, _process("gateway", f"127.0.0.1:{port}") as gateway:
-        url = await _line(gateway)
-        async with _process("clients", url) as clients:
-            assert clients.stdin is not None
-            clients.stdin.write(json.dumps(paths).encode() + b"\n")
-            await clients.stdin.drain()
-            assert await _line(clients) == "opened"
-            measured = psutil.Process(gateway.pid)
-            before, peak, cpu = _pss_mib(measured), 0.0, sum(measured.cpu_times()[:2])
-            began = time.perf_counter()
-            telling = asyncio.create_task(_tell(source, ids, stories, load.events_per_second))
-            reading = asyncio.create_task(_line(clients))
-            while not reading.done():
-                await asyncio.wait((reading,), timeout=_SAMPLE_SECONDS)
-                peak = max(peak, await asyncio.to_thread(_pss_mib, measured))
-            await telling
-            seconds = time.perf_counter() - began
-            told, cpu = json.loads(await reading), sum(measured.cpu_times()[:2]) - cpu
+    async with (
+        serving(source) as port,
+        _process("tests.bench.watchers", "gateway", f"127.0.0.1:{port}") as gateway,
+        _process("tests.watching_client") as clients,
+    ):
+        asked = {"url": await _line(gateway), "token": TOKEN, "stride": STRIDE, "paths": paths}
+        assert clients.stdin is not None
+        clients.stdin.write(json.dumps(asked).encode() + b"\n")
+        await clients.stdin.drain()
+        assert await _line(clients) == "opened"
+        measured = psutil.Process(gateway.pid)
+        before, peak, cpu = _pss_mib(measured), 0.0, sum(measured.cpu_times()[:2])
+        began = time.perf_counter()
+        telling = asyncio.create_task(_tell(source, ids, stories, load.events_per_second))
+        reading = asyncio.create_task(_line(clients))
+        while not reading.done():
+            await asyncio.wait((reading,), timeout=_SAMPLE_SECONDS)
+            peak = max(peak, await asyncio.to_thread(_pss_mib, measured))
+        await telling
+        seconds = time.perf_counter() - began
+        told, cpu = json.loads(await reading), sum(measured.cpu_times()[:2]) - cpu
     events = len(stories[0])
     complete = [events, 1, 1 + STRIDE * (events - 1), 0, 1000]
     return Outcome(
@@ -147,7 +149,6 @@ async def _process(*arguments: str) -> AsyncGenerator[asyncio.subprocess.Process
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "tests.bench.watchers",
         *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -188,25 +189,14 @@ async def _gateway(address: str) -> None:
             await asyncio.to_thread(sys.stdin.read)
 
 
-async def _clients(url: str) -> None:
-    paths: list[str] = json.loads(sys.stdin.readline())
-    opened = asyncio.Event()
-    watching = asyncio.create_task(watch(url, paths, TOKEN, stride=STRIDE, opened=opened))
-    await asyncio.wait((watching, asyncio.create_task(opened.wait())), return_when=asyncio.FIRST_COMPLETED)
-    print("opened", flush=True)
-    print(json.dumps(summary(await watching)), flush=True)
-
-
 async def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("gateway", "clients"))
+    parser.add_argument("part", nargs="?", choices=("gateway",))
     parser.add_argument("where", nargs="?", default="")
     parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
     if asked.part == "gateway":
         await _gateway(asked.where)
-    elif asked.part == "clients":
-        await _clients(asked.where)
     else:
         figures = (await loaded(SMALL)).figures("watching_small") if asked.small else await watcher_figures()
         print(json.dumps(figures, indent=2))

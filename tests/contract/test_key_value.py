@@ -59,6 +59,26 @@ async def test_a_change_names_the_revision_it_knows(store: KeyValue) -> None:
     assert found.value == b"again"
 
 
+async def test_values_that_are_being_changed_are_listed_all_the_same(store: KeyValue) -> None:
+    keys = ["a", "b", "c"]
+
+    async def change(key: str) -> None:
+        for number in range(80):
+            await store.put(key, str(number).encode())
+            await asyncio.sleep(0)
+
+    for key in keys:
+        await store.put(key, b"first")
+    changing = [asyncio.create_task(change(key)) for key in keys]
+    while not all(task.done() for task in changing):
+        assert [entry.key for entry in await store.entries()] == keys
+        await asyncio.sleep(0)
+    await asyncio.gather(*changing)
+    assert {entry.value for entry in await store.entries()} == {b"79"}
+    await store.delete("b")
+    assert [entry.key for entry in await store.entries()] == ["a", "c"]
+
+
 async def test_of_many_at_once_one_wins(store: KeyValue) -> None:
     async def claim(name: str) -> str:
         try:

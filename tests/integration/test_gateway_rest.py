@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.server import serve_http
@@ -26,12 +27,20 @@ from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SLEEP
-from tests.workflow_script import CART_FILES, FIX
 
 PROBLEM = "application/problem+json"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "REJECTED", "NO_WINNER")
 SECONDS = 120
+SQUARE = """
+name: square
+inputs:
+  n: integer
+nodes:
+  - {id: square, type: tool, tool: calculator, arguments: {expression: "${inputs.n} * ${inputs.n}"}}
+outputs:
+  answer: ${nodes.square.output.content}
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +206,19 @@ async def test_events_of_a_request_that_is_refused_are_a_problem(api: Api) -> No
     assert (problem["status"], problem["field"]) == (400, "repo.path")
 
 
+async def test_whoever_leaves_a_stream_ends_nothing(api: Api) -> None:
+    task = api.task(f"{SLEEP} for as long as it takes")
+    headers = {"accept": "text/event-stream"}
+    with structlog.testing.capture_logs() as lines:
+        async with api.session.post("/api/deliberations", json=task, headers=headers) as answer:
+            first = await answer.content.readuntil(b"\n\n")
+        assert b"event: update" in first
+        (listed,) = (await api.get("/api/executions", task_id=task["task_id"]))["executions"]
+        await api.post(f"/api/executions/{listed['execution_id']}/cancel", {})
+        await api.until(listed["execution_id"], "CANCELLED")
+    assert [line for line in lines if line["log_level"] == "error"] == []
+
+
 async def test_approving(api: Api) -> None:
     task = api.task(f"{PROPOSING} Add hello_world()", approval="APPROVAL_POLICY_PLAN")
     submitted = await api.post("/api/executions", {"deliberate": task}, 202)
@@ -296,7 +318,7 @@ async def test_councils(api: Api) -> None:
     assert (status, gone["success"]) == (200, True)
 
 
-async def test_workflows(api: Api, tmp_path: Path) -> None:
+async def test_workflows(api: Api) -> None:
     names = [one["name"] for one in (await api.get("/api/workflows"))["workflows"]]
     assert "fix-issue" in names
     found = await api.get("/api/workflows/fix-issue")
@@ -305,23 +327,17 @@ async def test_workflows(api: Api, tmp_path: Path) -> None:
     assert (await api.post("/api/workflows/validate", {"definition": "name: x"}))["faults"] != []
     assert (await api.refused("GET", "/api/workflows/nothing"))["status"] == 404
 
-    where = make_repository(tmp_path / "cart", CART_FILES)
-    body = {
-        "task_id": f"rest-{uuid.uuid4().hex[:8]}",
-        "name": "fix-issue",
-        "inputs": {"issue": f"{FIX} total() of an empty list raises IndexError"},
-        "repo": {"path": str(where)},
-    }
+    body = {"task_id": f"rest-{uuid.uuid4().hex[:8]}", "definition": SQUARE, "inputs": {"n": 7}}
     status, told, headers = await api.ask("POST", "/api/workflow-runs", body)
-    assert status == 202
+    assert status == 202, told
     assert headers["location"] == f"/api/workflow-runs/{told['execution_id']}"
-    steered = await api.post(f"{headers['location']}/steer", {"action": "STEER_ACTION_CONTINUE"})
-    assert steered["execution_id"] == told["execution_id"]
     await api.until(told["execution_id"], "COMPLETED")
     run = (await api.get(headers["location"]))["run"]
-    assert {node["status"] for node in run["nodes"]} == {"NODE_STATUS_COMPLETED"}
-    assert json.loads(run["outputs_json"])["branch"]
-    both = body | {"definition": "name: x"}
+    assert {node["node_id"]: node["status"] for node in run["nodes"]} == {"square": "NODE_STATUS_COMPLETED"}
+    assert "49" in json.loads(run["outputs_json"])["answer"]
+    problem = await api.refused("POST", f"{headers['location']}/steer", {"action": "STEER_ACTION_PAUSE"})
+    assert problem["status"] == 409
+    both = body | {"name": "fix-issue"}
     assert (await api.refused("POST", "/api/workflow-runs", both))["field"] in ("name", "definition")
 
 

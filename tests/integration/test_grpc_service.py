@@ -576,7 +576,11 @@ BAD_DELIBERATIONS = {
         {"constraints": pb.TaskConstraints(checks=[pb.CheckSpec(command="x", expected_exit_code=-9)])},
     ],
     "memory": [{"memory": pb.MemoryOptions(read=True)}, {"memory": pb.MemoryOptions(write=True)}],
-    "memory.read": [{"memory": pb.MemoryOptions(namespaces=["fleet"])}],
+    "memory.read": [
+        {"memory": pb.MemoryOptions(namespaces=["fleet"])},
+        {"memory": pb.MemoryOptions(entities=["Invoice"])},
+    ],
+    "memory.entities[1]": [{"memory": pb.MemoryOptions(entities=["Invoice", " "])}],
     "environment.variables[A=B]": [{"environment": pb.EnvironmentSpec(variables={"A=B": "c"})}],
 }
 

@@ -58,7 +58,7 @@ class Heard:
 
 def engine(place: World, **more: Any) -> PlanSessions:
     @asynccontextmanager
-    async def tools(session_id: str) -> AsyncGenerator[PlanTools]:
+    async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
         yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits)
 
     return PlanSessions(model=place.model, tools=tools, **more)
@@ -133,7 +133,7 @@ class TestMemoryFirst:
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched("Invoice"),)}) as place:
 
             @asynccontextmanager
-            async def tools(session_id: str) -> AsyncGenerator[PlanTools]:
+            async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
                 yield PlanTools(
                     workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=Broken()
                 )
@@ -540,7 +540,7 @@ class TestLimitsAndFaults:
         assert (result.iterations, [made.step for made in result.tool_calls_made]) == (2, [1, 2])
 
     async def test_tools_that_cannot_be_opened(self, tmp_path: Path) -> None:
-        def tools(session_id: str) -> AbstractAsyncContextManager[PlanTools]:
+        def tools(session: PlanSession) -> AbstractAsyncContextManager[PlanTools]:
             raise Unavailable("no sandbox here")
 
         async with world(tmp_path, {}) as place:

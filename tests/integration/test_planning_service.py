@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -36,12 +37,15 @@ from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
+from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
@@ -170,7 +174,14 @@ async def replica(
     settings = knowledge.settings.model_copy(update={"model_url": model.url})
     known = knowledge.client if tenant == DEFAULT_TENANT else None
     async with open_plans(
-        settings, buckets=buckets, memories=known, recorder=known, fleet=view, starter=view, tenant=tenant
+        settings,
+        buckets=buckets,
+        memories=known,
+        recorder=known,
+        fleet=view,
+        starter=view,
+        repositories=workspace_provider(await with_rung(settings)),
+        tenant=tenant,
     ) as desk:
         service = planning_service(PlanningServicer(desk, mask=Secrets([HIDDEN])))
         serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
@@ -245,6 +256,32 @@ class TestTheWholeWay:
         assert (await knowledge.client.rate(name, 5)).rating == 5
         outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
         assert (outcome.approach, outcome.success, outcome.evidence, outcome.rating) == ("plan", True, 0.5, 5)
+
+    async def test_a_repository_is_looked_into_and_left_alone(
+        self, knowledge: Knowledge, name: str, tmp_path: Path
+    ) -> None:
+        repository = make_repository(tmp_path / "app", {"README.md": "# Ledger\n\nThe Ledger sums cents.\n"})
+        look = Turn(
+            tool_calls=(
+                ("files_read_file", {"path": "README.md"}),
+                ("git_log", {}),
+                ("files_write_file", {"path": "new.py", "content": ""}),
+            )
+        )
+        async with served(knowledge, planned("Look", look, PROPOSE, look, DONE)) as one:
+            request = asked("Look", name, "Ledger", "Invoice")
+            request.repository = str(repository)
+            proposal = await one.stub.ExecutePlan(request, metadata=METADATA)
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+            request.session_id, request.repository = f"{name}-2", str(tmp_path / "nowhere")
+            nowhere = await one.stub.ExecutePlan(request, metadata=METADATA)
+        # One is remembered, the other stands in the repository.
+        assert (proposal.memory_results.coverage, proposal.status) == (100.0, "awaiting_approval"), proposal
+        assert "The Ledger sums cents." in proposal.memory_results.content
+        assert [made.success for made in result.tool_calls_made] == [True, True, False, True, True, True, False, True]
+        assert sorted(file.name for file in repository.iterdir()) == [".git", "README.md"]
+        assert (nowhere.status, "nowhere" in nowhere.error) == ("error", True)
 
     async def test_the_json_has_the_shapes_of_the_http_interface(self, knowledge: Knowledge, name: str) -> None:
         async with served(knowledge, planned("Shape", PROPOSE, DONE)) as one:
@@ -463,6 +500,10 @@ class Terminal:
             raise EOFError from None
 
 
+def asked(goal: str, session_id: str, *entities: str) -> pb.ExecutePlanRequest:
+    return pb.ExecutePlanRequest(goal=goal, session_id=session_id, selected_entities=entities)
+
+
 @asynccontextmanager
 async def client_of(one: Replica) -> AsyncIterator[PlanClient]:
     async with grpc.aio.insecure_channel(one.address) as channel:
@@ -474,7 +515,7 @@ class TestCommand:
         evil = call("propose_approach", approach="\x1b[2JGo.\u202e", reasoning="")
         terminal = Terminal("with two agents", "yes")
         async with served(knowledge, planned("Command", evil, AGAIN, START, DONE)) as one, client_of(one) as client:
-            code = await pursue(terminal.screen, client, "Command", ("Invoice",), name, terminal.read)
+            code = await pursue(terminal.screen, client, asked("Command", name, "Invoice"), terminal.read)
             assert one.started == ["Round totals"]
             told = terminal.out.getvalue()
             assert code is Exit.ACCEPTED
@@ -489,7 +530,7 @@ class TestCommand:
     ) -> None:
         terminal = Terminal(line)
         async with served(knowledge, planned("Leave", PROPOSE)) as one, client_of(one) as client:
-            assert await pursue(terminal.screen, client, "Leave", (), name, terminal.read) == code
+            assert await pursue(terminal.screen, client, asked("Leave", name), terminal.read) == code
             assert (await one.show(name)).status == status
 
     async def test_a_script_decides_step_by_step(self, knowledge: Knowledge, name: str) -> None:
@@ -502,7 +543,7 @@ class TestCommand:
                 shown.append(json.loads(terminal.out.getvalue()))
                 return code
 
-            assert await told(lambda screen: pursue(screen, client, "Script", (), name)) is Exit.ACCEPTED
+            assert await told(lambda screen: pursue(screen, client, asked("Script", name))) is Exit.ACCEPTED
             assert await told(lambda screen: decide(screen, client, name, "adjusted", "more")) is Exit.ACCEPTED
             assert await told(lambda screen: decide(screen, client, name, "approved")) is Exit.ACCEPTED
             assert await told(lambda screen: carry_on(screen, client, name)) is Exit.ACCEPTED

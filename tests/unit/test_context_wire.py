@@ -93,6 +93,7 @@ REQUEST = ContextRequest(
     include_decisions=False,
     include_history=False,
     namespaces=("fleet",),
+    entities=("Invoice",),
 )
 GATHERED = GatheredContext(
     text="t",

@@ -27,16 +27,13 @@ const THEMES: readonly (readonly [Theme, string])[] = [
 
 function ThemeSwitch() {
   return (
-    <label class="theme-switch">
-      <span class="sr-only">Theme</span>
-      <select class="input input-small" value={theme.value} onChange={(event) => choose(event.currentTarget.value as Theme)}>
-        {THEMES.map(([value, text]) => (
-          <option key={value} value={value}>
-            {text}
-          </option>
-        ))}
-      </select>
-    </label>
+    <select class="input input-small" aria-label="Theme" value={theme.value} onChange={(event) => choose(event.currentTarget.value as Theme)}>
+      {THEMES.map(([value, text]) => (
+        <option key={value} value={value}>
+          {text}
+        </option>
+      ))}
+    </select>
   );
 }
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from typing import Any, cast
 
 import grpc.aio
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from services.gateway.problems import told_of
 from services.gateway.rest.caller import Caller
@@ -41,44 +41,70 @@ async def event_answer(
     Raises:
         grpc.aio.AioRpcError: The service refused before it began.
     """
-    stream = upstream.stream(method(operation.events), message, token=caller.token, caller=caller.name)
-    first = asyncio.ensure_future(anext(stream, None))
+    coming = _Coming(upstream.stream(method(operation.events), message, token=caller.token, caller=caller.name))
     try:
-        await asyncio.wait((first,), timeout=REFUSAL_SECONDS)
-    except asyncio.CancelledError:
-        await _ended(first, stream)
+        await coming.settled(REFUSAL_SECONDS)
+    except BaseException:
+        await coming.close()
         raise
-    if first.done() and first.exception() is not None:
-        first.result()
-    body = _body(stream, first, request.url.path)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(body, headers=headers, media_type=MEDIA_TYPE)
+    return _EventAnswer(coming, request.url.path)
 
 
-async def _body(
-    stream: AsyncGenerator[Message, None], first: asyncio.Future[Message | None], instance: str
-) -> AsyncIterator[bytes]:
-    coming = first
-    async with aclosing(stream):
+class _Coming:
+    """The next message of a stream, waited for in pieces."""
+
+    def __init__(self, stream: AsyncGenerator[Message, None]) -> None:
+        self._stream = stream
+        self._next = asyncio.ensure_future(anext(stream, None))
+
+    async def settled(self, seconds: float) -> bool:
+        """Whether it is there within that time. Raises grpc.aio.AioRpcError where a fault is there instead."""
+        await asyncio.wait((self._next,), timeout=seconds)
+        if not self._next.done():
+            return False
+        self._next.result()
+        return True
+
+    def take(self) -> Message | None:
+        """The one that is there; from then on the one after it is waited for. None: that was all."""
+        message = self._next.result()
+        if message is not None:
+            self._next = asyncio.ensure_future(anext(self._stream, None))
+        return message
+
+    async def close(self) -> None:
+        """End the call."""
+        self._next.cancel()
+        await asyncio.gather(self._next, return_exceptions=True)
+        await self._stream.aclose()
+
+
+class _EventAnswer(StreamingResponse):
+    def __init__(self, coming: _Coming, instance: str) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(_body(coming, instance), headers=headers, media_type=MEDIA_TYPE)
+        self._coming = coming
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            while True:
-                done, _ = await asyncio.wait((coming,), timeout=SILENCE_SECONDS)
-                if not done:
-                    yield b": still here\n\n"
-                    continue
-                try:
-                    message = coming.result()
-                except grpc.aio.AioRpcError as error:
-                    document = json.dumps(told_of(error, instance=instance).document(), ensure_ascii=False)
-                    yield b"event: problem\ndata: " + document.encode() + b"\n\n"
-                    return
-                if message is None:
-                    return
-                yield await _event(message)
-                coming = asyncio.ensure_future(anext(stream, None))
+            await super().__call__(scope, receive, send)
         finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+            # Here and not where the body is made: a client that leaves has that cancelled over and over.
+            await self._coming.close()
+
+
+async def _body(coming: _Coming, instance: str) -> AsyncIterator[bytes]:
+    try:
+        while True:
+            if not await coming.settled(SILENCE_SECONDS):
+                yield b": still here\n\n"
+            elif (message := coming.take()) is None:
+                return
+            else:
+                yield await _event(message)
+    except grpc.aio.AioRpcError as error:
+        document = json.dumps(told_of(error, instance=instance).document(), ensure_ascii=False)
+        yield b"event: problem\ndata: " + document.encode() + b"\n\n"
 
 
 async def _event(message: Message) -> bytes:
@@ -93,9 +119,3 @@ def _name(message: Message) -> str:
     if "final" in kind.fields_by_name:
         return "final" if message.HasField(cast("Any", "final")) else "update"
     return next((message.WhichOneof(one.name) or "update" for one in kind.oneofs), "update")
-
-
-async def _ended(first: asyncio.Future[Message | None], stream: AsyncGenerator[Message, None]) -> None:
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
-    await stream.aclose()

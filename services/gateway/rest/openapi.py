@@ -12,6 +12,7 @@ from services.gateway.problems import MEDIA_TYPE as PROBLEM
 from services.gateway.rest import artifacts, events, uploads
 from services.gateway.rest.answering import MAX_WAIT_SECONDS, SUBMIT, WAIT
 from services.gateway.rest.comments import kept_comments
+from services.gateway.rest.fragments import FRAGMENTS
 from services.gateway.rest.operation import Operation, field_of
 from services.gateway.rest.schemas import Schema, Schemas
 from services.gateway.rest.table import OPERATIONS
@@ -65,15 +66,12 @@ _PROBLEM: Schema = {
     "required": ["type", "title", "status", "detail", "code"],
 }
 
-FRAGMENTS: Sequence[Mapping[str, Any]] = ()
-"""What the rooms say of themselves that the table does not know."""
-
 
 def document(
     comments: Mapping[str, str] | None = None,
     *,
     operations: Sequence[Operation] = OPERATIONS,
-    fragments: Iterable[Mapping[str, Any]] = (),
+    fragments: Iterable[Mapping[str, Any]] = FRAGMENTS,
 ) -> dict[str, Any]:
     """The document.
 
@@ -124,12 +122,12 @@ def document(
 
 def document_text(comments: Mapping[str, str] | None = None) -> str:
     """The whole document, as it stands in docs/."""
-    return json.dumps(document(comments, fragments=FRAGMENTS), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document(comments), indent=1, ensure_ascii=False) + "\n"
 
 
 def document_bytes() -> bytes:
     """The whole document, as it is served."""
-    return json.dumps(document(fragments=FRAGMENTS), ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, str]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from services.gateway.streams import audit, pages, websocket
-from services.gateway.streams.feeds import Feeds
+from services.gateway.streams.feeds import LINGER_SECONDS, Feeds
+from services.gateway.streams.source import PATIENCE_SECONDS
 from services.gateway.upstream import Upstream
 
 
@@ -15,21 +16,33 @@ class Streams:
     Args:
         upstream: The services that have the events.
         max_watchers: How many may watch at once.
+        linger: Seconds that a feed outlives its last watcher.
+        patience: Seconds without the services after which watchers are sent away.
+        send_seconds: How long the client of a WebSocket may take to read what is sent to it at once.
     """
 
-    def __init__(self, upstream: Upstream, *, max_watchers: int) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        *,
+        max_watchers: int,
+        linger: float = LINGER_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+        send_seconds: float = websocket.SEND_SECONDS,
+    ) -> None:
+        self.feeds = Feeds(upstream, max_watchers=max_watchers, linger=linger, patience=patience)
         self._upstream = upstream
-        self._feeds = Feeds(upstream, max_watchers=max_watchers)
+        self._send_seconds = send_seconds
 
     def routes(self) -> list[BaseRoute]:
         """What is served."""
-        page, chains = pages.EventsPage(self._feeds), audit.Audit(self._upstream)
+        page, chains = pages.EventsPage(self.feeds), audit.Audit(self._upstream)
         return [
-            WebSocketRoute(websocket.PATH, websocket.WatchSocket(self._feeds)),
+            WebSocketRoute(websocket.PATH, websocket.WatchSocket(self.feeds, send_seconds=self._send_seconds)),
             Route(pages.PATH, page.answer, methods=["GET"]),
             Route(audit.PATH, chains.answer, methods=["GET"]),
         ]
 
     async def close(self) -> None:
         """End every feed; who still watches is sent away."""
-        await self._feeds.close()
+        await self.feeds.close()

@@ -50,6 +50,11 @@ class Feeds:
         self._ending: set[asyncio.Task[None]] = set()
         self._going = False
 
+    @property
+    def size(self) -> int:
+        """Bytes that all feeds hold, about."""
+        return sum(feed.ring.size for feed in self._feeds.values())
+
     @asynccontextmanager
     async def watching(self, execution_id: str, *, text: bool, token: str, caller: str) -> AsyncGenerator[Feed]:
         """The feed of an execution, for one watcher. Raises ResourceExhausted, Going."""

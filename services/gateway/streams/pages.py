@@ -13,7 +13,7 @@ from services.gateway.streams.feeds import Feeds
 from services.gateway.streams.following import TooSlow, follow
 from services.gateway.streams.messages import Message
 from services.gateway.streams.ring import Batch
-from services.gateway.streams.sse import MEDIA_TYPE, EventStream
+from services.gateway.streams.sse import KEEPALIVE_SECONDS, MEDIA_TYPE, EventStream
 from swe_ai_fleet.domain.errors import Unavailable
 
 PATH = "/api/executions/{execution_id}/events"
@@ -38,7 +38,10 @@ class EventsPage:
         seen = request.headers.get("last-event-id")
         first = number(request, "from", 0) if seen is None else number_of(seen, "Last-Event-ID") + 1
         execution_id, caller, text = request.path_params["execution_id"], caller_of(request), flag(request, "text")
-        stream = EventStream(self._feeds, execution_id, first, caller, text=text, events=flag(request, "events"))
+        events = flag(request, "events")
+        stream = EventStream(
+            self._feeds, execution_id, first, caller, text=text, events=events, keepalive=KEEPALIVE_SECONDS
+        )
         # What is wrong is told by a status, so the beginning is awaited before anything is sent.
         return stream if await stream.begins() else Response(status_code=204)
 

@@ -52,7 +52,7 @@ class EventStream(Response):
         *,
         text: bool,
         events: bool,
-        keepalive: float = KEEPALIVE_SECONDS,
+        keepalive: float,
     ) -> None:
         super().__init__(media_type=MEDIA_TYPE, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]

@@ -95,7 +95,7 @@ _HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network
 
 
 async def public_authorities() -> ssl.SSLContext:
-    """What the usual public authorities vouch for; reading their certificates takes a while, so it is for all senders."""
+    """Trust in the usual public authorities, for all senders: reading their certificates takes a while."""
     return await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
 
 

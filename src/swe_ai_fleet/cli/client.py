@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -22,6 +22,7 @@ R = TypeVar("R")
 START_HINT = "start one with `fleet up`, or run in this process with --local"
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
+UPLOAD_SECONDS = 3_600.0
 _CALL_SECONDS = 60.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _STATUS_EXITS = {
@@ -52,6 +53,11 @@ class FleetClient:
     async def submit(self, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
         call = self._stub.SubmitTask(request, metadata=self._metadata, timeout=SUBMIT_SECONDS)
         return await self._answer(call, pb.SubmitTaskResponse)
+
+    async def upload(self, pieces: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:
+        """Send a bundle; how requests name it."""
+        call = self._stub.UploadRepository(pieces, metadata=self._metadata, timeout=UPLOAD_SECONDS)
+        return await self._answer(call, pb.RepoRef)
 
     async def status(self, *, timeout_seconds: float = 10.0, include_fleet: bool = False) -> pb.GetStatusResponse:
         request = pb.GetStatusRequest(include_stats=True, include_fleet=include_fleet)

@@ -82,6 +82,26 @@ def open_command(
 
 
 @app.command()
+def mcp(
+    *,
+    allow_approve: Annotated[
+        bool, typer.Option("--allow-approve", help="Let the client answer approvals, and waive them.")
+    ] = False,
+    server: Server = "",
+    token: Token = "",
+) -> None:
+    """Serve the fleet as MCP tools over standard input and output, for editors and other agents."""
+
+    async def work(_: Screen, settings: Settings) -> Exit:
+        from swe_ai_fleet.cli.mcp.server import serve
+
+        await serve(settings, server=server, token=token, may_approve=allow_approve)
+        return Exit.ACCEPTED
+
+    carry_out(work, json=False)
+
+
+@app.command()
 def run(
     task: Annotated[str, typer.Argument(help="What is to be done, in your own words.")],
     *,
@@ -137,6 +157,12 @@ def run(
         typer.Option(metavar="NAME", help="Agents get what is remembered of it; may be repeated. Means --recall."),
     ] = None,
     story: Annotated[str, typer.Option(metavar="ID", help="The story it belongs to, whose context agents get.")] = "",
+    upload: Annotated[
+        bool, typer.Option("--upload", help="Send the repository there; by itself for a server on another machine.")
+    ] = False,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="After an upload, put the winner's branch into the repository.")
+    ] = False,
     local: Annotated[
         bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
     ] = False,
@@ -177,6 +203,8 @@ def run(
         namespaces=tuple(namespace or ()),
         entities=tuple(entity or ()),
         story=story,
+        upload=upload,
+        fetch=fetch,
     )
 
     def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:

@@ -50,6 +50,8 @@ class Order:
     namespaces: tuple[str, ...] = ()
     entities: tuple[str, ...] = ()
     story: str = ""
+    upload: bool = False
+    fetch: bool = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:

@@ -16,9 +16,11 @@ from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.lines import line_of_terminal, next_line
 from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.plan_client import PlanClient, plan_client
 from swe_ai_fleet.cli.plan_view import how_to_decide, show_card, show_proposal, show_result, show_session
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.watching.text import one_line
 
 _FIRST = "goal"
@@ -53,14 +55,25 @@ def goal(
         typer.Option(metavar="NAME", help="What it is about; what memory does not know of it is researched."),
     ] = None,
     session: Annotated[str, typer.Option(metavar="ID", help="A session to go on in. Default: a new one.")] = "",
+    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="A repository to look into.")] = "",
+    ref: Annotated[str, typer.Option(help="Branch, tag or commit of it. Default: what is checked out.")] = "",
     server: Server = "",
     token: Token = "",
     json: Json = False,
 ) -> None:
     """Have an approach proposed; at a terminal, decide about it and have it carried out. `goal` may be left out."""
 
+    place = repo_ref(repo, ref=ref, uncommitted=UncommittedChanges.IGNORE) if repo else None
+    request = pb.ExecutePlanRequest(
+        goal=text,
+        selected_entities=entity or (),
+        session_id=session,
+        repository=(place.path or place.url) if place is not None else "",
+        ref=ref,
+    )
+
     async def work(screen: Screen, client: PlanClient) -> Exit:
-        return await pursue(screen, client, text, tuple(entity or ()), session)
+        return await pursue(screen, client, request)
 
     _with_client(work, server=server, token=token, json=json)
 
@@ -150,13 +163,11 @@ def list_all(
 async def pursue(
     screen: Screen,
     client: PlanClient,
-    text: str,
-    entities: tuple[str, ...],
-    session_id: str,
+    request: pb.ExecutePlanRequest,
     read: Callable[[], str] | None = None,
 ) -> Exit:
     """Have an approach proposed and, where somebody is there, ask them; `read` gives their next line."""
-    proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await client.execute(text, entities, session_id)
+    proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await client.execute(request)
     if screen.json:
         screen.document(document(proposal))
         return _exit_of(proposal.status)

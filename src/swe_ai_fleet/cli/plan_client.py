@@ -33,9 +33,8 @@ class PlanClient:
         self._stub = cast("Any", PlanningServiceStub)(channel)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
-    async def execute(self, goal: str, entities: Sequence[str], session_id: str) -> pb.ExecutePlanResponse:
+    async def execute(self, request: pb.ExecutePlanRequest) -> pb.ExecutePlanResponse:
         """Have an approach proposed."""
-        request = pb.ExecutePlanRequest(goal=goal, selected_entities=entities, session_id=session_id)
         return await self._call("ExecutePlan", request, pb.ExecutePlanResponse, WORK_SECONDS)
 
     async def decide(self, session_id: str, decision: str, adjustment: str = "") -> pb.ApproveApproachResponse:

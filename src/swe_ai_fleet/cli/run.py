@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
 from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
@@ -11,6 +13,7 @@ from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.uploading import Uploaded, elsewhere, fetch_back, local_path, uploaded
 from swe_ai_fleet.domain.execution import ExecutionState
 
 
@@ -18,12 +21,34 @@ async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], o
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
     with interrupts() as signals:
-        async with fleet as client:
+        async with fleet as client, _sent(screen, client, request, order) as sent:
             accepted = await client.submit(request)
             existed = " (the same task was handed in before)" if accepted.already_existed else ""
             screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
             state = await _watch(screen, client, accepted.execution_id, signals)
-            return await show_outcome(screen, client, state)
+            code = await show_outcome(screen, client, state)
+            if sent is not None and order.fetch:
+                await fetch_back(screen, client, sent, state)
+            return code
+
+
+@asynccontextmanager
+async def _sent(
+    screen: Screen, client: FleetClient, request: pb.SubmitTaskRequest, order: Order
+) -> AsyncGenerator[Uploaded | None]:
+    """The request's repository uploaded, where it has to be; the request names the upload then."""
+    repo = (request.deliberate if request.HasField("deliberate") else request.orchestrate).repo
+    if order.upload or (repo.path and elsewhere(client.address)):
+        local_path(repo)
+        async with uploaded(screen, client, repo) as sent:
+            repo.CopyFrom(sent.reference)
+            yield sent
+        return
+    if order.fetch:
+        raise CommandFault(
+            "--fetch belongs to an upload", exit_code=Exit.USAGE, hint="here the branch is in the repository anyway"
+        )
+    yield None
 
 
 async def watch(

@@ -20,6 +20,8 @@ DEFAULT_AGENTS = 3
 DEFAULT_ROUNDS = 1
 SCRATCH = "scratch:"
 """The location of a repository that has one commit and nothing in it, the same on every node."""
+UPLOAD = "upload:"
+"""With this and the SHA-256 of its bundle, the location of a repository that a client uploaded."""
 COUNCIL_ROUNDS = -1
 """Rounds of peer review of a task that leaves them to its council."""
 MAX_DESCRIPTION_BYTES = 64 * 1024

@@ -54,12 +54,21 @@ class PlanDesk:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def execute_plan(
-        self, goal: str, selected_entities: Sequence[str] = (), session_id: str = ""
+        self,
+        goal: str,
+        selected_entities: Sequence[str] = (),
+        session_id: str = "",
+        *,
+        repository: str = "",
+        ref: str = "",
     ) -> AwaitingApproval | PlanFailed:
         """See `PlanSessions.execute_plan`. Raises ResourceExhausted too."""
-        key = ("execute", goal, tuple(selected_entities), session_id or object())
+        key = ("execute", goal, tuple(selected_entities), repository, ref, session_id or object())
         return await self._outliving(
-            key, lambda: self._sessions.execute_plan(goal, selected_entities, session_id or None)
+            key,
+            lambda: self._sessions.execute_plan(
+                goal, selected_entities, session_id or None, repository=repository, ref=ref
+            ),
         )
 
     async def approve(

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -28,11 +29,11 @@ from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.memory.searching import FleetMemory
-from swe_ai_fleet.ports import KeyValue, Memories
+from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.plan_desk import PlanDesk
-from swe_ai_fleet.runtime.plan_tools import NothingRemembered, PlanEquipment
+from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, sandbox_policy, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
@@ -98,6 +99,7 @@ async def open_plans(
     recorder: OutcomeRecorder | None = None,
     fleet: FleetView | None = None,
     starter: TaskStarter | None = None,
+    repositories: WorkspaceProvider | None = None,
     tenant: str = DEFAULT_TENANT,
 ) -> AsyncGenerator[PlanDesk]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
@@ -109,6 +111,7 @@ async def open_plans(
         recorder: Who learns how sessions ended; None: nobody.
         fleet: Where executions are looked at.
         starter: Starts tasks that an approved plan asks for.
+        repositories: Where repositories that goals are about are looked into; None: none are.
         tenant: Whose sessions they are.
 
     Raises:
@@ -129,11 +132,13 @@ async def open_plans(
             sandbox=make_sandbox(here),
             builtin=access.builtin,
             mask=mask,
-            memory=FleetMemory(memories, scope, mask=mask) if memories is not None else NothingRemembered(),
+            remembering=partial(FleetMemory, memories, scope, mask=mask) if memories is not None else None,
             fleet=fleet,
             starter=starter,
             plugins=access.plugins,
             mcp=mcp,
+            repositories=repositories,
+            tenant=tenant,
         )
         sessions = PlanSessions(
             model=model,

@@ -5,23 +5,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.agents.plan_session import PlanTools
+from swe_ai_fleet.agents.plan_session import PlanSession, PlanTools
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
 from swe_ai_fleet.conversations.fleet_tools import ListExecutions, ShowExecution
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
 from swe_ai_fleet.domain.tool import Risk
+from swe_ai_fleet.ports import Workspace, WorkspaceProvider
 from swe_ai_fleet.sandbox import Sandbox
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.audit_file import AuditFile
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.failure import ToolFailure
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
@@ -111,26 +117,32 @@ class PlanEquipment:
         sandbox: Of the commands.
         builtin: Which servers search the web.
         mask: Hides secrets.
-        memory: What is asked first.
+        remembering: Makes of a repository's memory (None: there is none) one that asks what the fleet remembers too;
+            None: nothing is remembered.
         fleet: Where executions are looked at; None: nowhere.
         starter: Starts tasks; None: none can be started.
         plugins: Tools that the operator brought.
         mcp: What the operator's MCP servers offer.
+        repositories: Where repositories are looked into; None: none are.
+        tenant: Whose sessions they are.
     """
 
     home: Path
     sandbox: Sandbox
     builtin: BuiltinSettings
     mask: Secrets
-    memory: MemorySearch
     fleet: FleetView | None = None
     starter: TaskStarter | None = None
     plugins: tuple[BaseTool, ...] = ()
     mcp: tuple[Toolkit, ...] = ()
+    remembering: Callable[[MemorySearch | None], MemorySearch] | None = None
+    repositories: WorkspaceProvider | None = None
+    tenant: str = DEFAULT_TENANT
 
     @asynccontextmanager
-    async def open(self, session_id: str) -> AsyncGenerator[PlanTools]:
-        """The tools of a session. Raises FleetError where the sandbox cannot be had."""
+    async def open(self, session: PlanSession) -> AsyncGenerator[PlanTools]:
+        """The tools of a session. Raises FleetError where sandbox or repository cannot be had."""
+        session_id = session.session_id
         place = self.home / "plans"
         await asyncio.to_thread(place.mkdir, mode=0o700, parents=True, exist_ok=True)
         scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=place)
@@ -138,14 +150,16 @@ class PlanEquipment:
             trail = AuditTrail(
                 execution_id=f"plan-{session_id}", agent_id="planner", seal=AuditFile(place / "audit.jsonl").seal
             )
-            async with self.sandbox.workspace(Path(scratch.name)) as workspace:
+            async with self._workspace(session, Path(scratch.name)) as workspace:
                 pipeline = Pipeline(trail=trail, mask=self.mask)
                 kits: tuple[Toolkit, ...] = (
                     BuiltinTools(workspace, pipeline, settings=self.builtin, names=self._builtin_names()),
                     _FleetTools(self._fleet_tools(session_id), workspace, pipeline),
                     RegisteredTools(self.plugins, workspace, pipeline),
                     *self.mcp,
+                    *(_looking(workspace, pipeline) if session.repository else ()),
                 )
+                repository = RepositoryMemory(workspace) if session.repository else None
                 useless = frozenset[str]() if self.searches else frozenset({"research"})
                 yield PlanTools(
                     workspace=workspace,
@@ -153,10 +167,28 @@ class PlanEquipment:
                     toolkits={kit.name: kit for kit in kits},
                     idle=useless,
                     unlisted=useless,
-                    memory=self.memory,
+                    memory=self.remembering(repository) if self.remembering else repository or NothingRemembered(),
                 )
         finally:
             await asyncio.to_thread(scratch.cleanup)
+
+    @asynccontextmanager
+    async def _workspace(self, session: PlanSession, scratch: Path) -> AsyncGenerator[Workspace]:
+        """A clone of the session's repository, or an empty directory."""
+        if not session.repository:
+            async with self.sandbox.workspace(scratch) as workspace:
+                yield workspace
+            return
+        if self.repositories is None:
+            raise InvalidRequest("repositories are not looked into here", field="repository", hint="leave it out")
+        wanted = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
+        pinned = await self.repositories.pin(self.tenant, wanted)
+        execution_id = f"plan-{session.session_id}"
+        try:
+            async with self.repositories.open(execution_id, "planner", pinned, Environment()) as clone:
+                yield clone
+        finally:
+            await self.repositories.release(execution_id)
 
     @property
     def searches(self) -> bool:
@@ -179,3 +211,15 @@ class PlanEquipment:
 
 class _FleetTools(RegisteredTools):
     name = "fleet"
+
+
+def _looking(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
+    """What reads a repository: changes in a clone that nobody gets would be lost."""
+    kits: tuple[Toolkit, ...] = (FileTool(workspace, pipeline), GitTool(workspace, pipeline))
+    for kit in kits:
+        kit.definitions = {
+            name: one
+            for name, one in kit.definitions.items()
+            if one.spec.read_only and not one.spec.executes and not one.spec.network
+        }
+    return kits

@@ -24,8 +24,8 @@ function turnOf(message: Message, answer: Answer): Turn {
 const SIGNS = { running: "…", done: "✓", failed: "✕" } as const;
 
 /** A chat: its turns, what is on its way, and where the next message is written. */
-export function ConversationView({ session, onAnswered }: { session: string; onAnswered: () => void }) {
-  const kept = useLoad((signal) => conversation(session, signal), session);
+export function ConversationView({ session, fresh, onAnswered }: { session: string; fresh: boolean; onAnswered: () => void }) {
+  const kept = useLoad((signal) => (fresh ? Promise.resolve(undefined) : conversation(session, signal)), session);
   const [added, setAdded] = useState<readonly Turn[]>([]);
   const [answers, setAnswers] = useState<ReadonlyMap<number, Answer>>(new Map());
   const [text, setText] = useState("");

@@ -6,7 +6,7 @@ import { OutLink } from "../ui";
 const PARSER = new MarkdownIt({ html: false, linkify: true, typographer: false, breaks: false });
 PARSER.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 PARSER.validateLink = (url: string) => /^https?:\/\//i.test(url);
-// Pictures would be fetched from strangers; the text of one is enough.
+// Pictures would be fetched from strangers; a link to one is enough.
 PARSER.disable(["image"]);
 
 const TAGS = new Set(["p", "ul", "ol", "li", "blockquote", "em", "strong", "s", "table", "thead", "tbody", "tr", "th", "td"]);

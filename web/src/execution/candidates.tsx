@@ -153,11 +153,13 @@ function CheckCount({ view, id }: { view: ExecutionView; id: string }) {
   const ran = report.results.filter((one) => !one.skipped_reason);
   const passed = ran.filter((one) => one.passed).length;
   return (
-    <StatusBadge
-      status={passed === ran.length ? "passed" : "failed"}
-      text={`${passed} of ${ran.length}`}
-      {...(!ran.length && { tone: "calm" as const })}
-    />
+    <span>
+      <StatusBadge
+        status={passed === ran.length ? "passed" : "failed"}
+        text={`${passed} of ${ran.length}`}
+        {...(!ran.length && { tone: "calm" as const })}
+      />
+    </span>
   );
 }
 

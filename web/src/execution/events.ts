@@ -222,6 +222,7 @@ export interface Task {
   num_agents?: number;
   rounds?: number;
   derive_subtasks?: boolean;
+  parent_execution_id?: string;
   workflow?: { workflow: WorkflowDefinition; inputs: string } | null;
 }
 

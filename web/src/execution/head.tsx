@@ -11,6 +11,7 @@ import {
   count,
   duration,
   firstLine,
+  Link,
   moment,
   PageHead,
   StatusBadge,
@@ -85,7 +86,9 @@ function Figures({ view }: { view: ExecutionView }) {
   const took = view.ended ? view.durationMs || view.finishedAt - view.startedAt : now - view.startedAt;
   const figures: [string, string][] = [
     [view.ended ? "Took" : "Running for", duration(Math.max(0, took))],
-    ["Agents", count([...view.agents.values()].filter((one) => one.kind === "solver").length)],
+    view.subtasks.length
+      ? ["Subtasks ended", `${view.subtaskOutcomes.size} of ${view.subtasks.length}`]
+      : ["Agents", count([...view.agents.values()].filter((one) => one.kind === "solver").length)],
     ["Tokens", count(spent.prompt_tokens + spent.completion_tokens)],
     ["From cache", count(spent.cached_tokens)],
     ["Model calls", count(spent.model_calls)],
@@ -120,15 +123,18 @@ function TaskFacts({ id, view, description }: { id: string; view: ExecutionView;
   return (
     <div class="stack">
       <LongText text={description} />
+      {task?.parent_execution_id && (
+        <p>
+          <Link href={`/executions/${encodeURIComponent(task.parent_execution_id)}`}>The execution that it is a part of</Link>
+        </p>
+      )}
       <dl class="facts">
         {facts
           .filter(([, value]) => value)
-          .map(([name, value]) => (
-            <>
-              <dt key={`${name}-name`}>{name}</dt>
-              <dd key={name}>{visible(value)}</dd>
-            </>
-          ))}
+          .map(([name, value]) => [
+            <dt key={`${name}-name`}>{name}</dt>,
+            <dd key={name}>{visible(value)}</dd>,
+          ])}
       </dl>
       <Context view={view} />
     </div>

@@ -161,7 +161,7 @@ function CallBody({ id, call }: { id: string; call: CallView }) {
 }
 
 /** The first of a call's arguments that says something. */
-function gist(text: string): string {
+export function gist(text: string): string {
   try {
     const values = Object.values(JSON.parse(text) as Record<string, unknown>);
     const said = values.find((value) => typeof value === "string" && value) ?? values[0];

@@ -120,7 +120,7 @@ function Box({ node, x, y, width, chosen, onChoose }: BoxProps) {
       {...(choose
         ? {
             role: "button",
-            tabIndex: 0,
+            tabindex: 0,
             "aria-pressed": chosen,
             onClick: choose,
             onKeyDown: (event: KeyboardEvent) => {

@@ -2,13 +2,12 @@
 
 import { useState } from "preact/hooks";
 import { visible } from "../diff/view";
+import { EntityPicker, type Entity } from "../entities/picker";
 import { LongText } from "../execution/fold";
 import { navigate } from "../router";
-import { age, Button, Empty, firstLine, Link, Loading, PageHead, ProblemBanner, StatusBadge, Table, TextArea, TextField, useLoad } from "../ui";
+import { age, Button, Empty, firstLine, Link, Loading, PageHead, ProblemBanner, StatusBadge, Table, TextArea, useLoad } from "../ui";
 import { begin, sessions, type PlanSession } from "./calls";
 import { SessionView } from "./session";
-
-const MOST_ENTITIES = 30;
 
 export function PlanPage({ session = "" }: { session?: string }) {
   return session ? <SessionView id={session} /> : <Plans />;
@@ -42,7 +41,7 @@ function Plans() {
                 </Link>
               ),
             },
-            { name: "Status", cell: (one) => <StatusBadge status={one.status} /> },
+            { name: "Status", cell: (one) => <span><StatusBadge status={one.status} /></span> },
             { name: "Proposals", number: true, minor: true, cell: (one) => one.proposals },
             { name: "Changed", cell: (one) => <span class="nowrap">{age(one.updated_at_ms)}</span> },
           ]}
@@ -58,17 +57,8 @@ function Plans() {
 
 function NewPlan() {
   const [goal, setGoal] = useState("");
-  const [entities, setEntities] = useState<readonly string[]>([]);
-  const [entity, setEntity] = useState("");
+  const [entities, setEntities] = useState<readonly Entity[]>([]);
   const [missing, setMissing] = useState(false);
-  function add(): void {
-    const names = entity
-      .split(/[,\n]/)
-      .map((name) => name.trim().slice(0, 200))
-      .filter((name) => name && !entities.includes(name));
-    setEntities([...entities, ...new Set(names)].slice(0, MOST_ENTITIES));
-    setEntity("");
-  }
   return (
     <form
       class="card stack"
@@ -79,8 +69,8 @@ function NewPlan() {
           setMissing(true);
           return;
         }
-        const pending = entity.trim() ? [...entities, entity.trim()] : entities;
-        navigate(`/plans/${begin(goal.trim(), pending)}`);
+        const names = entities.map((entity) => entity.name);
+        navigate(`/plans/${begin(goal.trim(), names)}`);
       }}
     >
       <TextArea
@@ -93,32 +83,11 @@ function NewPlan() {
         }}
         error={missing ? "Say what is to be reached." : undefined}
       />
-      <div class="entity-line">
-        <TextField
-          label="Relevant entities (optional)"
-          value={entity}
-          onInput={setEntity}
-          hint="Names of things that memory may know, such as a module, a service or a decision. What it does not know of them is researched."
-        />
-        <Button onClick={add} disabled={!entity.trim() || entities.length >= MOST_ENTITIES}>
-          Add
-        </Button>
-      </div>
-      {entities.length > 0 && (
-        <ul class="list-plain row" aria-label="Selected entities">
-          {entities.map((name) => (
-            <li key={name}>
-              <Button
-                small
-                label={`Remove ${name}`}
-                onClick={() => setEntities(entities.filter((one) => one !== name))}
-              >
-                {visible(name)} <span aria-hidden="true">✕</span>
-              </Button>
-            </li>
-          ))}
-        </ul>
-      )}
+      <EntityPicker
+        chosen={entities}
+        onChange={setEntities}
+        hint="What matters for it: a module, a service, a decision. What memory does not know of them is researched."
+      />
       <div>
         <Button kind="primary" type="submit">
           Make a plan

@@ -5,6 +5,7 @@ import { Problem } from "../api";
 import { visible } from "../diff/view";
 import { Fold, LongText, pretty } from "../execution/fold";
 import { Answer } from "../execution/gate";
+import { gist } from "../execution/items";
 import { MemoryFound } from "../execution/memory-found";
 import { RatingCard } from "../execution/rating";
 import { words } from "../types";
@@ -57,7 +58,7 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
           <span class="row">
             <StatusBadge status={found.status} />
             {found.proposals > 1 && <Tag>proposal {found.proposals}</Tag>}
-            {found.stop_reason && <Tag>{words(found.stop_reason)}</Tag>}
+            {found.stop_reason && found.stop_reason !== found.status && <Tag>{words(found.stop_reason)}</Tag>}
             {found.usage && <span class="muted small">{spent(found)}</span>}
           </span>
         }
@@ -181,7 +182,7 @@ function Calls({ found }: { found: PlanSession }) {
                     {call.success ? "✓" : "✕"}
                   </span>
                   <code>{visible(call.tool)}</code>
-                  <span class="muted call-gist">{visible(firstLine(call.arguments, 80))}</span>
+                  <span class="muted call-gist">{visible(gist(call.arguments))}</span>
                 </span>
               }
               body={() => (

@@ -32,7 +32,7 @@ export function Table<Row>({ caption, columns, rows, keyOf, cards = true }: Tabl
           <tr>
             {columns.map((column) => (
               <th key={column.name} scope="col" class={classes(column)}>
-                {column.name}
+                {column.name || <span class="sr-only">Actions</span>}
               </th>
             ))}
           </tr>

@@ -33,7 +33,7 @@ export function ChatView({ session = "" }: { session?: string }) {
         <Button onClick={begin}>New chat</Button>
       </PageHead>
       <div class="chat-layout">
-        <ConversationView key={here} session={here} onAnswered={list.reload} />
+        <ConversationView key={here} session={here} fresh={!session} onAnswered={list.reload} />
         <nav class="chat-list" aria-label="Chats">
           <h2 class="chat-list-head">Chats</h2>
           <ProblemBanner problem={list.problem} retry={list.reload} />

@@ -1,5 +1,6 @@
 import { useMemo, useState } from "preact/hooks";
 import { get } from "../api";
+import { visible } from "../diff/view";
 import { place, setQuery } from "../router";
 import { bare, ended, words, type Execution, type ListExecutions } from "../types";
 import {
@@ -88,7 +89,7 @@ const COLUMNS = (now: number): Column<Execution>[] => [
     heading: true,
     cell: (row) => (
       <span class="execution-name">
-        <Link href={`/executions/${encodeURIComponent(row.execution_id)}`}>{firstLine(row.task_description, 110) || row.task_id}</Link>
+        <Link href={`/executions/${encodeURIComponent(row.execution_id)}`}>{visible(firstLine(row.task_description, 110)) || row.task_id}</Link>
         <span class="muted small execution-id">
           {row.task_id}
           {row.parent_execution_id ? " · part of another" : ""}

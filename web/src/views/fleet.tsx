@@ -1,5 +1,245 @@
-import { PageHead } from "../ui";
+import type { ComponentChildren } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { get } from "../api";
+import { loadOf, type Load, type Metrics, type Status } from "../fleet/calls";
+import { Components, Endpoints, Hosts, Nodes, Replicas, Stores } from "../fleet/machines";
+import { Plot } from "../fleet/plot";
+import { place, setQuery } from "../router";
+import { words } from "../types";
+import { age, cost, count, duration, Loading, Note, PageHead, ProblemBanner, Select, share, StatusBadge, Table, tokens, useLoad, useNow } from "../ui";
 
+const HOURS: Record<string, number> = { hour: 1, shift: 6, day: 24, week: 168 };
+const RANGES = [
+  ["hour", "Last hour"],
+  ["shift", "Last 6 hours"],
+  ["day", "Last 24 hours"],
+  ["week", "Last 7 days"],
+  ["all", "All that is kept"],
+] as const;
+const MOST_LOOKS = 720;
+
+// As long as the page is open: nothing keeps the load of machines on the server.
+let looks: readonly Load[] = [];
+
+/** The fleet: how it is, and how it has been. */
 export function FleetView() {
-  return <PageHead title="Fleet" />;
+  const range = place.value.query.get("range") ?? "hour";
+  const status = useLoad<Status>((signal) => get("/api/status", { include_stats: true, include_fleet: true }, signal), "status", 5000);
+  const metrics = useLoad<Metrics>(
+    (signal) => get("/api/metrics", { start_time_ms: HOURS[range] ? Date.now() - HOURS[range] * 3_600_000 : undefined }, signal),
+    range,
+    10_000,
+  );
+  const [load, setLoad] = useState(looks);
+  useEffect(() => {
+    if (!status.value) return;
+    const look = loadOf(status.value);
+    if (looks.at(-1)?.at === look.at) return;
+    looks = [...looks, look].slice(-MOST_LOOKS);
+    setLoad(looks);
+  }, [status.value]);
+  const now = useNow(5000);
+  const told = status.value;
+  return (
+    <>
+      <PageHead title="Fleet" lead={told?.measured_at_ms ? `Measured ${age(told.measured_at_ms, now)}.` : undefined}>
+        <Select label="Range" value={range} options={RANGES} onInput={(value) => setQuery({ range: value })} />
+      </PageHead>
+      <div class="stack fleet">
+        <ProblemBanner problem={status.problem} retry={status.reload} />
+        {!told && !status.problem && <Loading what="Measuring" />}
+        {told && <Figures status={told} metrics={metrics.value} />}
+        <ProblemBanner problem={metrics.problem} retry={metrics.reload} />
+        {metrics.value?.incomplete && <Note tone="warn">The log is still being read: there is more than this.</Note>}
+        <h2>Over time</h2>
+        {!metrics.value && !metrics.problem && <Loading what="Reading the measurements" />}
+        <div class="plots">
+          {metrics.value && <Series metrics={metrics.value} />}
+          <Machines load={load} />
+        </div>
+        {metrics.value && <Tables metrics={metrics.value} />}
+        {told && (
+          <>
+            <Part title="Parts" there={told.components.length}>
+              <Components rows={told.components} />
+            </Part>
+            <Part title="Model endpoints" there={told.model_endpoints?.length}>
+              <Endpoints rows={told.model_endpoints ?? []} />
+            </Part>
+            <Part title="Actors" there={told.hosts?.length}>
+              <Hosts rows={told.hosts ?? []} />
+            </Part>
+            <Part title="Machines" there={told.nodes?.length}>
+              <Nodes rows={told.nodes ?? []} />
+            </Part>
+            <Part title="Orchestrators" there={told.replicas?.length}>
+              <Replicas rows={told.replicas ?? []} />
+            </Part>
+            <Part title="Storage" there={told.storage?.length}>
+              <Stores rows={told.storage ?? []} />
+            </Part>
+          </>
+        )}
+      </div>
+    </>
+  );
+}
+
+function Part({ title, there, children }: { title: string; there: number | undefined; children: ComponentChildren }) {
+  if (!there) return null;
+  return (
+    <div class="stack-tight">
+      <h2>{title}</h2>
+      {children}
+    </div>
+  );
+}
+
+function Figures({ status, metrics }: { status: Status; metrics: Metrics | undefined }) {
+  const queue = status.queue;
+  const busy = (status.hosts ?? []).reduce((sum, host) => sum + host.running, 0);
+  const slots = (status.hosts ?? []).reduce((sum, host) => sum + host.slots, 0);
+  const figures: [string, ComponentChildren][] = [
+    ["Health", <StatusBadge status={status.status.toUpperCase()} />],
+    ["Up for", duration(status.uptime_seconds * 1000)],
+    ["Driven", queue ? queue.driven : "–"],
+    ["Awaiting approval", queue ? queue.awaiting_approval : "–"],
+    ["In the queue", queue ? `${queue.waiting} / ${queue.max_waiting}` : "–"],
+    ["Longest wait", queue ? (queue.waiting ? duration(queue.oldest_wait_ms) : "none") : "–"],
+    ["Slots in use", slots ? `${busy} / ${slots}` : "–"],
+    ["Tokens", tokens(metrics?.usage)],
+    ["Cache hits", metrics ? share(metrics.cache_hit_rate) : "–"],
+    ["Cost", cost(metrics?.usage?.cost_usd)],
+  ];
+  return (
+    <dl class="figures">
+      {figures.map(([name, value]) => (
+        <div key={name} class="figure">
+          <dt class="figure-name">{name}</dt>
+          <dd class="figure-value">{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+const whole = (value: number): string => count(value);
+const percent = (value: number): string => `${Math.round(value)} %`;
+
+function Series({ metrics }: { metrics: Metrics }) {
+  const series = metrics.series ?? [];
+  const drawn = useMemo(() => {
+    const called = (point: (typeof series)[number], value: number): number | null => (point.model_calls ? value : null);
+    return {
+      times: series.map((point) => point.start_time_ms / 1000),
+      executions: [
+        { name: "Handed in", colour: 1, values: series.map((point) => point.accepted) },
+        { name: "Ended", colour: 3, dashed: true, values: series.map((point) => point.ended.reduce((sum, one) => sum + one.count, 0)) },
+        { name: "At work", colour: 2, values: series.map((point) => point.executions_running) },
+      ],
+      agents: [
+        { name: "Agents at work", colour: 1, values: series.map((point) => point.agents_running) },
+        { name: "Executions waiting", colour: 2, dashed: true, values: series.map((point) => point.queue_length) },
+      ],
+      tokens: [
+        { name: "Read", colour: 1, values: series.map((point) => point.prompt_tokens) },
+        { name: "Written", colour: 2, dashed: true, values: series.map((point) => point.completion_tokens) },
+      ],
+      latency: [
+        { name: "p50", colour: 1, values: series.map((point) => called(point, point.model_call_p50_ms)) },
+        { name: "p95", colour: 2, dashed: true, values: series.map((point) => called(point, point.model_call_p95_ms)) },
+      ],
+      cache: [{ name: "Cache hits", colour: 3, values: series.map((point) => (point.prompt_tokens ? (point.cached_tokens / point.prompt_tokens) * 100 : null)) }],
+      tools: [
+        { name: "Tool calls", colour: 1, values: series.map((point) => point.tool_calls) },
+        { name: "Failed", colour: 4, dashed: true, values: series.map((point) => point.tool_failures) },
+      ],
+    } as const;
+  }, [metrics]);
+  return (
+    <>
+      <Plot title="Executions" times={drawn.times} lines={drawn.executions} format={whole} />
+      <Plot title="Agents and queue" times={drawn.times} lines={drawn.agents} format={whole} />
+      <Plot title="Tokens" times={drawn.times} lines={drawn.tokens} format={whole} />
+      <Plot title="Latency of model calls" times={drawn.times} lines={drawn.latency} format={duration} />
+      <Plot title="Prompt cache" times={drawn.times} lines={drawn.cache} format={percent} most={100} />
+      <Plot title="Tool calls" times={drawn.times} lines={drawn.tools} format={whole} />
+    </>
+  );
+}
+
+function Machines({ load }: { load: readonly Load[] }) {
+  const drawn = useMemo(
+    () => ({
+      times: load.map((look) => look.at / 1000),
+      lines: [
+        { name: "CPU", colour: 1, values: load.map((look) => look.cpu) },
+        { name: "Memory", colour: 3, dashed: true, values: load.map((look) => look.memory) },
+        ...(load.some((look) => look.gpu !== null) ? ([{ name: "GPU", colour: 2, values: load.map((look) => look.gpu) }] as const) : []),
+      ] as const,
+    }),
+    [load],
+  );
+  return <Plot title="Machines, since this page is open" times={drawn.times} lines={drawn.lines} format={percent} most={100} />;
+}
+
+function Tables({ metrics }: { metrics: Metrics }) {
+  const ended = metrics.executions.filter((one) => one.count > 0);
+  return (
+    <>
+      <Part title="How executions ended" there={ended.length}>
+        <ul class="list-plain row">
+          {ended.map((one) => (
+            <li key={one.status}>
+              <StatusBadge status={one.status} text={`${words(one.status)}: ${one.count}`} />
+            </li>
+          ))}
+        </ul>
+      </Part>
+      <Part title="Latencies" there={metrics.latencies.length}>
+        <Table
+          caption="Latencies"
+          rows={metrics.latencies}
+          keyOf={(one) => one.operation}
+          columns={[
+            { name: "Operation", heading: true, cell: (one) => words(one.operation) },
+            { name: "Count", number: true, cell: (one) => count(one.count) },
+            { name: "p50", number: true, cell: (one) => duration(one.p50_ms) },
+            { name: "p95", number: true, cell: (one) => duration(one.p95_ms) },
+            { name: "p99", number: true, cell: (one) => duration(one.p99_ms) },
+          ]}
+        />
+      </Part>
+      <Part title="Models" there={metrics.models?.length}>
+        <Table
+          caption="Models"
+          rows={metrics.models ?? []}
+          keyOf={(one) => one.model}
+          columns={[
+            { name: "Model", heading: true, cell: (one) => <span class="winner">{one.model}</span> },
+            { name: "Calls", number: true, cell: (one) => count(one.calls) },
+            { name: "Tokens", number: true, cell: (one) => tokens(one) },
+            { name: "Cache hits", number: true, cell: (one) => share(one.prompt_tokens ? one.cached_tokens / one.prompt_tokens : undefined) },
+            { name: "p50", number: true, cell: (one) => duration(one.p50_ms) },
+            { name: "p95", number: true, cell: (one) => duration(one.p95_ms) },
+            { name: "Cost", number: true, cell: (one) => cost(one.cost_usd) },
+          ]}
+        />
+      </Part>
+      <Part title="Tools" there={metrics.tools?.length}>
+        <Table
+          caption="Tools"
+          rows={(metrics.tools ?? []).slice(0, 30)}
+          keyOf={(one) => one.name}
+          columns={[
+            { name: "Operation", heading: true, cell: (one) => <code>{one.name}</code> },
+            { name: "Calls", number: true, cell: (one) => count(one.calls) },
+            { name: "Failed", number: true, cell: (one) => count(one.failures) },
+            { name: "p50", number: true, cell: (one) => duration(one.p50_ms) },
+            { name: "p95", number: true, cell: (one) => duration(one.p95_ms) },
+          ]}
+        />
+      </Part>
+    </>
+  );
 }

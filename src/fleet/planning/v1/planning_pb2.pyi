@@ -7,14 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ExecutePlanRequest(_message.Message):
-    __slots__ = ("goal", "selected_entities", "session_id")
+    __slots__ = ("goal", "selected_entities", "session_id", "repository", "ref")
     GOAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_ENTITIES_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    REPOSITORY_FIELD_NUMBER: _ClassVar[int]
+    REF_FIELD_NUMBER: _ClassVar[int]
     goal: str
     selected_entities: _containers.RepeatedScalarFieldContainer[str]
     session_id: str
-    def __init__(self, goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ...) -> None: ...
+    repository: str
+    ref: str
+    def __init__(self, goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
 
 class ExecutePlanResponse(_message.Message):
     __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error")
@@ -155,7 +159,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., model_calls: _Optional[int] = ..., tool_calls: _Optional[int] = ..., cost: _Optional[float] = ..., duration_ms: _Optional[int] = ...) -> None: ...
 
 class PlanSession(_message.Message):
-    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working")
+    __slots__ = ("session_id", "goal", "selected_entities", "status", "approach", "reasoning", "memory_results", "results", "tool_calls_made", "iterations", "stop_reason", "usage", "error", "proposals", "started_at_ms", "updated_at_ms", "working", "repository", "ref")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_ENTITIES_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +177,8 @@ class PlanSession(_message.Message):
     STARTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     WORKING_FIELD_NUMBER: _ClassVar[int]
+    REPOSITORY_FIELD_NUMBER: _ClassVar[int]
+    REF_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     goal: str
     selected_entities: _containers.RepeatedScalarFieldContainer[str]
@@ -190,7 +196,9 @@ class PlanSession(_message.Message):
     started_at_ms: int
     updated_at_ms: int
     working: bool
-    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ...) -> None: ...
+    repository: str
+    ref: str
+    def __init__(self, session_id: _Optional[str] = ..., goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., results: _Optional[str] = ..., tool_calls_made: _Optional[_Iterable[_Union[ToolCallMade, _Mapping]]] = ..., iterations: _Optional[int] = ..., stop_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., error: _Optional[str] = ..., proposals: _Optional[int] = ..., started_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., working: _Optional[bool] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
 
 class GetPlanSessionRequest(_message.Message):
     __slots__ = ("session_id",)

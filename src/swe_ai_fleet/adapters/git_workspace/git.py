@@ -47,6 +47,9 @@ _TRANSPORT_VARIABLES = (
 )
 
 
+_LIMITED = 'ulimit -v "$1" && shift && exec "$@"'
+
+
 class GitFailed(FleetError):
     """A git command ended badly; the message is git's own."""
 
@@ -138,8 +141,9 @@ class Git:
         expect: Sequence[int] = (0,),
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         output_limit: int = DEFAULT_OUTPUT_LIMIT,
+        memory_bytes: int = 0,
     ) -> GitResult:
-        """Run git to its end; with `protocols` it may use the network.
+        """Run git to its end; with `protocols` it may use the network, with `memory_bytes` so much address space.
 
         Raises GitFailed (exit status not in `expect`), Unavailable (time is up), ResourceExhausted (more than
         `output_limit` bytes on standard output).
@@ -154,7 +158,9 @@ class Git:
             environment |= layout.variables()
         if variables:
             environment |= variables
+        limited = ("sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024)) if memory_bytes else ()
         process = await asyncio.create_subprocess_exec(
+            *limited,
             "git",
             *args,
             cwd=cwd or (layout.git_dir if layout is not None else None),

@@ -10,20 +10,26 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.task import SCRATCH
+from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9_.-]+)@)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:].*)")
+_UPLOAD = re.compile(re.escape(UPLOAD) + r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A repository behind a URL; `protocol` is the transport that git will need."""
+    """A repository behind a URL; `protocol` is the transport that git will need, none for what was uploaded."""
 
     url: str
     protocol: str
+
+    @property
+    def upload(self) -> str:
+        """The digest of the bundle that was uploaded; empty where it is a real URL."""
+        return "" if self.protocol else self.url.removeprefix(UPLOAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,10 @@ class LocationPolicy:
         """A path, existing and resolved, or a URL. Raises InvalidRequest, PreconditionFailed with `field`."""
         if location == SCRATCH:
             raise PreconditionFailed("nothing can be delivered to a scratch repository", field="repo")
+        if _UPLOAD.fullmatch(location):
+            return Remote(url=location, protocol="")
+        if location.startswith(UPLOAD):
+            raise InvalidRequest("not the id of an upload", field="repo.upload_id", hint="as UploadRepository gave it")
         if not location or _CONTROL.search(location) or location.startswith("-"):
             raise InvalidRequest(f"{location[:64]!r} is not a repository", field="repo", hint="a path or an https URL")
         if _HELPER.match(location):

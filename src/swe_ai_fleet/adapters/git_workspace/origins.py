@@ -16,9 +16,10 @@ from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, History, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.task import SCRATCH, UPLOAD, PinnedRepository, RepoRef
 
 _MOST_COMMITS = 100
 BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
@@ -38,6 +39,7 @@ class Origins:
         *,
         local: LocalRepositories,
         remotes: RemoteRepositories,
+        uploads: UploadedRepositories,
         fetch: BlobFetch | None,
     ) -> None:
         self._home = home
@@ -45,6 +47,7 @@ class Origins:
         self._policy = policy
         self._local = local
         self._remotes = remotes
+        self._uploads = uploads
         self._seeds = Seeds(home / "seeds", git)
         self._fetch = fetch
 
@@ -60,7 +63,10 @@ class Origins:
             named = location.url
             key = _key(tenant, repo.credential, named)
             cache = self._cache(key)
-            resolved = await self._remotes.resolve(tenant, repo, location, cache)
+            if location.upload:
+                resolved = await self._uploads.resolve(tenant, repo, location.upload, cache)
+            else:
+                resolved = await self._remotes.resolve(tenant, repo, location, cache)
             os.utime(cache)
             seed = await self._seeds.plant(key, resolved.commit, _cached(cache, resolved.commit))
         else:
@@ -115,6 +121,13 @@ class Origins:
         over = await self._ancestor(repository, cache)
         return await self._seeds.plant(key, repository.commit, self._source(key, local, resolved), over=over)
 
+    async def take(
+        self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
+    ) -> Resolved:
+        """Take an uploaded bundle; see `UploadedRepositories.take`."""
+        cache = self._cache(_key(tenant, "", UPLOAD + digest))
+        return await self._uploads.take(cache, bundle, repo, store)
+
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
         """The repository with nothing in it; every node makes the same commit."""
         repository = PinnedRepository(tenant=tenant, location=SCRATCH, commit="")
@@ -161,6 +174,9 @@ class Origins:
         location = self._policy.parse(repository.location)
         if not isinstance(location, Remote):
             await self._local_cache(key, await self._local.find(location))
+        elif location.upload:
+            repo = RepoRef(location=repository.location)
+            await self._uploads.resolve(repository.tenant, repo, location.upload, cache)
         elif not (cache / "HEAD").exists():
             await asyncio.to_thread(
                 write_git_dir, cache, head="ref: refs/heads/none", object_format=_format(repository.commit)
@@ -187,7 +203,11 @@ class Origins:
 
     async def _resolve(self, repository: PinnedRepository, location: Remote, commit: str) -> None:
         repo = RepoRef(location=repository.location, commit=commit, credential=repository.credential)
-        await self._remotes.resolve(repository.tenant, repo, location, self._cache(key_of(repository)))
+        cache = self._cache(key_of(repository))
+        if location.upload:
+            await self._uploads.resolve(repository.tenant, repo, location.upload, cache)
+        else:
+            await self._remotes.resolve(repository.tenant, repo, location, cache)
 
     async def _has(self, layout: Layout, commit: str) -> bool:
         # Then what it stands on is there too: a commit is written after its tree, and a pack appears whole.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.clones import Clones, GitClone
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
-from swe_ai_fleet.adapters.git_workspace.directories import finished
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.environments import Environments, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.integration import Integrations
@@ -21,6 +22,7 @@ from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
+from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
@@ -80,7 +82,13 @@ class GitWorkspaceProvider:
             self._git, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
         self._origins = Origins(
-            self._home, self._git, self._policy, local=self._local, remotes=self._remotes, fetch=fetch
+            self._home,
+            self._git,
+            self._policy,
+            local=self._local,
+            remotes=self._remotes,
+            uploads=UploadedRepositories(self._git, fetch=fetch),
+            fetch=fetch,
         )
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, max_patch_bytes=max_patch_bytes)
         self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
@@ -110,6 +118,24 @@ class GitWorkspaceProvider:
         repository = replace(repository, subdirectory=subdirectory or repository.subdirectory)
         await self._check_subdirectory(seed, repository.subdirectory)
         return repository
+
+    @asynccontextmanager
+    async def receiving(self) -> AsyncGenerator[Path]:
+        """A directory for what is being uploaded, gone at the end of the context."""
+        async with _temporary(self._home / "scratch") as directory:
+            yield directory
+
+    async def take(
+        self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
+    ) -> tuple[str, str]:
+        """Check an uploaded bundle, unpack it here and `store` it for other nodes; (commit, branch) that `repo` means.
+
+        It is then the repository `upload:<digest>` of the tenant. Raises InvalidRequest naming the field,
+        PreconditionFailed, ResourceExhausted, Unavailable.
+        """
+        repo = replace(repo, subdirectory=_subdirectory(repo.subdirectory))
+        resolved = await self._origins.take(tenant, bundle, digest, repo, store)
+        return resolved.commit, resolved.branch
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
@@ -155,6 +181,8 @@ class GitWorkspaceProvider:
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location)
         if isinstance(location, Remote):
+            # What was uploaded came from nowhere that could be pushed to.
+            delivery = replace(delivery, push=delivery.push and not location.upload)
             cache, pin = await self._origins.cache(repository), _delivered(execution_id)
             return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
         target = await self._local.find(location)
@@ -184,6 +212,8 @@ class GitWorkspaceProvider:
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location)
         if isinstance(location, Remote):
+            # What was uploaded came from nowhere that could be pushed to.
+            delivery = replace(delivery, push=delivery.push and not location.upload)
             cache, pin = await self._origins.cache(repository), _delivered(execution_id)
             return await self._deliveries.publish_remote(location, repository, seed, delivery, cache=cache, pin=pin)
         target = await self._local.find(location)
@@ -220,6 +250,16 @@ class GitWorkspaceProvider:
         )
         if answer.text() != "tree":
             raise PreconditionFailed(f"{subdirectory[:256]!r} is no directory of the commit", field="repo.subdirectory")
+
+
+@asynccontextmanager
+async def _temporary(scratch: Path) -> AsyncGenerator[Path]:
+    directory = scratch / f"upload-{secrets.token_hex(8)}"
+    directory.mkdir(mode=0o700)
+    try:
+        yield directory
+    finally:
+        await finished(asyncio.to_thread(remove_tree, directory))
 
 
 def _unmasked(text: str) -> str:

@@ -15,6 +15,8 @@ from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
 from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 
 _OPERATION = "KV-Operation"
+_PASSES = 20
+"""Over a bucket that others change all the time."""
 _KEY = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
 
 
@@ -71,14 +73,27 @@ class JetStreamKeyValue:
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         """Everything under keys that begin so, by key. Raises Unavailable."""
         found: dict[str, KeyValueEntry] = {}
-        stored = messages(
-            self._connection, self._stream, f"$KV.{self._bucket}.>", follow=False, patience=self._patience
-        )
-        async with aclosing(stored):
-            async for message in stored:
-                entry = self._entry(message) if message is not None else None
-                if entry is not None and entry.key.startswith(prefix):
-                    found[entry.key] = entry
+        seen = 0
+        # A value that is replaced while this reads lies behind what there was to read at first.
+        everything = f"$KV.{self._bucket}.>"
+        for _ in range(_PASSES):
+            newest = await last_message(self._connection, self._stream, everything, patience=self._patience)
+            if newest is None or newest.sequence <= seen:
+                break
+            stored = messages(
+                self._connection, self._stream, everything, start=seen + 1, follow=False, patience=self._patience
+            )
+            async with aclosing(stored):
+                async for message in stored:
+                    if message is None:
+                        continue
+                    seen = message.sequence
+                    key = message.subject.removeprefix(f"$KV.{self._bucket}.")
+                    entry = self._entry(message)
+                    if entry is None:
+                        found.pop(key, None)
+                    elif key.startswith(prefix):
+                        found[key] = entry
         return tuple(found[key] for key in sorted(found))
 
     async def changes(

@@ -205,6 +205,12 @@ class _Consumer:
         finally:
             if subscription is not None:
                 await self._connection.unsubscribe(subscription)
+            # What came in and was not begun goes to the other replicas at once, not after `ack_wait_seconds`.
+            while not arrived.empty():
+                left = arrived.get_nowait()
+                if left is not None and not left.status:
+                    with suppress(Unanswered):
+                        await self._connection.send(left.reply, _AGAIN)
 
     async def _create(self) -> None:
         """Create the consumer, or bring the one that stands there up to the settings."""

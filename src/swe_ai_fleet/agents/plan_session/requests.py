@@ -14,6 +14,7 @@ from swe_ai_fleet.tools.secrets import well_formed
 MAX_GOAL_CHARS = 20_000
 MAX_ENTITIES = 30
 MAX_ENTITY_CHARS = 200
+MAX_LOCATION_CHARS = 2_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -48,6 +49,17 @@ def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
         limits = f"at most {MAX_ENTITIES} of {MAX_ENTITY_CHARS} characters each"
         raise InvalidRequest(f"the selected entities are too many or too long: {limits}", field="selected_entities")
     return found
+
+
+def checked_repository(repository: str, ref: str) -> tuple[str, str]:
+    """Where a repository is, and what of it. Raises InvalidRequest."""
+    repository, ref = repository.strip(), ref.strip()
+    if ref and not repository:
+        raise InvalidRequest("a ref belongs to a repository", field="repository")
+    for field, text in (("repository", repository), ("ref", ref)):
+        if len(text) > MAX_LOCATION_CHARS:
+            raise InvalidRequest(f"the {field} is too long", field=field, hint=f"at most {MAX_LOCATION_CHARS}")
+    return well_formed(repository), well_formed(ref)
 
 
 def checked_decision(decision: str) -> ApprovalDecision:

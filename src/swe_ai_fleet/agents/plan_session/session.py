@@ -77,7 +77,7 @@ class PlanSession:
 
     `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
-    Times are ISO 8601, UTC.
+    Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one.
     """
 
     session_id: str
@@ -100,6 +100,8 @@ class PlanSession:
     error: str = ""
     started_at: str = ""
     updated_at: str = ""
+    repository: str = ""
+    ref: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -140,6 +142,11 @@ class PlanSession:
             updated_at=self.updated_at,
         )
 
+    def same_as(self, other: PlanSession) -> bool:
+        """Whether both are after the same."""
+        mine = (self.goal, self.selected_entities, self.repository, self.ref)
+        return mine == (other.goal, other.selected_entities, other.repository, other.ref)
+
     @property
     def waits(self) -> bool:
         """Whether a call of its conversation is not answered yet."""
@@ -151,13 +158,15 @@ class PlanSession:
         answers = tuple(ToolMessage(call_id=call.call_id, content=f"Error: {reason}") for call in calls)
         return replace(self, messages=(*self.messages, *answers))
 
-    def followed_by(self, goal: str, entities: tuple[str, ...]) -> PlanSession:
-        """The session with another goal, behind the conversation it had."""
+    def followed_by(self, later: PlanSession) -> PlanSession:
+        """The session with another one's goal, behind the conversation it had."""
         before = self.closed("not carried out: the person went on to something else")
         return PlanSession(
             session_id=self.session_id,
-            goal=goal,
-            selected_entities=entities,
+            goal=later.goal,
+            selected_entities=later.selected_entities,
+            repository=later.repository or self.repository,
+            ref=later.ref if later.repository else self.ref,
             revision=self.revision,
             messages=before.messages,
             steps=self.steps,

@@ -30,6 +30,7 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_goal,
     checked_id,
     checked_limits,
+    checked_repository,
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import SessionsInMemory, SessionStore
@@ -55,7 +56,7 @@ class PlanSessions:
 
     Args:
         model: The model that plans; it plays the sub-agents too.
-        tools: Opens what a session works with, by its id, for the time of one request.
+        tools: Opens what a session works with for the time of one request.
         store: Keeps the sessions between requests; without one, they end with the process.
         leases: Who works on which session; without any, only requests of this object know of each other.
         limits: Of one request.
@@ -74,7 +75,7 @@ class PlanSessions:
         self,
         *,
         model: ChatModel,
-        tools: Callable[[str], AbstractAsyncContextManager[PlanTools]],
+        tools: Callable[[PlanSession], AbstractAsyncContextManager[PlanTools]],
         store: SessionStore | None = None,
         leases: SessionLeases | None = None,
         limits: Limits = PLANNER_LIMITS,
@@ -94,7 +95,13 @@ class PlanSessions:
         self._new_id = new_id
 
     async def execute_plan(
-        self, goal: str, selected_entities: Sequence[str] = (), session_id: str | None = None
+        self,
+        goal: str,
+        selected_entities: Sequence[str] = (),
+        session_id: str | None = None,
+        *,
+        repository: str = "",
+        ref: str = "",
     ) -> AwaitingApproval | PlanFailed:
         """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
 
@@ -105,6 +112,8 @@ class PlanSessions:
             goal: What is to be reached.
             selected_entities: Names that the person chose as relevant; none is valid.
             session_id: A session to go on with; an unknown or absent one starts a new one.
+            repository: Path or URL of a repository to look into; empty: the session's, or none.
+            ref: Branch, tag or commit of it; empty: what is checked out.
 
         Raises:
             InvalidRequest: Naming the field.
@@ -112,17 +121,19 @@ class PlanSessions:
         """
         goal, entities = checked_goal(goal), checked_entities(selected_entities)
         session_id = checked_id(session_id or self._new_id())
-        session = PlanSession(session_id=session_id, goal=goal, selected_entities=entities)
+        repository, ref = checked_repository(repository, ref)
+        session = PlanSession(
+            session_id=session_id, goal=goal, selected_entities=entities, repository=repository, ref=ref
+        )
         async with self._book.alone(session_id):
             known = await self._book.find(session_id)
             if known is not None:
-                same = (known.goal, known.selected_entities) == (goal, entities)
-                if same and known.status is SessionStatus.AWAITING_APPROVAL:
+                session = known.followed_by(session)
+                if session.same_as(known) and known.status is SessionStatus.AWAITING_APPROVAL:
                     return AwaitingApproval.of(known)
-                session = known.followed_by(goal, entities)
             session = await self._book.keep(session)
             try:
-                async with self._tools(session_id) as tools:
+                async with self._tools(session) as tools:
                     return await self._plan(session, tools)
             except FleetError as error:
                 return await self._failed(session, str(error))
@@ -179,7 +190,7 @@ class PlanSessions:
                     pass
                 case _:
                     raise PreconditionFailed(f"nothing approved is to be carried out: the session is {session.status}")
-            async with self._tools(session_id) as tools:
+            async with self._tools(session) as tools:
                 session = await self._book.keep(replace(session, status=SessionStatus.EXECUTING))
                 return await self._carry_out(session, tools)
 
@@ -213,7 +224,7 @@ class PlanSessions:
         messages = session.messages
         if not session.waits:
             messages = (*messages, UserMessage(content=ADJUSTED.format(text=adjustment)))
-        async with self._tools(session.session_id) as tools:
+        async with self._tools(session) as tools:
             return await self._propose(session, self._run(session, tools), messages, adjustment=adjustment)
 
     async def _propose(

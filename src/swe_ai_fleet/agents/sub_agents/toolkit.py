@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.sub_agents.exploring import explore, offered
 from swe_ai_fleet.agents.sub_agents.limits import Allowance, SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.agents.sub_agents.prompts import opening
-from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory, asked_texts
+from swe_ai_fleet.agents.sub_agents.repository_memory import RepositoryMemory
 from swe_ai_fleet.agents.sub_agents.results import (
     described,
     format_check,
@@ -135,7 +135,8 @@ class SubAgentTools(Toolkit):
         Says how much of what was asked it covers, and which of it are gaps.
         """
         results = await self._memory.search(entities, queries)
-        results = replace(results, asked=asked_texts([*entities, *queries], "what is asked"))
+        asked = (" ".join(text.split()) for text in (*entities, *queries))
+        results = replace(results, asked=tuple(dict.fromkeys(text for text in asked if text)))
         self.know(results)
         self._searched.append(results)
         return ToolResult(

@@ -1,0 +1,168 @@
+"""Repositories that clients send: received within bounds, checked, kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.values import check_values
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
+from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, UPLOAD, RepoRef
+from swe_ai_fleet.ports import BlobStore
+
+MAX_AT_ONCE = 4
+IDLE_SECONDS = 60.0
+"""So long a client may send nothing."""
+UPLOAD_SECONDS = 3_600.0
+_MEDIA_TYPE = "application/x-git-bundle"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(kw_only=True)
+class Uploads:
+    """Carries out UploadRepository.
+
+    Args:
+        workspaces: Checks bundles and unpacks them.
+        blobs: Keeps them for other nodes.
+        max_bytes: The most that a bundle may have.
+    """
+
+    workspaces: GitWorkspaceProvider
+    blobs: BlobStore
+    max_bytes: int
+    _under_way: int = 0
+    _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+    async def receive(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.RepoRef:
+        """Take a bundle; how requests name it. The same one again is the same upload.
+
+        Raises:
+            InvalidRequest: It is too large, not what its header says, or not safe to unpack; names the field.
+            ResourceExhausted: There is no room for it, or too many are being received.
+            Unavailable: It could not be kept.
+        """
+        if self._under_way >= MAX_AT_ONCE:
+            raise ResourceExhausted(f"{MAX_AT_ONCE} uploads are being received", hint="try again in a moment")
+        self._under_way += 1
+        requests = aiter(requests)
+        try:
+            async with asyncio.timeout(UPLOAD_SECONDS), self.workspaces.receiving() as directory:
+                header = await self._header(requests)
+                bundle = directory / "bundle"
+                with _room():
+                    digest, size = await self._written(requests, bundle, header.size_bytes)
+                self._check(header, digest, size)
+                return await self._taken(header, bundle, digest)
+        except TimeoutError:
+            raise InvalidRequest(
+                f"the client sent nothing for {IDLE_SECONDS:g} seconds, or took more than {UPLOAD_SECONDS:g} in all",
+                field="chunk",
+            ) from None
+        finally:
+            self._under_way -= 1
+
+    async def _header(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.UploadRepositoryHeader:
+        async with asyncio.timeout(IDLE_SECONDS):
+            first = await anext(requests, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise InvalidRequest("the first message has no header", field="header")
+        header = first.header
+        check_values(header, "header")
+        if header.digest and not _DIGEST.fullmatch(header.digest):
+            raise InvalidRequest(
+                "not a SHA-256 digest", field="header.digest", hint="64 lower-case hexadecimal digits, or leave it out"
+            )
+        if header.size_bytes > self.max_bytes:
+            raise self._too_large(header.size_bytes, "header.size_bytes")
+        return header
+
+    async def _written(
+        self, requests: AsyncIterator[pb.UploadRepositoryRequest], bundle: Path, announced: int
+    ) -> tuple[str, int]:
+        """(SHA-256, bytes) of what came, which lies in a file then."""
+        size, sha256 = 0, hashlib.sha256()
+        most = min(announced or self.max_bytes, self.max_bytes)
+        with bundle.open("wb") as file:
+            while True:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    request = await anext(requests, None)
+                if request is None:
+                    return sha256.hexdigest(), size
+                if request.WhichOneof("part") != "chunk":
+                    raise InvalidRequest("a header comes first, and once", field="header")
+                size += len(request.chunk)
+                if size > most:
+                    if announced and announced <= self.max_bytes:
+                        raise InvalidRequest(f"more than the {announced} bytes announced", field="header.size_bytes")
+                    raise self._too_large(size, "chunk")
+                await asyncio.to_thread(_append, file, sha256.update, request.chunk)
+
+    def _check(self, header: pb.UploadRepositoryHeader, digest: str, size: int) -> None:
+        if header.size_bytes and size != header.size_bytes:
+            raise InvalidRequest(
+                f"{size} bytes came of {header.size_bytes}",
+                field="header.size_bytes",
+                hint="send it again",
+            )
+        if header.digest and digest != header.digest:
+            raise InvalidRequest("what came has another digest", field="header.digest", hint="send it again")
+
+    async def _taken(self, header: pb.UploadRepositoryHeader, bundle: Path, digest: str) -> pb.RepoRef:
+        repo = RepoRef(location=UPLOAD + digest, ref=header.ref, commit=header.commit, subdirectory=header.subdirectory)
+
+        async def store() -> None:
+            data = await asyncio.to_thread(bundle.read_bytes)
+            try:
+                await self.blobs.put(DEFAULT_TENANT, UPLOADS, data, _MEDIA_TYPE)
+            except ResourceExhausted as error:
+                raise ResourceExhausted(
+                    f"there is no room to keep the upload: {error.message}",
+                    hint="the operator can raise the limit of the blob store, or wait until old content expires",
+                ) from error
+
+        # One at a time: git, and then the whole bundle, are in memory.
+        async with self._unpacking:
+            with _room():
+                commit, branch = await self.workspaces.take(DEFAULT_TENANT, bundle, digest, repo, store)
+        named = header.ref or branch
+        return pb.RepoRef(
+            upload_id=digest,
+            ref=named,
+            commit=header.commit or ("" if named else commit),
+            subdirectory=header.subdirectory,
+        )
+
+    def _too_large(self, size: int, name: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"the bundle has {size} bytes or more",
+            field=name,
+            hint=f"at most {self.max_bytes}; name a URL that the server can clone, or leave large history out",
+        )
+
+
+def _append(file: BinaryIO, update: Callable[[bytes], object], chunk: bytes) -> None:
+    file.write(chunk)
+    update(chunk)
+
+
+@contextlib.contextmanager
+def _room() -> Generator[None]:
+    """Inside, a full disk is no fault of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL_DISK:
+            raise
+        raise ResourceExhausted("the server's disk is full", hint="ask its operator to make room") from error

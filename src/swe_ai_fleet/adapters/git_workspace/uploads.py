@@ -1,0 +1,241 @@
+"""Repositories that clients uploaded: checked once, kept as a blob, unpacked on each node that needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import appearing
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.local import Resolved
+from swe_ai_fleet.adapters.git_workspace.locks import locked
+from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
+from swe_ai_fleet.adapters.git_workspace.upload_header import MAX_HEADER_BYTES, UploadHeader, read_upload_header
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.task import RepoRef
+
+BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
+
+UPLOADS = "uploads"
+"""Stands for the execution in the names of their blobs: they belong to none."""
+MAX_OBJECTS = 10_000_000
+MAX_FILES_BYTES = 10 * 1024**3
+_LISTING_BYTES = 64 * 1024 * 1024
+_PACK_SECONDS = 900.0
+MEMORY_BYTES = 2 * 1024**3
+_FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-")
+# Faults of old but honest histories. Everything that a checkout could be harmed by (`..`, `.git`, a
+# submodule's name or URL that is an option) stays an error.
+_TOLERATED = (
+    *("zeroPaddedFilemode", "badFilemode", "badTimezone", "badDateOverflow", "missingSpaceBeforeDate"),
+    *("missingSpaceBeforeEmail", "missingEmail", "badEmail", "missingNameBeforeEmail", "zeroPaddedDate"),
+    *("missingTaggerEntry", "badTagName", "nulInCommit", "gitignoreSymlink", "gitattributesSymlink", "mailmapSymlink"),
+)
+
+
+class UploadedRepositories:
+    """Takes bundles, and has their commits wherever they are needed.
+
+    Args:
+        git: Ours.
+        fetch: Gets a bundle that was uploaded through another node; None: there are none.
+        memory_bytes: What git may have beside the pack itself; a bundle that needs more is refused.
+    """
+
+    def __init__(self, git: Git, *, fetch: BlobFetch | None, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._git = git
+        self._fetch = fetch
+        self._memory_bytes = memory_bytes
+
+    async def take(self, cache: Path, bundle: Path, repo: RepoRef, store: Callable[[], Awaitable[None]]) -> Resolved:
+        """Check a bundle and unpack it into `cache`; `store` puts it where other nodes find it.
+
+        Nothing stays of one that is refused, or that cannot be stored. Raises InvalidRequest naming the field,
+        ResourceExhausted, Unavailable, and what `store` raises.
+        """
+        async with locked(cache.with_suffix(".lock")):
+            if (cache / "HEAD").exists():
+                resolved = await self._checked(cache, repo)
+                await store()
+                return resolved
+            async with appearing(cache) as draft:
+                await self._fill(draft, bundle, strict=True)
+                resolved = await self._checked(draft, repo)
+                await store()
+            return resolved
+
+    async def resolve(self, tenant: str, repo: RepoRef, digest: str, cache: Path) -> Resolved:
+        """The commit that a reference means; it lies in the cache afterwards.
+
+        Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
+        """
+        if not (cache / "HEAD").exists():
+            async with locked(cache.with_suffix(".lock")):
+                if not (cache / "HEAD").exists():
+                    await self._fetched(tenant, digest, cache)
+        os.utime(cache)
+        return await self._resolved(cache, repo, prefix="repo.")
+
+    async def _fetched(self, tenant: str, digest: str, cache: Path) -> None:
+        missing = PreconditionFailed(
+            f"there is no upload {digest[:12]} (any more)", field="repo.upload_id", hint="upload the bundle again"
+        )
+        if self._fetch is None:
+            raise missing
+        try:
+            data = await self._fetch(upload_blob(tenant, digest))
+        except NotFound:
+            raise missing from None
+        async with appearing(cache) as draft:
+            bundle = draft / "bundle"
+            await asyncio.to_thread(bundle.write_bytes, data)
+            await self._fill(draft, bundle, strict=False)
+            bundle.unlink()
+
+    async def _fill(self, directory: Path, bundle: Path, *, strict: bool) -> None:
+        """Make a bare repository of a bundle. Its hooks, alternates and configuration are ours: there are none."""
+        header, pack = await asyncio.to_thread(_lay_out, directory, bundle)
+        rules = ",".join(f"{name}=ignore" for name in _TOLERATED)
+        options = (f"--strict={rules}",) if strict else ()
+        try:
+            await self._git.run(
+                *("index-pack", "--threads=2", *options, str(pack)),
+                layout=Layout(git_dir=directory),
+                timeout_seconds=_PACK_SECONDS,
+                memory_bytes=self._memory_bytes + 2 * pack.stat().st_size,
+            )
+            lines = "".join(f"create {name} {commit}\n" for name, commit in header.refs.items() if name != "HEAD")
+            if lines:
+                await self._git.run(
+                    "update-ref",
+                    "--stdin",
+                    layout=Layout(git_dir=directory),
+                    stdin=lines.encode(),
+                )
+        except GitFailed as error:
+            raise InvalidRequest(
+                f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
+            ) from error
+
+    async def _checked(self, cache: Path, repo: RepoRef) -> Resolved:
+        """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
+        resolved = await self._resolved(cache, repo, prefix="header.")
+        layout = Layout(git_dir=cache)
+        try:
+            listed = await self._git.run(
+                *("ls-tree", "-r", "-l", "-z", "--full-tree", resolved.commit),
+                layout=layout,
+                timeout_seconds=_PACK_SECONDS,
+                output_limit=_LISTING_BYTES,
+                memory_bytes=self._memory_bytes,
+            )
+        except ResourceExhausted:
+            raise InvalidRequest("the commit has too many files", field="chunk") from None
+        except GitFailed as error:
+            raise InvalidRequest(f"the commit cannot be read: {error.message[:400]}", field="chunk") from error
+        if await asyncio.to_thread(_files_bytes, listed.stdout) > MAX_FILES_BYTES:
+            raise InvalidRequest(f"the commit's files have more than {MAX_FILES_BYTES} bytes", field="chunk")
+        # Everything it stands on must be there: a commit alone proves nothing about its ancestors.
+        try:
+            await self._git.run(
+                *("rev-list", "--objects", "--quiet", resolved.commit),
+                layout=layout,
+                timeout_seconds=_PACK_SECONDS,
+                memory_bytes=self._memory_bytes + 2 * _LISTING_BYTES,
+            )
+        except GitFailed as error:
+            raise InvalidRequest(
+                f"the history of {resolved.commit[:12]} is not whole: {error.message[:400]}",
+                field="chunk",
+                hint="a shallow clone cannot be uploaded; fetch its whole history first",
+            ) from error
+        return resolved
+
+    async def _resolved(self, cache: Path, repo: RepoRef, *, prefix: str) -> Resolved:
+        if repo.commit:
+            commit = repo.commit.lower()
+            if not _FULL_ID.fullmatch(commit) or not await self._commit(cache, commit):
+                raise _unknown(repo.commit, f"{prefix}commit")
+            return Resolved(commit=commit)
+        if repo.ref in ("", "HEAD"):
+            return await self._head(cache, prefix)
+        if _NO_REF.search(repo.ref):
+            raise InvalidRequest(f"{repo.ref[:64]!r} is not a reference", field=f"{prefix}ref")
+        names = (repo.ref, f"refs/{repo.ref}", f"refs/tags/{repo.ref}", f"refs/heads/{repo.ref}")
+        for name in names:
+            full = name.startswith("refs/") or _FULL_ID.fullmatch(name) is not None
+            commit = await self._commit(cache, name) if full else ""
+            if commit:
+                branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
+                return Resolved(commit=commit, branch=branch)
+        raise _unknown(repo.ref, f"{prefix}ref")
+
+    async def _head(self, cache: Path, prefix: str) -> Resolved:
+        """What the bundle calls HEAD, else its only branch."""
+        head = (cache / "HEAD").read_text().strip()
+        branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
+        commit = await self._commit(cache, "HEAD")
+        if not commit:
+            raise InvalidRequest("the bundle has no HEAD", field=f"{prefix}ref", hint="name one of its branches")
+        return Resolved(commit=commit, branch=branch)
+
+    async def _commit(self, cache: Path, name: str) -> str:
+        found = await self._git.run(
+            *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
+            layout=Layout(git_dir=cache),
+            expect=(0, 1, 128),
+        )
+        return found.text() if found.code == 0 else ""
+
+
+def upload_blob(tenant: str, digest: str) -> BlobRef:
+    """Where the bundle of a tenant's upload is kept; its size is not known here."""
+    return BlobRef(name=f"{tenant}/{UPLOADS}/{digest}", digest=digest, size=0, media_type="application/x-git-bundle")
+
+
+def _lay_out(directory: Path, bundle: Path) -> tuple[UploadHeader, Path]:
+    """A bare repository with the bundle's pack in it, not indexed yet. Blocking."""
+    with bundle.open("rb") as file:
+        header = read_upload_header(file.read(MAX_HEADER_BYTES + 2))
+        file.seek(header.pack_at)
+        start = file.read(12)
+        if start[:4] != b"PACK" or int.from_bytes(start[8:12], "big") > MAX_OBJECTS:
+            raise InvalidRequest("the bundle has no pack, or one with too many objects", field="chunk")
+        write_git_dir(directory, head=_head_line(header), object_format=header.object_format)
+        pack = directory / "objects/pack/pack-upload.pack"
+        file.seek(header.pack_at)
+        with pack.open("wb") as target:
+            shutil.copyfileobj(file, target, 1 << 20)
+    return header, pack
+
+
+def _head_line(header: UploadHeader) -> str:
+    """HEAD as the branch that it stands on, as far as a bundle tells; without one, the only branch."""
+    branches = [name for name in header.refs if name.startswith("refs/heads/")]
+    commit = header.refs.get("HEAD")
+    if commit is None:
+        return f"ref: {branches[0]}" if len(branches) == 1 else "ref: refs/heads/none"
+    there = [name for name in branches if header.refs[name] == commit]
+    usual = [name for name in there if name in ("refs/heads/main", "refs/heads/master")]
+    found = (usual or there)[:1]
+    return f"ref: {found[0]}" if found else commit
+
+
+def _files_bytes(listing: bytes) -> int:
+    """The bytes of all files in what `ls-tree -l` lists."""
+    total = 0
+    for entry in listing.split(b"\0"):
+        words = entry.partition(b"\t")[0].split()
+        if len(words) == 4 and words[3].isdigit():
+            total += int(words[3])
+    return total
+
+
+def _unknown(name: str, field: str) -> InvalidRequest:
+    return InvalidRequest(f"{name[:128]!r} is not a commit of the upload", field=field, hint="the bundle must have it")

@@ -1,0 +1,1 @@
+"""`fleet mcp`: the fleet as tools for editors and other agents (Model Context Protocol)."""

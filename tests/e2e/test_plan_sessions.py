@@ -1,0 +1,107 @@
+"""`fleet plan` on a running fleet, and what people see of memory when an execution asks them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.domain.memory import Memory
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.e2e.test_approvals import Client, connected
+from tests.e2e.test_cli import Shell
+from tests.plan_script import PLAN_GOAL
+from tests.scripts import HELLO_FILES, PROPOSING
+
+
+@pytest.fixture
+def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
+    return Shell(home=fleet.settings.home, model_url=model_server.url)
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
+    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
+        yield client
+
+
+async def test_a_plan_from_the_command_line(shell: Shell) -> None:
+    name = f"plan-{uuid.uuid4().hex[:8]}"
+    proposed = await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")
+    assert (proposed.code, json.loads(proposed.out)["approach"]) == (0, "Add them up.")
+    adjusted = await shell.fleet("plan", "adjust", name, "--text", "twice")
+    assert adjusted.code == 0
+    assert "Add them up, twice." in adjusted.out
+    assert f"fleet plan approve {name}" in adjusted.err
+    assert (await shell.fleet("plan", "approve", name)).code == 0
+    carried = await shell.fleet("plan", "continue", name, "--json")
+    result = json.loads(carried.out)
+    assert (carried.code, result["status"], result["results"]) == (0, "completed", "They come to 25.")
+    assert [(call["tool"], call["success"]) for call in result["tool_calls_made"]][-3:] == [
+        ("calculator", True), ("python_executor", True), ("final_answer", True),
+    ]  # fmt: skip
+    listed = json.loads((await shell.fleet("plan", "list", "--json")).out)["sessions"]
+    assert (name, "completed") in {(one["session_id"], one["status"]) for one in listed}
+    rated = await shell.fleet("rate", name, "4", "--json")
+    assert (rated.code, json.loads(rated.out)["approach"]) == (0, "plan")
+
+
+async def test_a_plan_over_http(fleet: FleetUnderTest) -> None:
+    name = f"plan-{uuid.uuid4().hex[:8]}"
+    headers = {"Authorization": f"Bearer {fleet.running.token}"}
+    async with aiohttp.ClientSession(fleet.running.http, headers=headers) as http:
+
+        async def told(path: str, **fields: object) -> dict[str, Any]:
+            async with http.post(f"/api/{path}", json={"session_id": name, **fields}) as answer:
+                assert answer.status == 200, await answer.text()
+                return await answer.json()
+
+        proposed = await told("execute-plan", goal=PLAN_GOAL, selected_entities=["Zephyr 404"])
+        assert (proposed["status"], proposed["session_id"], proposed["goal"]) == ("awaiting_approval", name, PLAN_GOAL)
+        assert proposed["memory_results"]["gaps"] == ["Zephyr 404"]
+        assert (await told("approve-approach", decision="approved"))["status"] == "approved"
+        result = await told("continue-plan")
+        async with http.get(f"/api/plan-sessions/{name}") as answer:
+            session = (await answer.json())["session"]
+        async with http.post("/api/continue-plan", json={"session_id": "nobody"}) as answer:
+            problem = await answer.json()
+            assert (answer.status, problem["field"]) == (404, "session_id")
+    assert (result["status"], result["final_plan"], result["stop_reason"]) == (
+        "completed", "Add them up.", "final_answer",
+    )  # fmt: skip
+    assert isinstance(result["usage"]["prompt_tokens"], int)
+    assert (session["status"], session["working"]) == ("completed", False)
+
+
+async def test_entities_chosen_at_submission_are_seen_at_the_gate(
+    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
+) -> None:
+    word = f"Zephyr{uuid.uuid4().hex[:8]}"
+    async with ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
+        await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
+    execution_id = await client.submit(
+        PROPOSING,
+        make_repository(tmp_path / "repository", HELLO_FILES),
+        memory=pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing Known"]),
+    )
+    (asked,) = (await client.asked(execution_id)).pending_approvals
+    found = asked.memory_results
+    assert (found.coverage, list(found.gaps)) == (50.0, ["Nothing Known"])
+    assert f"{word} greets with a comma." in found.content
+    assert found.sources[0].startswith("memory:")
+    await client.resolve(execution_id, "APPROVED")
+    events = await client.events(execution_id)
+    # Its words are nothing like the task's, and yet the agent was told.
+    started = next(json.loads(event.payload_json) for event in events if event.type == "run_started")
+    assert f"{word} greets with a comma." in json.dumps(started["messages"])
+    gathered = next(json.loads(event.payload_json) for event in events if event.type == "context_gathered")
+    assert "nothing is remembered of Nothing Known" in gathered["context"]["omitted"]

@@ -1,0 +1,505 @@
+"""Executions watched over HTTP: WebSockets, server-sent events, pages, audit chains."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import sys
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc.aio
+import psutil
+import pytest
+from starlette.applications import Starlette
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import Close, Opcode
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from services.gateway.problems import HANDLERS
+from services.gateway.server import serve_http
+from services.gateway.streams import Streams, frames
+from services.gateway.streams.feeds import FEED_BYTES
+from services.gateway.streams.stalled import StalledProtocol
+from services.gateway.upstream import open_upstream
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.event_source import EventSource, a_deliberation, numbered, serving
+
+Message = dict[str, Any]
+_UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+SSE = {"Accept": "text/event-stream"}
+TOKEN = {"Authorization": "Bearer of-the-caller"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """An execution of the real fleet that has ended, with what gRPC says of it and what a live watcher was sent."""
+
+    url: str
+    token: str
+    execution_id: str
+    events: list[pb.ExecutionEvent]
+    live: list[Message]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    async def watch(self, query: str = "") -> tuple[list[Message], int, str]:
+        return await watched(self.url, self.execution_id, query, self.headers)
+
+
+async def watched(
+    url: str, execution_id: str, query: str = "", headers: dict[str, str] = TOKEN
+) -> tuple[list[Message], int, str]:
+    """All messages until the WebSocket is closed, then its code and reason."""
+    async with opened(url, execution_id, query, headers) as client:
+        return await rest_of(client)
+
+
+@asynccontextmanager
+async def opened(
+    url: str, execution_id: str, query: str = "", headers: dict[str, str] = TOKEN
+) -> AsyncGenerator[ClientConnection]:
+    address = f"{url.replace('http', 'ws', 1)}/api/ws/executions/{execution_id}{query}"
+    async with connect(address, additional_headers=headers, max_size=None) as client:
+        yield client
+
+
+async def rest_of(client: ClientConnection) -> tuple[list[Message], int, str]:
+    messages: list[Message] = []
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                messages.append(json.loads(await client.recv()))
+    except ConnectionClosed:
+        return messages, client.close_code or 0, client.close_reason or ""
+
+
+@pytest.fixture(scope="module")
+async def ran(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ran]:
+    repository = make_repository(tmp_path_factory.mktemp("watched") / "repository", {"a.py": "x = 1\n"})
+    url, token = fleet.running.http, fleet.running.token
+    assert url
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        stub: Any = pb_grpc.OrchestratorServiceStub(channel)
+        metadata = (("authorization", f"Bearer {token}"),)
+        task = pb.DeliberateRequest(
+            task_id=f"watched-{uuid.uuid4().hex[:8]}",
+            task_description="Fix it.",
+            repo=pb.RepoRef(path=str(repository)),
+            num_agents=2,
+        )
+        execution_id = (await stub.SubmitTask(pb.SubmitTaskRequest(deliberate=task), metadata=metadata)).execution_id
+        live, code, _ = await watched(url, execution_id, "?events=1&text=1", {"Authorization": f"Bearer {token}"})
+        assert code == 1000
+        request = pb.StreamExecutionRequest(execution_id=execution_id)
+        events = [event async for event in stub.StreamExecution(request, metadata=metadata)]
+    yield Ran(url=url, token=token, execution_id=execution_id, events=events, live=live)
+
+
+async def test_a_live_watcher_is_sent_every_event_once_and_the_text_in_between(ran: Ran) -> None:
+    stored = [one for one in ran.live if "sequence" in one]
+    assert [one["sequence"] for one in stored] == [event.sequence for event in ran.events]
+    assert [one["event"]["payload"] for one in stored] == [json.loads(event.payload_json) for event in ran.events]
+    assert (stored[0]["type"], stored[-1]["type"]) == ("status", "completion")
+    assert {one["type"] for one in ran.live if "sequence" not in one} <= {"text"}
+
+
+async def test_whoever_resumes_in_the_middle_gets_exactly_the_rest(ran: Ran) -> None:
+    whole, code, _ = await ran.watch()
+    assert code == 1000
+    for place in (1, len(whole) // 2, len(whole) - 1):
+        again, code, _ = await ran.watch(f"?from={whole[place - 1]['sequence'] + 1}")
+        assert (again, code) == (whole[place:], 1000)
+    assert (await ran.watch(f"?from={whole[-1]['sequence'] + 1}"))[:2] == ([], 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "code", "reason"),
+    [
+        ("00000000-0000-4000-8000-000000000000", "", 4404, "no execution"),
+        ("x", "", 4400, "no"),
+        (None, "?from=-1", 4400, "from"),
+        (None, "?from=1e3", 4400, "from"),
+        (None, f"?from={2**63}", 4400, "from"),
+        (None, f"?from={'9' * 5000}", 4400, "from"),
+        (None, "?from=1&from=2", 4400, "twice"),
+        (None, "?events=yes", 4400, "events"),
+        (None, "?since=1", 4400, "since"),
+    ],
+)
+async def test_what_cannot_be_watched_is_told_by_the_close_code(
+    ran: Ran, name: str | None, query: str, code: int, reason: str
+) -> None:
+    messages, closed, why = await watched(ran.url, name or ran.execution_id, query, ran.headers)
+    assert (messages, closed) == ([], code)
+    assert reason in why
+
+
+async def test_without_the_token_nothing_is_watched(ran: Ran) -> None:
+    messages, code, _ = await watched(ran.url, ran.execution_id, "", {"Authorization": "Bearer no"})
+    assert (messages, code) == ([], 4401)
+
+
+async def test_server_sent_events_are_the_same_and_resume_and_end(ran: Ran) -> None:
+    whole, _, _ = await ran.watch()
+    place = len(whole) // 2
+    async with aiohttp.ClientSession(ran.url, headers=ran.headers) as http:
+        path = f"/api/executions/{ran.execution_id}/events"
+        async with http.get(path, headers=SSE) as answer:
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
+            events = parsed(await answer.text())
+        assert [(one["id"], one["event"], json.loads(one["data"])) for one in events[:-1]] == [
+            (str(message["sequence"]), message["type"], message) for message in whole
+        ]
+        assert events[-1] == {"event": "end", "data": "{}"}
+        seen = {"Last-Event-ID": str(whole[place - 1]["sequence"])}
+        async with http.get(path, headers=SSE | seen) as answer:
+            assert [json.loads(one["data"]) for one in parsed(await answer.text())[:-1]] == whole[place:]
+        async with http.get(path, headers=SSE | {"Last-Event-ID": str(whole[-1]["sequence"])}) as answer:
+            assert (answer.status, await answer.read()) == (204, b"")
+        async with http.get(path, headers=SSE | {"Last-Event-ID": "x"}) as answer:
+            assert (answer.status, (await answer.json())["field"]) == (400, "Last-Event-ID")
+
+
+async def test_pages_add_up_to_the_whole(ran: Ran) -> None:
+    whole, _, _ = await ran.watch("?events=1")
+    got, following, ended = list[Message](), 0, False
+    async with aiohttp.ClientSession(ran.url, headers=ran.headers) as http:
+        while not ended:
+            path = f"/api/executions/{ran.execution_id}/events?from={following}&limit=5"
+            async with http.get(path) as answer:
+                page = await answer.json()
+            assert 0 < len(page["events"]) <= 5
+            got, following, ended = got + page["events"], page["next_from"], page["ended"]
+        async with http.get(f"/api/executions/{ran.execution_id}/events?limit=0") as answer:
+            assert (answer.status, (await answer.json())["field"]) == (400, "limit")
+        async with http.get(f"/api/executions/{uuid.uuid4()}/events", headers=SSE) as answer:
+            assert (answer.status, answer.content_type) == (404, "application/problem+json")
+    assert got == whole
+
+
+async def test_the_audit_of_an_execution_is_recomputed(ran: Ran) -> None:
+    async with aiohttp.ClientSession(ran.url, headers=ran.headers) as http:
+        path = f"/api/executions/{ran.execution_id}/audit"
+        async with http.get(path) as answer:
+            told = await answer.json()
+        assert told["intact"]
+        assert told["entries"] == []
+        assert {chain["agent_id"] for chain in told["chains"]} == {"agent-dev-1", "agent-dev-2"}
+        assert all(chain["head"] == chain["recorded_head"] != "" for chain in told["chains"])
+        entries, following = list[Message](), 1
+        while following:
+            async with http.get(f"{path}?agent_id=agent-dev-1&limit=1&from={following}") as answer:
+                page = await answer.json()
+            entries, following = entries + page["entries"], page["next_from"]
+    (chain,) = [chain for chain in told["chains"] if chain["agent_id"] == "agent-dev-1"]
+    assert [entry["seq"] for entry in entries] == list(range(1, chain["entries"] + 1))
+    assert entries[-1]["hash"] == chain["head"]
+
+
+@asynccontextmanager
+async def streaming(port: int, **how: Any) -> AsyncGenerator[tuple[str, Streams]]:
+    """The streams alone, in front of a double of the orchestrator."""
+    address = f"127.0.0.1:{port}"
+    async with open_upstream(address, address) as upstream:
+        streams = Streams(upstream, **{"max_watchers": 50, **how})
+        app = Starlette(routes=streams.routes(), exception_handlers=dict(HANDLERS))
+        async with serve_http(app, "127.0.0.1:0") as url:
+            try:
+                yield url, streams
+            finally:
+                await streams.close()
+
+
+def story(agents: int = 2, steps: int = 5) -> tuple[str, list[pb.ExecutionEvent]]:
+    name = str(uuid.uuid4())
+    return name, numbered(name, a_deliberation(agents=agents, steps=steps))
+
+
+def large_story() -> tuple[str, list[pb.ExecutionEvent]]:
+    """More than a feed keeps, and more than the kernel keeps for a client."""
+    name = str(uuid.uuid4())
+    events = numbered(name, a_deliberation(agents=4, steps=120, output="x" * 32_000))
+    assert sum(len(event.payload_json) for event in events) > 3 * FEED_BYTES
+    return name, events
+
+
+async def test_watchers_of_one_execution_share_one_stream_of_its_events() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:5])
+    async with serving(source) as port, streaming(port) as (url, _):
+        watching = [asyncio.create_task(watched(url, name, f"?from={first}")) for first in (0, 1, 5, 20, 400)]
+        async with opened(url, name) as client:
+            first = [json.loads(await client.recv()) for _ in range(5)]
+            for event in events[5:]:
+                source.add(event)
+                await asyncio.sleep(0)
+            rest, code, _ = await rest_of(client)
+        all_told = [await one for one in watching]
+    whole = first + rest
+    assert code == 1000
+    assert [one["sequence"] for one in whole] == [event.sequence for event in events]
+    for number, (messages, code, _) in zip((0, 1, 5, 20, 400), all_told, strict=True):
+        assert (messages, code) == ([one for one in whole if one["sequence"] >= number], 1000)
+    assert (source.opened, source.tokens) == (1, ["Bearer of-the-caller"])
+
+
+async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap() -> None:
+    source, (name, events) = EventSource(), large_story()
+    source.add(*events[:-1])
+    async with serving(source) as port, streaming(port) as (url, _):
+        async with opened(url, name) as early:
+            for event in events[:-1]:
+                assert json.loads(await early.recv())["sequence"] == event.sequence
+            async with opened(url, name, "?from=50") as late:
+                got = [json.loads(await late.recv()) for _ in range(len(events) - 1 - 17)]
+                assert source.opened > 1
+                source.add(events[-1])
+                rest, code, _ = await rest_of(late)
+        assert ([one["sequence"] for one in got + rest], code) == ([event.sequence for event in events[17:]], 1000)
+
+
+@pytest.mark.parametrize("patient", [True, False])
+async def test_a_source_that_goes_away_is_waited_for_so_long(patient: bool) -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:10])
+    async with serving(source) as port:
+        streams = streaming(port, patience=30.0 if patient else 0.3)
+        url, _ = await streams.__aenter__()
+        client = opened(url, name)
+        watching = await client.__aenter__()
+        first = [json.loads(await watching.recv()) for _ in range(10)]
+    try:
+        lost = json.loads(await watching.recv())
+        assert (lost["type"], lost["notice"]["code"]) == ("notice", "source_lost")
+        assert "sequence" not in lost
+        if not patient:
+            assert (await rest_of(watching))[:2] == ([], 1013)
+            return
+        source.add(*events[10:])
+        async with serving(source, port):
+            rest, code, _ = await rest_of(watching)
+        told = [one for one in first + rest if "sequence" in one]
+        assert ([one["sequence"] for one in told], code) == ([event.sequence for event in events], 1000)
+        assert rest[0]["notice"]["code"] == "source_back"
+    finally:
+        await client.__aexit__(None, None, None)
+        await streams.__aexit__(None, None, None)
+
+
+async def deaf(url: str, path: str, headers: str = _UPGRADE) -> socket.socket:
+    """A client that shakes hands and then reads nothing."""
+    loop, (host, _, port) = asyncio.get_running_loop(), url.removeprefix("http://").partition(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
+    client.setblocking(False)
+    await loop.sock_connect(client, (host, int(port)))
+    await loop.sock_sendall(
+        client,
+        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{headers}"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "\r\n".encode(),
+    )
+    return client
+
+
+async def heard(client: socket.socket) -> tuple[list[Message], Close]:
+    """What was sent to a client after all, up to its close."""
+    reader, writer = await asyncio.open_connection(sock=client)
+    try:
+        async with asyncio.timeout(30):
+            await reader.readuntil(b"\r\n\r\n")
+            messages = list[Message]()
+            while True:
+                opcode, size = await reader.readexactly(2)
+                if size > 125:
+                    size = int.from_bytes(await reader.readexactly(2 if size == 126 else 8))
+                payload = await reader.readexactly(size)
+                if opcode & 0xF == Opcode.CLOSE:
+                    return messages, Close.parse(payload)
+                if opcode & 0xF == Opcode.TEXT:
+                    messages.append(json.loads(payload))
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["never reads", "reads again too late"])
+async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_nothing_up(waits: bool) -> None:
+    source, (name, events) = EventSource(), large_story()
+    source.add(*events[:10])
+    async with serving(source) as port, streaming(port, send_seconds=20.0 if waits else 0.3) as (url, streams):
+        client = await deaf(url, f"/api/ws/executions/{name}?events=1")
+        with client:
+            async with opened(url, name) as brisk:
+                got = [json.loads(await brisk.recv()) for _ in range(10)]
+                for place in range(10, len(events) - 1, 20):
+                    added = events[place : min(place + 20, len(events) - 1)]
+                    source.add(*added)
+                    got += [json.loads(await brisk.recv()) for _ in added]
+                assert streams.feeds.size <= FEED_BYTES
+                await until(lambda: waits or streams.feeds.watchers == 1)
+                messages, closed = await heard(client)
+                source.add(events[-1])
+                rest, code, _ = await rest_of(brisk)
+            assert [one["sequence"] for one in got + rest] == [event.sequence for event in events]
+            assert code == 1000
+        told = [one for one in messages if one["type"] != "notice"]
+        assert 0 < len(told) < len(events) // 2
+        assert [one["sequence"] for one in told] == [event.sequence for event in events[: len(told)]]
+        resume = told[-1]["sequence"] + 1
+        assert (closed.code, closed.reason) == (4408, f"too slow; resume with from={resume}")
+        if waits:
+            assert messages[-1]["notice"]["resume_from"] == resume
+        again, code, _ = await watched(url, name, f"?from={resume}")
+        assert ([one["sequence"] for one in told + again], code) == ([event.sequence for event in events], 1000)
+
+
+@pytest.mark.parametrize("kind", ["websocket", "events"])
+async def test_a_client_that_never_reads_again_is_let_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StalledProtocol, "stalled_seconds", 0.2)
+    monkeypatch.setattr(frames, "LINGER_SECONDS", 0.1)
+    source, (name, events) = EventSource(), large_story()
+    source.add(*events[:-1])
+    async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, streams):
+        upgrade = _UPGRADE if kind == "websocket" else "Accept: text/event-stream\r\n"
+        path = f"/api/ws/executions/{name}" if kind == "websocket" else f"/api/executions/{name}/events"
+        client = await deaf(url, f"{path}?events=1", upgrade)
+        with client:
+            there = client.getsockname()
+            await until(lambda: streams.feeds.watchers == 1)
+            await until(lambda: streams.feeds.watchers == 0)
+            await until(lambda: not any(one.raddr == there for one in psutil.Process().net_connections("tcp4")))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:3])
+    async with serving(source) as port, streaming(port, max_watchers=2) as (url, streams):
+        async with opened(url, name) as first, opened(url, name) as second:
+            await asyncio.gather(first.recv(), second.recv())
+            messages, code, reason = await watched(url, name)
+            assert (messages, code) == ([], 4429)
+            assert "2 watch already" in reason
+            async with (
+                aiohttp.ClientSession(url) as http,
+                http.get(f"/api/executions/{name}/events", headers=SSE) as answer,
+            ):
+                assert (answer.status, (await answer.json())["code"]) == (429, "RESOURCE_EXHAUSTED")
+        await until(lambda: not streams.feeds.watchers)
+        async with opened(url, name) as third:
+            assert json.loads(await third.recv())["sequence"] == 1
+
+
+async def test_a_feed_ends_after_its_last_watcher() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:3])
+    async with serving(source) as port, streaming(port, linger=0.05) as (url, _):
+        async with opened(url, name) as client:
+            await client.recv()
+            assert source.streams == 1
+        await until(lambda: not source.streams)
+
+
+async def test_a_gateway_that_goes_says_so() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:3])
+    async with serving(source) as port:
+        async with streaming(port) as (url, _):
+            client = await connect(f"{url.replace('http', 'ws')}/api/ws/executions/{name}")
+            await client.recv()
+            http = aiohttp.ClientSession(url)
+            answer = await http.get(f"/api/executions/{name}/events", headers=SSE)
+            await answer.content.readline()
+        assert (await rest_of(client))[1] == 1001
+        assert b"event: end" not in await answer.read()
+        await http.close()
+
+
+async def test_pings_are_answered_and_everything_else_is_passed_over() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:3])
+    async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?from=100000") as client:
+        for said in ("{", "[]", '"ping"', b"\x00\xff", '{"type":"ping","more":"%s"}' % ("x" * 500), '{"type":"ping"}'):
+            await client.send(said)
+        assert json.loads(await client.recv()) == {"type": "pong"}
+        source.add(*events[3:])
+        assert (await rest_of(client))[:2] == ([], 1000)
+
+
+@pytest.mark.parametrize("kind", ["changed", "dropped"])
+async def test_an_audit_that_was_tampered_with_is_found(kind: str) -> None:
+    source, (name, events) = EventSource(), story()
+    place = next(number for number, event in enumerate(events) if event.type == "tool_finished")
+    if kind == "changed":
+        events[place].payload_json = events[place].payload_json.replace("parser.py", "secret.py")
+    else:
+        del events[place]
+    source.add(*events)
+    async with serving(source) as port, streaming(port) as (url, _), aiohttp.ClientSession(url) as http:
+        async with http.get(f"/api/executions/{name}/audit") as answer:
+            told = await answer.json()
+        async with http.get(f"/api/executions/{uuid.uuid4()}/audit") as answer:
+            assert answer.status == 404
+    assert not told["intact"]
+    broken, sound = sorted(told["chains"], key=lambda chain: chain["intact"])
+    assert sound["intact"]
+    assert broken["fault"]["entry"] == (2 if kind == "changed" else 3)
+
+
+async def test_silence_is_broken_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.streams.pages.KEEPALIVE_SECONDS", 0.05)
+    source, (name, events) = EventSource(), story()
+    source.add(*events[:1])
+    async with (
+        serving(source) as port,
+        streaming(port) as (url, _),
+        aiohttp.ClientSession(url) as http,
+        http.get(f"/api/executions/{name}/events", headers=SSE) as answer,
+    ):
+        lines = [await answer.content.readline() for _ in range(9)]
+        assert lines[-1].startswith(b":") or lines[-2].startswith(b":")
+        source.add(*events[1:])
+        assert parsed(await answer.text())[-1]["event"] == "end"
+
+
+def parsed(text: str) -> list[dict[str, str]]:
+    """Server-sent events, as the standard reads them."""
+    events: list[dict[str, str]] = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
+        if "data" in fields:
+            events.append(fields)
+    return events
+
+
+async def test_the_client_of_the_document_shows_a_whole_execution(ran: Ran) -> None:
+    document = (Path(__file__).parents[2] / "docs/watching.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    address = f"{ran.url.replace('http', 'ws', 1)}/api/ws/executions/{ran.execution_id}"
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, address, ran.token, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(30):
+        told, _ = await client.communicate()
+    assert client.returncode == 0
+    whole, _, _ = await ran.watch()
+    assert [line.split(" ")[0] for line in told.decode().splitlines()] == [message["type"] for message in whole]

@@ -1,0 +1,375 @@
+"""Repositories that clients send: taken, worked on, and refused where they would do harm."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from rich.console import Console
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from services.orchestrator.uploads import Uploads
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace.git import Git
+from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
+from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.run import run
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.uploading import elsewhere
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES
+
+SECONDS = 90
+CHUNK = 1024
+
+
+def bundle_of(repository: Path, *refs: str) -> bytes:
+    made = repository.parent / f"{uuid.uuid4().hex}.bundle"
+    git(repository, "bundle", "create", "--quiet", str(made), *(refs or ("HEAD", "main")))
+    return made.read_bytes()
+
+
+def pieces(bundle: bytes, **header: object) -> Iterable[pb.UploadRepositoryRequest]:
+    yield pb.UploadRepositoryRequest(header=pb.UploadRepositoryHeader(**header))
+    for offset in range(0, len(bundle), CHUNK):
+        yield pb.UploadRepositoryRequest(chunk=bundle[offset : offset + CHUNK])
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+async def test_an_uploaded_repository_is_worked_on_and_comes_back_as_a_bundle(
+    fleet: FleetUnderTest, repository: Path, tmp_path: Path
+) -> None:
+    bundle = bundle_of(repository)
+    digest = hashlib.sha256(bundle).hexdigest()
+    call = {"metadata": (("authorization", f"Bearer {fleet.running.token}"),), "timeout": SECONDS}
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        stub = pb_grpc.OrchestratorServiceStub(channel)
+        first = await stub.UploadRepository(pieces(bundle, digest=digest, size_bytes=len(bundle), ref="main"), **call)
+        again = await stub.UploadRepository(pieces(bundle), **call)
+        assert first == again == pb.RepoRef(upload_id=digest, ref="main")
+        shutil.move(repository, tmp_path / "elsewhere")
+        task_id = f"upload-{uuid.uuid4().hex[:8]}"
+        reply = await stub.Orchestrate(
+            pb.OrchestrateRequest(
+                task_id=task_id, task_description=HELLO, repo=first, options=pb.OrchestratorOptions(num_agents=1)
+            ),
+            **call,
+        )
+        assert reply.status == pb.DELIBERATION_STATUS_COMPLETED, reply.metadata
+        parts = stub.GetArtifact(
+            pb.GetArtifactRequest(execution_id=reply.execution_id, digest=reply.metadata["bundle"]), **call
+        )
+        (tmp_path / "winner.bundle").write_bytes(b"".join([part.chunk async for part in parts]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Orchestrate(
+                pb.OrchestrateRequest(
+                    task_id=f"{task_id}-p", task_description=HELLO, repo=first, delivery=pb.Delivery(push=True)
+                ),
+                **call,
+            )
+        assert field_of(caught.value) == "delivery.push"
+    mine = tmp_path / "elsewhere"
+    git(mine, "fetch", "--quiet", str(tmp_path / "winner.bundle"), f"{reply.branch}:{reply.branch}")
+    assert git(mine, "rev-parse", reply.branch) == reply.commit_sha
+    assert "hello_world" in git(mine, "show", f"{reply.branch}:utils.py")
+    assert git(mine, "merge-base", "main", reply.branch) == git(mine, "rev-parse", "main")
+
+
+def field_of(error: grpc.aio.AioRpcError) -> str:
+    status = rpc_status.from_call(error)
+    assert status is not None
+    for detail in status.details:
+        if detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
+            request = error_details_pb2.BadRequest()
+            detail.Unpack(request)
+            return request.field_violations[0].field
+    return ""
+
+
+# --- without a fleet --------------------------------------------------------------------------------------------
+
+
+class FullStore(MemoryLog):
+    async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
+        raise ResourceExhausted("maximum bytes exceeded")
+
+
+Node = Callable[..., GitWorkspaceProvider]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    def make(name: str, log: MemoryLog) -> GitWorkspaceProvider:
+        return GitWorkspaceProvider(tmp_path / name, Sandbox(SandboxPolicy(rung=Rung.NONE)), fetch=log.get)
+
+    return make
+
+
+async def upload(uploads: Uploads, requests: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:
+    async def sent() -> AsyncIterator[pb.UploadRepositoryRequest]:
+        for request in requests:
+            yield request
+
+    return await uploads.receive(sent())
+
+
+@pytest.fixture
+def uploads(node: Node) -> Uploads:
+    log = MemoryLog()
+    return Uploads(workspaces=node("one", log), blobs=log, max_bytes=1_000_000)
+
+
+async def test_every_node_and_only_the_tenant_has_it(node: Node, repository: Path) -> None:
+    log = MemoryLog()
+    git(repository, "tag", "-a", "-m", "v", "v1")
+    git(repository, "checkout", "-q", "-b", "side")
+    here, there = node("one", log), node("two", log)
+    taken = await upload(
+        Uploads(workspaces=here, blobs=log, max_bytes=1_000_000), pieces(bundle_of(repository, "--all", "HEAD"))
+    )
+    location, head = f"upload:{taken.upload_id}", git(repository, "rev-parse", "HEAD")
+    for provider in (here, there):
+        for ref, branch in (("", "main"), ("side", "side"), ("v1", ""), ("refs/heads/side", "side"), (head, "")):
+            pinned = await provider.pin("default", RepoRef(location=location, ref=ref))
+            assert (pinned.commit, pinned.branch) == (head, branch), ref
+        for wrong in ("nowhere", "main~1", ":/x", "-x", "ma*"):
+            with pytest.raises(InvalidRequest) as caught:
+                await provider.pin("default", RepoRef(location=location, ref=wrong))
+            assert caught.value.field == "repo.ref"
+        with pytest.raises(PreconditionFailed) as refused:
+            await provider.pin("another", RepoRef(location=location))
+        assert refused.value.field == "repo.upload_id"
+    with pytest.raises(InvalidRequest):
+        await here.pin("default", RepoRef(location="upload:../../etc"))
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        ({"digest": "0" * 64}, "header.digest"),
+        ({"digest": "nonsense"}, "header.digest"),
+        ({"size_bytes": 5}, "header.size_bytes"),
+        ({"size_bytes": 999_999}, "header.size_bytes"),
+        ({"size_bytes": 2_000_000}, "header.size_bytes"),
+        ({"size_bytes": -1}, "header.size_bytes"),
+        ({"ref": "nowhere"}, "header.ref"),
+        ({"ref": "main:utils.py"}, "header.ref"),
+        ({"commit": "1" * 40}, "header.commit"),
+        ({"commit": "main"}, "header.commit"),
+        ({"subdirectory": "../x"}, "repo.subdirectory"),
+    ],
+)
+async def test_what_the_header_says_has_to_hold(
+    uploads: Uploads, repository: Path, header: dict[str, object], named: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await upload(uploads, pieces(bundle_of(repository), **header))
+    assert caught.value.field == named
+
+
+async def test_nothing_stays_of_what_is_refused(node: Node, repository: Path, tmp_path: Path) -> None:
+    log = MemoryLog()
+    small = Uploads(workspaces=node("one", log), blobs=log, max_bytes=300)
+    full = Uploads(workspaces=node("one", log), blobs=FullStore(), max_bytes=1_000_000)
+    for uploads, kind in ((small, InvalidRequest), (full, ResourceExhausted)):
+        with pytest.raises(kind) as caught:
+            await upload(uploads, pieces(bundle_of(repository)))
+        assert isinstance(caught.value, FleetError)
+        assert caught.value.hint
+    for requests in ([], [pb.UploadRepositoryRequest(chunk=b"x")], [*pieces(b""), *pieces(b"")]):
+        with pytest.raises(InvalidRequest) as caught:
+            await upload(small, requests)
+        assert caught.value.field == "header"
+    left = [path for path in (tmp_path / "one").rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert left == []
+    assert small._under_way == full._under_way == 0
+
+
+def _tree_with(repository: Path, name: bytes, mode: bytes = b"100644", content: str = "HEAD:utils.py") -> None:
+    """Let HEAD have a tree with an entry that git itself would never write."""
+    blob = bytes.fromhex(git(repository, "rev-parse", content))
+    made = subprocess.run(
+        ["git", "hash-object", "-t", "tree", "--literally", "-w", "--stdin"],
+        input=mode + b" " + name + b"\0" + blob,
+        cwd=repository,
+        capture_output=True,
+        check=True,
+    )
+    tree = made.stdout.decode().strip()
+    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
+
+
+def _submodule(repository: Path) -> None:
+    (repository / ".gitmodules").write_text('[submodule "../../x"]\n\tpath = x\n\turl = --upload-pack=touch\n')
+    git(repository, "add", ".gitmodules")
+    git(repository, "commit", "-q", "-m", "harm")
+
+
+def _tree_bomb(repository: Path) -> None:
+    """Ten thousand million files in a few hundred bytes."""
+    inner = git(repository, "rev-parse", "HEAD^{tree}")
+    for _ in range(10):
+        entries = "".join(f"040000 tree {inner}\td{number}\n" for number in range(10))
+        made = subprocess.run(
+            ["git", "mktree"], input=entries.encode(), cwd=repository, capture_output=True, check=True
+        )
+        inner = made.stdout.decode().strip()
+    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", inner, "-m", "bomb"))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda repository: _tree_with(repository, b".."),
+        lambda repository: _tree_with(repository, b".git"),
+        lambda repository: _tree_with(repository, b".GIT", b"40000", "HEAD^{tree}"),
+        lambda repository: _tree_with(repository, b"a/b"),
+        _submodule,
+        _tree_bomb,
+    ],
+    ids=["dotdot", "dotgit", "dotgit-upper", "slash", "submodule", "tree-bomb"],
+)
+async def test_a_tree_that_would_do_harm_is_refused(
+    uploads: Uploads, repository: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(repository)
+    with pytest.raises(InvalidRequest) as caught:
+        await upload(uploads, pieces(bundle_of(repository)))
+    assert caught.value.field == "chunk"
+
+
+def _renamed(bundle: bytes, name: bytes) -> bytes:
+    return bundle.replace(b" refs/heads/main\n", b" " + name + b"\n", 1)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda bundle: b"",
+        lambda bundle: b"x" * 5_000,
+        lambda bundle: bundle[:-30],
+        lambda bundle: bundle + b"more",
+        lambda bundle: bundle.replace(b"PACK", b"KCAP"),
+        lambda bundle: bundle[: bundle.index(b"PACK") + 8] + b"\xff\xff\xff\xff" + bundle[bundle.index(b"PACK") + 12 :],
+        lambda bundle: _renamed(bundle, b"refs/heads/../../../hooks/x"),
+        lambda bundle: _renamed(bundle, b"refs/heads/x.lock"),
+        lambda bundle: _renamed(bundle, b"refs/heads/\xff"),
+        lambda bundle: _renamed(bundle, b"config"),
+        lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v3 git bundle\n@filter=blob:none\n"),
+        lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n-" + b"1" * 40 + b" x\n"),
+        lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n" + b"0" * 40 + b" refs/heads/gone\n"),
+        lambda bundle: b"# v2 git bundle\n" + b"1" * 2_000_000,
+    ],
+)
+async def test_a_bundle_that_is_none_is_refused(
+    uploads: Uploads, repository: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await upload(uploads, pieces(spoil(bundle_of(repository))))
+    assert caught.value.field == "chunk"
+
+
+async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(repository: Path, tmp_path: Path) -> None:
+    with (repository / "zeros").open("wb") as file:
+        file.truncate(96 * 1024 * 1024)
+    git(repository, "add", "zeros")
+    git(repository, "commit", "-q", "-m", "zeros")
+    bundle, cache = tmp_path / "bundle", tmp_path / "cache"
+    bundle.write_bytes(bundle_of(repository))
+    assert bundle.stat().st_size < 1_000_000
+
+    async def store() -> None:
+        raise AssertionError("it must not be kept")
+
+    taking = UploadedRepositories(Git(os.environ), fetch=None, memory_bytes=64 * 1024 * 1024)
+    with pytest.raises(InvalidRequest) as caught:
+        await taking.take(cache, bundle, RepoRef(location=""), store)
+    assert caught.value.field == "chunk"
+    assert not cache.exists()
+
+
+async def test_a_shallow_clone_is_refused_with_a_way_out(uploads: Uploads, repository: Path, tmp_path: Path) -> None:
+    (repository / "more").write_text("more")
+    git(repository, "add", "more")
+    git(repository, "commit", "-q", "-m", "more")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", str(shallow))
+    with pytest.raises(InvalidRequest) as caught:
+        await upload(uploads, pieces(bundle_of(shallow)))
+    assert caught.value.field == "chunk"
+
+
+async def test_only_so_many_are_received_at_once(uploads: Uploads, repository: Path) -> None:
+    uploads._under_way = 4
+    with pytest.raises(ResourceExhausted):
+        await upload(uploads, pieces(bundle_of(repository)))
+    assert uploads._under_way == 4
+
+
+@pytest.mark.parametrize("dirty", [UncommittedChanges.REFUSE, UncommittedChanges.INCLUDE])
+async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
+    fleet: FleetUnderTest, repository: Path, dirty: UncommittedChanges
+) -> None:
+    if dirty is UncommittedChanges.INCLUDE:
+        (repository / "notes.txt").write_text("not committed\n")
+    screen = Screen(json=True, out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
+    order = Order(
+        description=HELLO, repo=str(repository), agents=1, rounds=0, uncommitted=dirty, upload=True, fetch=True
+    )
+    before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
+    code = await run(screen, connect(fleet.running.address, fleet.running.token), order)
+    assert code is Exit.ACCEPTED
+    assert (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain")) == before
+    branch = next(name for name in git(repository, "branch", "--format=%(refname:short)").split() if "fleet/" in name)
+    assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
+    if dirty is UncommittedChanges.INCLUDE:
+        assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
+
+
+async def test_the_command_line_says_what_cannot_be_sent(
+    fleet: FleetUnderTest, repository: Path, tmp_path: Path
+) -> None:
+    screen = Screen(json=True, out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
+    (repository / "notes.txt").write_text("not committed\n")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", str(shallow))
+    for wrong, words in (
+        ({"repo": str(repository), "upload": True}, "uncommitted"),
+        ({"repo": str(shallow), "upload": True}, "shallow"),
+        ({"repo": "https://example.org/x", "upload": True}, "--upload"),
+        ({"repo": str(repository), "fetch": True}, "--fetch"),
+        ({"repo": str(repository), "upload": True, "ref": "nowhere"}, "nowhere"),
+    ):
+        with pytest.raises(CommandFault) as caught:
+            await run(screen, connect(fleet.running.address, fleet.running.token), Order(description=HELLO, **wrong))
+        assert caught.value.exit_code is Exit.USAGE
+        assert words in caught.value.message
+
+
+def test_servers_of_this_machine_need_no_upload() -> None:
+    assert not any(map(elsewhere, ("127.0.0.1:50055", "localhost:1", "[::1]:2", "127.9.9.9:3", "unix:/tmp/x")))
+    assert all(map(elsewhere, ("10.0.0.1:50055", "fleet.example.org:443", "[2001:db8::1]:1", "localhost.example:1")))

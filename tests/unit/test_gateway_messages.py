@@ -1,0 +1,249 @@
+"""What watchers are told: one message for each stored event."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.gateway.streams.frames import text_frame
+from services.gateway.streams.messages import Message, Messages
+from services.gateway.streams.ring import BATCH_MESSAGES, Ring
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import RankedCandidate
+from swe_ai_fleet.domain.event import (
+    ApprovalAwaited,
+    ApprovalRequested,
+    ApprovalResolved,
+    CancelRequested,
+    CandidatesRanked,
+    EventBody,
+    ExecutionFinished,
+    ExecutionStatus,
+    LoopNoticed,
+    NodeUpdated,
+    RunLost,
+    RunReassigned,
+    SubtaskEnded,
+    SubtaskStarted,
+    WorkspaceCheckpointed,
+)
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.subtask import SubtaskOutcome
+from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.domain.workflow import NodeStatus
+from tests.event_source import a_deliberation, numbered
+
+Told = tuple[str, EventBody]
+KINDS = {"status", "node_update", "log", "completion", "error"}
+REQUEST = ApprovalRequest(
+    approval_id="a-1",
+    agent_id="agent-dev-1",
+    policy=ApprovalPolicy.RISKY,
+    goal="g",
+    approach="rm -r build",
+    call=ToolCall(call_id="c", model_call_id="", name="shell_run_command", arguments="{}"),
+    step=1,
+    requested_at="2026-01-01T00:00:00+00:00",
+)
+OTHERS: tuple[Told, ...] = (
+    ("agent-dev-1", ApprovalRequested(request=REQUEST)),
+    ("_", ApprovalAwaited(request=REQUEST)),
+    ("_", ApprovalResolved(resolution=ApprovalResolution(approval_id="a-1", decision=ApprovalDecision.APPROVED))),
+    ("~", CancelRequested(reason="enough")),
+    ("_", RunLost(lost_agent_id="agent-dev-2", reason="its process died")),
+    ("_", RunReassigned(lost_agent_id="agent-dev-2", reason="its process died", attempt=2)),
+    ("_", NodeUpdated(node_id="n[0]", status=NodeStatus.COMPLETED, output='{"a": 1}')),
+    ("_", SubtaskStarted(subtask_id="s-1", execution_id="child")),
+    ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="s-1", status="failed", error="e"))),
+    ("agent-dev-1", LoopNoticed(step=2, pattern="same call", advice="try another")),
+    ("agent-dev-1", WorkspaceCheckpointed(step=2, revision=1, commit="c" * 40, head="h" * 40)),
+)
+
+
+def told(events: Sequence[pb.ExecutionEvent], *, whole: bool = False) -> list[dict[str, Any]]:
+    fold = Messages()
+    return [json.loads(fold.of(event).body(whole)) for event in events]
+
+
+def test_a_deliberation_is_told_from_its_start_through_its_agents_to_its_end() -> None:
+    messages = told(numbered("e", a_deliberation(agents=2, steps=2)))
+    assert [message["status"] for message in messages[:2]] == ["pending", "in_progress"]
+    assert messages[0]["data"]["task_id"] == "t"
+    nodes = [(one["node_id"], one["node_state"]["status"]) for one in messages if one["type"] == "node_update"]
+    assert nodes == [
+        *[(f"agent-dev-{number}", "running") for _ in range(2) for number in (1, 2)],
+        ("agent-dev-1", "completed"),
+        ("agent-dev-2", "completed"),
+    ]
+    assert [one["data"]["step"] for one in messages if one["type"] == "status"] == ["accepted", "solving", "checking"]
+    assert messages[-1]["type"] == "completion"
+    assert {"status": "completed", "winner_id": "agent-dev-1", "duration_ms": 9}.items() <= messages[-1][
+        "result"
+    ].items()
+    assert "tool_calls" in messages[-1]["result"]["usage"]
+    words = [one["log"]["message"] for one in messages if one["type"] == "log"]
+    assert "agent-dev-1: step 1: calls files_read_file" in words
+    assert all("\n" not in line and 0 < len(line) <= 200 for line in words)
+
+
+def test_the_whole_event_stands_beside_its_message_with_its_payload_as_stored() -> None:
+    events = numbered("e", a_deliberation(agents=1, steps=1))
+    for event, message in zip(events, told(events, whole=True), strict=True):
+        stored = message.pop("event")
+        assert json.loads(event.payload_json) == stored.pop("payload")
+        assert stored == {
+            "sequence": event.sequence,
+            "event_id": event.event_id,
+            "agent_id": event.agent_id,
+            "type": event.type,
+            "at_ms": event.at_ms,
+        }
+    assert told(events) == [{k: v for k, v in one.items() if k != "event"} for one in told(events, whole=True)]
+
+
+def test_approvals_are_asked_once_and_decided() -> None:
+    start = a_deliberation(agents=1, steps=1)[:4]
+    asked, awaited, decided = told(numbered("e", [*start, *OTHERS[:3]]))[-3:]
+    assert (asked["type"], asked["status"]) == ("status", "awaiting_approval")
+    assert asked["data"]["approval"]["approach"] == "rm -r build"
+    assert awaited["type"] == "log"
+    assert (decided["type"], decided["status"]) == ("status", "in_progress")
+    assert decided["data"]["resolution"]["decision"] == "approved"
+
+
+def test_nodes_subtasks_and_lost_runs_are_node_updates() -> None:
+    start = a_deliberation(agents=2, steps=1)[:6]
+    states = {
+        (one["node_id"], one["node_state"]["kind"], one["node_state"]["status"])
+        for one in told(numbered("e", [*start, *OTHERS[4:9]]))[-5:]
+    }
+    assert states == {
+        ("agent-dev-2", "agent", "failed"),
+        ("agent-dev-2", "agent", "pending"),
+        ("n[0]", "node", "completed"),
+        ("s-1", "subtask", "running"),
+        ("s-1", "subtask", "failed"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (ExecutionStatus.COMPLETED, "completion"),
+        (ExecutionStatus.NO_WINNER, "completion"),
+        (ExecutionStatus.FAILED, "error"),
+        (ExecutionStatus.CANCELLED, "error"),
+        (ExecutionStatus.TIMEOUT, "error"),
+        (ExecutionStatus.REJECTED, "error"),
+    ],
+)
+def test_the_end_is_a_completion_or_an_error(status: ExecutionStatus, kind: str) -> None:
+    ranked = CandidatesRanked(ranking=(RankedCandidate(candidate_id="c", rank=1, score=0.5, accepted=True),))
+    end = ExecutionFinished(status=status, error="why" if kind == "error" else "", usage=Usage(model_calls=3))
+    last = told(numbered("e", [*a_deliberation(agents=1, steps=1)[:-2], ("_", ranked), ("_", end)]))[-1]
+    assert last["type"] == kind
+    assert last["result"]["status"] == status.value
+    assert last["result"]["candidates"][0]["score"] == 0.5
+    assert last["result"]["usage"]["model_calls"] == 3
+    assert last.get("error") == ("why" if kind == "error" else None)
+
+
+@pytest.mark.parametrize("payload", ['{"type": "x", "n": 1}', "{broken", "", "[" * 5000])
+@pytest.mark.parametrize("kind", ["run_finished", "of_tomorrow"])
+def test_what_cannot_be_read_is_told_all_the_same(kind: str, payload: str) -> None:
+    events = numbered("e", a_deliberation(agents=1, steps=1))
+    events[4].type, events[4].payload_json = kind, payload
+    messages = told(events, whole=True)
+    assert len(messages) == len(events)
+    assert messages[4]["type"] == "log"
+    assert messages[4]["log"]["level"] == ("info" if kind == "of_tomorrow" else "warning")
+    assert messages[-1]["type"] == "completion"
+
+
+def test_terminal_sequences_and_hidden_characters_do_not_reach_the_words() -> None:
+    start = a_deliberation(agents=1, steps=1)[:4]
+    hostile = LoopNoticed(step=1, pattern="\x1b]0;title\x07<script>\u202e", advice="a\nb")
+    (message,) = told(numbered("e", [*start, ("agent-dev-1", hostile)]))[-1:]
+    assert message["log"]["message"] == "agent-dev-1: goes in circles (<script>): a b"
+
+
+def test_text_that_is_said_in_between_has_no_number() -> None:
+    fold = Messages()
+    piece = pb.ExecutionEvent(
+        execution_id="e", agent_id="a", type="text_delta", payload_json='{"agent_id":"a","text":"Hé","begins":true}'
+    )
+    assert json.loads(fold.of(piece).body(True)) == {
+        "type": "text",
+        "execution_id": "e",
+        "agent_id": "a",
+        "text": "Hé",
+        "begins": True,
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), cut=st.floats(0, 1), beginning=st.booleans())
+def test_every_event_has_exactly_one_message_in_its_order_whoever_resumes(
+    seed: int, cut: float, beginning: bool
+) -> None:
+    chance = random.Random(seed)
+    story = a_deliberation(agents=chance.randint(1, 4), steps=chance.randint(0, 3))
+    for other in OTHERS:
+        story.insert(chance.randint(1, len(story) - 1), other)
+    if not beginning:
+        story = story[1:]
+    events = numbered("e", story)
+    messages = told(events)
+    assert [one["sequence"] for one in messages] == [event.sequence for event in events]
+    assert {one["type"] for one in messages} <= KINDS
+    assert [one["type"] for one in messages[:-1] if one["type"] in ("completion", "error")] == []
+    # A fold that is begun again gives the same from any point on.
+    place = int(cut * len(events))
+    assert told(events)[place:] == messages[place:]
+
+
+def message(number: int, size: int = 10) -> Message:
+    return Message(number, "log", b'{"n":%d%b}' % (number, b" " * size))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 3_000), min_size=1, max_size=60),
+    room=st.integers(1, 20_000),
+    most=st.integers(1, 40),
+    after=st.integers(0, 200),
+)
+def test_a_ring_gives_all_that_follows_an_event_or_says_that_it_cannot(
+    sizes: list[int], room: int, most: int, after: int
+) -> None:
+    ring = Ring(lambda: room, messages=most)
+    for number, size in enumerate(sizes, start=1):
+        ring.add(message(3 * number, size))
+        ring.add(Message(0, "text", b"{}"))
+    assert ring.end - ring.start <= max(1, most)
+    assert ring.size <= room or ring.end - ring.start == 1
+    position, got = ring.find(after), list[int]()
+    if position is None:
+        assert ring.start > 0
+        return
+    while (batch := ring.batch(position, after)).messages:
+        assert len(batch.messages) <= BATCH_MESSAGES
+        got += [one.sequence for one in batch.messages if one.sequence]
+        position = batch.position
+    assert got == [3 * number for number in range(1, len(sizes) + 1) if 3 * number > after]
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 100_000])
+def test_frames_are_those_of_the_protocol(size: int) -> None:
+    from websockets.frames import Frame, Opcode
+
+    payload = b"x" * size
+    assert text_frame(payload) == Frame(Opcode.TEXT, payload).serialize(mask=False)

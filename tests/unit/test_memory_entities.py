@@ -1,0 +1,173 @@
+"""Names that memory is asked about: in a gathered context, and at the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.agents.memory_findings import MAX_NAMED, asked_about, findings, searches_in
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.context.book import ContextBook
+from swe_ai_fleet.context.gathering import NAMED, ContextGatherer
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.context import ContextRequest
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection, check_entities
+from swe_ai_fleet.domain.message import AssistantMessage
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.testing.memory_changes import MemoryChanges
+from swe_ai_fleet.tools.secrets import Secrets
+
+MASK = Secrets(["hunter2hunter2"])
+
+
+@dataclass
+class Remembered:
+    """Memories that are recalled by any word they share with a query, the shortest first."""
+
+    texts: Sequence[str]
+    asked: list[str] = field(default_factory=list[str])
+
+    async def remember(self, memory: Memory) -> bool:
+        raise AssertionError(memory)
+
+    async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
+        raise AssertionError(scope)
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        self.asked.append(query)
+        words = set(query.lower().split())
+        fitting = sorted((text for text in self.texts if words & set(text.lower().rstrip(".").split())), key=len)
+        return tuple(Recollection(memory=Memory(namespace="fleet", text=text), score=0.2) for text in fitting[:limit])
+
+
+async def gathered(texts: Sequence[str], *entities: str, query: str = "greet people", tokens: int = 0):
+    async with ContextBook(MemoryChanges(), mask=MASK, now=lambda: "2026-11-22T12:00:00+00:00") as book:
+        source = ContextGatherer(book, Remembered(texts), mask=MASK)
+        return await source.gather(
+            ContextRequest(query=query, namespaces=("fleet",), entities=entities, token_budget=tokens)
+        )
+
+
+class TestInAContext:
+    async def test_what_names_an_entity_is_there_whatever_the_query_is(self) -> None:
+        texts = ["Invoice totals are rounded.", "People like to be greeted, so greet them."]
+        assert [one.memory.text for one in (await gathered(texts)).recalled] == texts[1:]
+        found = await gathered(texts, "Invoice", "Stripe")
+        assert [one.memory.text for one in found.recalled] == texts
+        assert "Invoice totals are rounded." in found.text
+        assert found.omitted == ("nothing is remembered of Stripe",)
+
+    async def test_it_goes_before_what_only_fits(self) -> None:
+        crowd = [f"People who greet {number} {'again ' * 40}." for number in range(5)]
+        found = await gathered(["Invoice totals are rounded.", *crowd], "Invoice", tokens=260)
+        assert found.blocks[0].text == "Invoice totals are rounded."
+
+    async def test_a_part_of_a_word_names_nothing(self) -> None:
+        found = await gathered(["Invoices are many invoice-ish."], "voice")
+        assert found.omitted == ("nothing is remembered of voice",)
+
+    async def test_one_memory_that_two_entities_name_is_told_once(self) -> None:
+        found = await gathered(["Invoice and Stripe belong together."], "Invoice", "Stripe", query="Stripe")
+        assert len(found.recalled) == 1
+        assert found.omitted == ()
+
+    async def test_no_entity_crowds_the_others_out(self) -> None:
+        texts = [f"Invoice number {number}" for number in range(9)]
+        found = await gathered([*texts, "Stripe pays."], "Invoice", "Stripe", query="nothing else")
+        assert len(found.recalled) == NAMED + 1
+
+    @pytest.mark.parametrize(
+        ("namespaces", "entities", "named"),
+        [
+            ((), ("Invoice",), "namespaces"),
+            (("fleet",), ("x" * 201,), "entities[0]"),
+            (("fleet",), ("a", " "), "entities[1]"),
+            (("fleet",), tuple(map(str, range(31))), "entities"),
+        ],
+    )
+    async def test_what_cannot_be_asked(
+        self, namespaces: tuple[str, ...], entities: tuple[str, ...], named: str
+    ) -> None:
+        async with ContextBook(MemoryChanges(), mask=MASK, now=lambda: "") as book:
+            with pytest.raises(InvalidRequest) as fault:
+                await ContextGatherer(book, Remembered(()), mask=MASK).gather(
+                    ContextRequest(query="x", namespaces=namespaces, entities=entities)
+                )
+        assert fault.value.field == named
+
+    def test_names_are_kept_once_and_on_one_line(self) -> None:
+        assert check_entities(["a  b", "a\nb", "c"], field="f") == ("a b", "c")
+
+
+class TestAtTheGate:
+    def test_nothing_asked_is_nothing_found(self) -> None:
+        assert findings([], MASK) is None
+        assert findings([MemoryResults()], MASK) is None
+
+    def test_what_any_search_found_is_no_gap(self) -> None:
+        first = MemoryResults(coverage=0.0, gaps=("a", "b"), asked=("a", "b"), content="one", sources=("x",))
+        second = MemoryResults(coverage=50.0, gaps=("c",), asked=("a", "c"), content="two", sources=("x", "y"))
+        found = findings([first, second, first], MASK)
+        assert found is not None
+        assert (found.coverage, found.gaps, found.sources, found.content) == (
+            33.3, ("b", "c"), ("x", "y"), "one\n\ntwo",
+        )  # fmt: skip
+
+    def test_secrets_are_masked_and_floods_are_cut(self) -> None:
+        flood = MemoryResults(
+            gaps=tuple(f"hunter2hunter2 {number}" for number in range(500)),
+            sources=("hunter2hunter2" * 90,),
+            content="hunter2hunter2 " + "x" * 100_000,
+        )
+        found = findings([flood], MASK)
+        assert found is not None
+        assert "hunter2" not in repr(found)
+        assert (len(found.gaps), len(found.content) < 17_000) == (MAX_NAMED, True)
+        assert found.coverage == 0.0
+
+    @given(st.lists(st.tuples(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))))
+    def test_coverage_and_gaps_say_the_same(self, searches: list[tuple[set[str], set[str]]]) -> None:
+        made = [
+            MemoryResults(asked=tuple(sorted(asked)), gaps=tuple(sorted(asked & missing)))
+            for asked, missing in searches
+        ]
+        found = findings(made, MASK)
+        asked = set[str]().union(*(asked for asked, _ in searches))
+        known = set[str]().union(*(asked - missing for asked, missing in searches))
+        if not asked:
+            assert found is None
+            return
+        assert found is not None
+        assert set(found.gaps) == asked - known
+        assert found.coverage == round(100 * len(known) / len(asked), 1)
+
+    def test_searches_are_found_again_in_the_steps_of_a_run(self) -> None:
+        results = MemoryResults(coverage=0.0, gaps=("a",), asked=("a",))
+        outcomes = (
+            ToolResult(success=True, operation="search_memory", metadata=to_plain(results)),
+            ToolResult(success=True, operation="search_memory", metadata={"memories": [1]}),
+            ToolResult(success=False, operation="search_memory", error="away"),
+            ToolResult(success=True, operation="read_file", metadata={"gaps": ["z"]}),
+        )
+        seen = tuple(Observation(call_id=str(number), result=result) for number, result in enumerate(outcomes))
+        assert results in searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())])
+        told = findings(searches_in([Step(number=1, reply=AssistantMessage(), observations=seen, usage=Usage())]), MASK)
+        assert told is not None
+        assert told.gaps == ("a",)
+
+    async def test_a_memory_that_cannot_be_asked_stops_nobody(self) -> None:
+        class Away:
+            async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
+                raise self.fault
+
+            fault: FleetError = Unavailable("away")
+
+        assert await asked_about(Away(), ("a",)) == []
+        assert await asked_about(Away(), ()) == []

@@ -1,0 +1,375 @@
+"""Executions, plans and workflows on the page: watched, compared, decided about, begun. All of it real."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Locator, Page, WebSocketRoute, expect
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from tests.scripts import HELLO_FILES, PROPOSING, SLEEP
+from tests.web.conftest import ARTIFACTS
+from tests.web.stage import Stage
+from tests.web_script import HOSTILE_FILE, HOSTILE_TASK, MARKUP
+from tests.workflow_script import CART_FILES, FIX
+
+pytestmark = pytest.mark.slow
+
+_AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+_LONG = 60_000
+"""Milliseconds: for what agents, checks and reviews have to do first."""
+_NODES = """\
+name: by-hand
+inputs:
+  number: integer
+nodes:
+  - {id: double, type: tool, tool: calculator, arguments: {expression: "${inputs.number} * 2"}}
+  - {id: agree, type: approval, prompt: "Go on with <b>${nodes.double.output.data.result}</b>?"}
+  - {id: last, type: tool, tool: calculator, arguments: {expression: "1 + 1"}, breakpoint: true}
+edges:
+  - {source: double, target: agree}
+  - {source: agree, target: last}
+outputs:
+  answer: ${nodes.last.output.data.result}
+"""
+
+
+async def _open(page: Page, stage: Stage, path: str) -> None:
+    await page.goto(f"{stage.running.http}{path}")
+
+
+async def _watch(page: Page, stage: Stage, execution_id: str, tab: str = "") -> None:
+    await _open(page, stage, f"/executions/{execution_id}" + (f"?tab={tab}" if tab else ""))
+
+
+def _badge(page: Page) -> Locator:
+    """Where the execution stands, as the heading says it."""
+    return page.locator(".execution-lead .badge")
+
+
+async def _stored(stage: Stage, execution_id: str) -> list[int]:
+    """The numbers of an execution's events, as the services tell them."""
+    stub: Any = pb_grpc.OrchestratorServiceStub(stage.channel)
+    stream = stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **stage.call)
+    return [event.sequence async for event in stream]
+
+
+async def _sound(page: Page) -> None:
+    """No serious fault that axe finds. Where axe is not installed, `make web` says so."""
+    if not _AXE.exists():
+        pytest.skip("axe-core is not installed; npm ci in web/")
+    await page.evaluate(_AXE.read_text())
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    assert not serious, json.dumps([(one["id"], one["nodes"][0]["html"]) for one in serious], indent=1)
+
+
+async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, stage: Stage) -> None:
+    execution_id = await stage.busy()
+    await _watch(page, stage, execution_id)
+    agents = page.locator("article.agent")
+    await expect(agents).to_have_count(3)
+    await expect(page.locator(".connection")).to_have_attribute("data-state", "live")
+    await expect(agents.first.get_by_text("Step 2", exact=True)).to_be_visible(timeout=_LONG)
+    await page.reload()
+    await expect(agents).to_have_count(3)
+    await expect(agents.first.get_by_text("Step 1", exact=True)).to_be_visible()
+    await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
+    await expect(page.locator(".connection")).to_have_attribute("data-state", "ended")
+    calls = agents.first.locator(".call")
+    await calls.first.locator("summary").click()
+    await expect(calls.first.locator("pre").first).to_contain_text("utils.py")
+
+    await page.get_by_role("tab", name=re.compile("Candidates")).click()
+    await expect(page.locator(".banner-good")).to_contain_text(re.compile(r"agent-dev-\d won.*Why: ", re.DOTALL))
+    await expect(page.locator("tbody tr", has_text="agent-dev")).to_have_count(3)
+    panels = page.locator("article.candidate")
+    await expect(panels).to_have_count(2)
+    await expect(panels.first.locator(".diff-added", has_text="def hello_world").first).to_be_visible()
+    await expect(panels.first.locator(".hl-keyword", has_text="def").first).to_be_visible()
+    await page.get_by_role("button", name="Side by side").click()
+    await expect(panels.first.locator("table.diff-split")).to_be_visible()
+    await panels.first.locator(".checks summary", has_text="tests").click()
+    await expect(panels.first.locator(".checks pre")).to_contain_text("passed")
+    names = await page.get_by_label("with", exact=True).locator("option").all_text_contents()
+    await page.get_by_label("with", exact=True).select_option(label=names[-1])
+    await expect(panels.nth(1)).to_have_attribute("data-candidate", names[-1].split(". ")[-1])
+    await _sound(page)
+
+    await page.get_by_role("button", name="4 of 5: good").click()
+    await expect(page.locator(".rating")).to_contain_text("Rated 4 of 5")
+
+    await page.get_by_role("tab", name="Audit").click()
+    await expect(page.get_by_text("every chain is intact")).to_be_visible()
+    chain = page.locator("[aria-label^='Chain of']").first
+    await chain.get_by_text("Entries").last.click()
+    await expect(chain.locator(".audit-entries li").first).to_contain_text("files_read_file")
+
+
+async def test_markup_in_tasks_files_and_output_stays_text(page: Page, stage: Stage) -> None:
+    execution_id = await stage.submit("hostile", HOSTILE_TASK, stage.repository("hostile", HELLO_FILES))
+    await _watch(page, stage, execution_id)
+    await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("<script>")
+    for tab in ("Timeline", "Candidates", "Audit", "Events"):
+        await page.get_by_role("tab", name=re.compile(tab)).click()
+        # What is unfolded unfolds more.
+        for _ in range(2):
+            await page.evaluate("document.querySelectorAll('#view details').forEach((each) => { each.open = true })")
+            await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        await expect(page.locator("#view img, #view script, #view b, #view iframe")).to_have_count(0)
+        if tab == "Candidates":
+            await expect(page.locator(".diff-path")).to_have_text(HOSTILE_FILE)
+            await expect(page.locator(".candidate")).to_contain_text(f"Done {MARKUP}")
+    assert await page.title() != "owned"
+    # Nothing hides in a line either: the character that turns the writing round is written out.
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("U+202E")
+
+
+async def test_a_risky_call_is_approved(page: Page, stage: Stage) -> None:
+    await _watch(page, stage, await stage.risky())
+    gate = page.locator(".gate")
+    await expect(gate).to_contain_text("One decision waits for you")
+    await expect(gate).to_contain_text("destructive")
+    await expect(gate).to_contain_text("rm -rf test_utils.py")
+    await _sound(page)
+    await page.get_by_label("Comment or adjustment").fill("but only this one")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(gate).to_have_count(0, timeout=_LONG)
+    await expect(page.locator(".item-approval")).to_contain_text(re.compile("approved.*but only this one", re.DOTALL))
+    await expect(_badge(page)).to_contain_text(re.compile("completed|no winner"), timeout=_LONG)
+
+
+async def test_a_plan_is_adjusted_and_then_approved(page: Page, stage: Stage) -> None:
+    execution_id = await stage.submit(
+        "twice",
+        f"{PROPOSING} twice",
+        stage.repository("twice", HELLO_FILES),
+        approval=pb.APPROVAL_POLICY_PLAN,
+    )
+    await _watch(page, stage, execution_id)
+    gate = page.locator(".gate")
+    await expect(gate).to_contain_text("Append hello_world to utils.py", timeout=_LONG)
+    await page.get_by_role("button", name="Adjust").click()
+    await expect(page.get_by_text("Say what to do otherwise.")).to_be_visible()
+    await page.get_by_label("Comment or adjustment").fill("Two blank lines before it")
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator(".item-approval").first).to_contain_text("Two blank lines", timeout=_LONG)
+    await expect(gate.get_by_role("button", name="Approve")).to_be_visible(timeout=_LONG)
+    await page.reload()
+    await gate.get_by_role("button", name="Approve").click()
+    await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
+    await expect(page.locator(".item-approval")).to_have_count(2)
+
+
+async def test_an_execution_is_cancelled(page: Page, stage: Stage) -> None:
+    execution_id = await stage.submit("sleep", f"{SLEEP} on", stage.repository("sleep", HELLO_FILES))
+    await _watch(page, stage, execution_id)
+    await expect(page.locator(".call", has_text="sleep").first).to_be_visible(timeout=_LONG)
+    await page.get_by_role("button", name="Cancel").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Reason (optional)").fill("no time for it")
+    await dialog.get_by_role("button", name="Cancel it").click()
+    await expect(_badge(page)).to_contain_text("cancelled", timeout=_LONG)
+    await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+async def test_a_broken_connection_heals_and_nothing_is_lost_or_doubled(
+    page: Page, context: BrowserContext, stage: Stage
+) -> None:
+    execution_id = await stage.busy(agents=2)
+    await _watch(page, stage, execution_id)
+    await expect(page.locator("article.agent").first.get_by_text("Step 1", exact=True)).to_be_visible(timeout=_LONG)
+    await context.set_offline(True)
+    await expect(page.get_by_text("Reconnecting …")).to_be_visible()
+    await stage.until(execution_id, "candidate_submitted")
+    await expect(page.locator(".connection")).to_have_attribute("data-state", "reconnecting")
+    await context.set_offline(False)
+    await expect(page.get_by_text("Reconnecting …")).to_have_count(0)
+    await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
+    await stage.until(execution_id, "execution_finished")
+    await page.get_by_role("tab", name="Events").click()
+    await expect(page.locator(".raw-head", has_text="execution_finished")).to_be_visible()
+    shown = await page.locator(".raw-head > :first-child").all_text_contents()
+    stored = await _stored(stage, execution_id)
+    # The page may hang up before the note that subscribers were told.
+    assert [int(number) for number in reversed(shown)] == stored[: len(shown)]
+    assert len(stored) - len(shown) <= 1
+
+
+async def test_a_template_runs_with_live_nodes(page: Page, stage: Stage) -> None:
+    await _open(page, stage, "/workflows")
+    await page.get_by_role("link", name="fix-issue").click()
+    await expect(page.locator("[data-node=fix]")).to_be_visible()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_text("This is needed.")).to_be_visible()
+    await page.get_by_label("issue", exact=True).fill(f"{FIX} total() of an empty list raises IndexError")
+    await page.get_by_label("Repository (optional)").fill(str(stage.repository("cart", CART_FILES)))
+    await page.get_by_role("button", name="Run").click()
+    await page.wait_for_url(re.compile("/executions/"))
+    node = page.locator("[data-node=reproduce]")
+    await expect(node).to_have_attribute("data-status", re.compile("running|completed"))
+    await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
+    for name in ("reproduce", "fix", "verify", "review"):
+        await expect(page.locator(f"[data-node={name}]")).to_have_attribute("data-status", "completed")
+    await page.locator("[data-node=fix]").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("article", name="Node fix")).to_contain_text("total() sums up from nothing")
+    await _sound(page)
+    await page.get_by_role("link", name="The execution that does its work").click()
+    await expect(page.locator("article.agent").first).to_be_visible()
+
+
+async def test_a_workflow_is_written_checked_run_and_steered(page: Page, stage: Stage) -> None:
+    await _open(page, stage, "/workflows/new")
+    editor = page.get_by_label("Definition (YAML)")
+    await editor.fill(_NODES.replace("type: approval", "type: aproval"))
+    fault = page.locator(".faults li")
+    await expect(fault.first).to_contain_text("aproval")
+    await fault.first.get_by_role("button").click()
+    assert await editor.evaluate("(area) => area.value.slice(area.selectionStart, area.selectionEnd)") == next(
+        line.replace("type: approval", "type: aproval") for line in _NODES.split("\n") if "agree, type" in line
+    )
+    await editor.fill(_NODES)
+    await expect(page.get_by_text("nothing is wrong with it")).to_be_visible()
+    await expect(page.locator("[data-node=agree]")).to_be_visible()
+    # Tab writes; Escape and Tab leave.
+    await editor.press("Control+End")
+    await editor.press("Tab")
+    assert (await editor.input_value()).endswith("\n  ")
+    await editor.press("Shift+Tab")
+    await editor.press("Escape")
+    await editor.press("Tab")
+    await expect(editor).not_to_be_focused()
+    await page.get_by_label("number", exact=True).fill("21")
+    await _sound(page)
+    await page.get_by_role("button", name="Run").click()
+    await page.wait_for_url(re.compile("/executions/"))
+    gate = page.locator(".gate")
+    await expect(gate).to_contain_text("Go on with <b>42</b>?", timeout=_LONG)
+    await expect(page.locator("[data-node=agree]")).to_have_attribute("data-status", "waiting")
+    await gate.get_by_role("button", name="Approve").click()
+    await expect(page.locator("[data-node=last]")).to_have_attribute("data-status", "paused", timeout=_LONG)
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.locator("[data-node=last]")).to_have_attribute("data-status", "completed", timeout=_LONG)
+    await expect(_badge(page)).to_contain_text("completed")
+    await expect(page.get_by_text('"answer": 2')).to_be_visible()
+
+
+async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Stage) -> None:
+    await _open(page, stage, "/plans")
+    await page.get_by_role("button", name="Make a plan").click()
+    await expect(page.get_by_text("Say what is to be reached.")).to_be_visible()
+    await page.get_by_label("Goal").fill(f"{PROPOSING} twice <img src=x>")
+    for name in ("utils", "unheard-of"):
+        await page.get_by_label("Search memory").fill(name)
+        await page.get_by_role("button", name="Add as typed").click()
+    await expect(page.get_by_role("button", name="Remove unheard-of")).to_be_visible()
+    await page.get_by_role("button", name="Make a plan").click()
+    await page.wait_for_url(re.compile("/plans/plan-"))
+    proposal = page.get_by_label("The proposal")
+    await expect(proposal).to_contain_text("Append hello_world to utils.py", timeout=_LONG)
+    await expect(proposal).to_contain_text("It is missing.")
+    await expect(proposal.locator("progress").first).to_be_visible()
+    await expect(proposal.locator(".gaps")).to_contain_text("unheard-of")
+    await _sound(page)
+    await page.get_by_label("Comment or adjustment").fill("With a docstring")
+    await page.get_by_role("button", name="Adjust").click()
+    await expect(page.get_by_text("proposal 2")).to_be_visible(timeout=_LONG)
+    await page.reload()
+    await page.get_by_role("button", name="Approve").click()
+    await page.get_by_role("button", name="Carry it out").click(timeout=_LONG)
+    await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=_LONG)
+    await expect(page.get_by_text("Approved twice.").first).to_be_visible()
+    await expect(page.get_by_role("heading", name=re.compile(r"\d+ tool calls"))).to_be_visible()
+    await page.get_by_role("button", name="5 of 5: as it should be").click()
+    await expect(page.locator(".rating")).to_contain_text("Rated 5 of 5")
+    await expect(page.locator("#view img")).to_have_count(0)
+
+
+async def test_what_is_not_there_is_said_to_be_not_there(page: Page, stage: Stage) -> None:
+    await _watch(page, stage, "00000000-0000-4000-8000-000000000000")
+    await expect(page.get_by_role("heading", name="No such execution")).to_be_visible()
+    await _open(page, stage, "/plans/never-made")
+    await expect(page.get_by_text("There is no such session.")).to_be_visible()
+
+
+async def test_ten_thousand_events_of_three_hundred_agents_do_not_freeze_the_page(page: Page, stage: Stage) -> None:
+    def told() -> Iterator[str]:
+        repository = {"commit": "c"}
+        task = {"task_id": "t", "kind": "deliberate", "description": "Much at once", "role": "DEV"}
+        yield _message(1, "_", "execution_started", {"task": task, "repository": repository})
+        yield _message(2, "_", "execution_claimed", {"owner": "o"})
+        for number in range(10_000):
+            turn, agent = number // 300, f"agent-dev-{number % 300}"
+            call = {"call_id": f"c{turn // 2}", "name": "shell_run_command", "arguments": '{"command": "ls"}'}
+            if turn % 2 == 0:
+                message = {"content": "Let me look. " * 10, "tool_calls": [call]}
+                yield _message(number + 3, agent, "model_replied", {"step": turn, "reply": {"message": message}})
+            else:
+                entry = {"call_id": call["call_id"], "tool": "shell", "operation": "run_command"}
+                result = {"success": True, "outcome": "success", "content": "line\n" * 100}
+                yield _message(number + 3, agent, "tool_finished", {"entry": entry, "result": result})
+
+    async def send(socket: WebSocketRoute) -> None:
+        for message in told():
+            socket.send(message)
+
+    await page.route_web_socket(re.compile("/api/ws/executions/much"), send)
+    await page.add_init_script(
+        "globalThis.longest = 0; new PerformanceObserver((seen) => seen.getEntries().forEach((one) => {"
+        " globalThis.longest = Math.max(globalThis.longest, one.duration) })).observe({ entryTypes: ['longtask'] })"
+    )
+    await _open(page, stage, "/executions/much")
+    await expect(page.get_by_text("Show more of 300 agents")).to_be_visible(timeout=_LONG)
+    await expect(page.get_by_text("step 32").first).to_be_visible(timeout=_LONG)
+    assert await page.locator("article.agent").count() < 30
+    await page.get_by_role("tab", name="Events").click()
+    await expect(page.get_by_text("10.0k events, the newest first.")).to_be_visible(timeout=_LONG)
+    assert await page.evaluate("globalThis.longest") < 2_000
+
+
+def _message(sequence: int, agent_id: str, kind: str, payload: dict[str, Any]) -> str:
+    event = {"sequence": sequence, "event_id": str(sequence), "agent_id": agent_id, "type": kind, "at_ms": sequence}
+    return json.dumps({"type": "log", "sequence": sequence, "event": {**event, "payload": payload}})
+
+
+async def test_pictures_of_executions_plans_and_workflows(browser: Browser, stage: Stage) -> None:
+    """Light, dark and on a phone, nothing wider than the screen."""
+    reviewed = await stage.submit(
+        "reviewed", "[reviewed] Add hello_world()", stage.repository("reviewed", HELLO_FILES),
+        num_agents=2, rounds=1, enable_peer_review=True,
+    )  # fmt: skip
+    await stage.until(reviewed, "execution_finished")
+    asking = await stage.risky()
+    paths = {
+        "timeline": f"/executions/{reviewed}",
+        "candidates": f"/executions/{reviewed}?tab=candidates",
+        "audit": f"/executions/{reviewed}?tab=audit",
+        "events": f"/executions/{reviewed}?tab=events",
+        "gate": f"/executions/{asking}",
+        "workflow": "/workflows/fix-issue",
+        "editor": "/workflows/new",
+        "plans": "/plans",
+    }
+    for look, scheme, width in (("light", "light", 1360), ("dark", "dark", 1360), ("phone", "light", 390)):
+        context = await browser.new_context(
+            viewport={"width": width, "height": 860}, color_scheme=cast("Any", scheme), reduced_motion="reduce"
+        )
+        page = await context.new_page()
+        await page.goto(stage.url)
+        await page.wait_for_url(lambda url: "#token" not in url)
+        for name, path in paths.items():
+            await _open(page, stage, path)
+            await expect(page.locator("#view h1")).to_be_visible()
+            await expect(page.locator(".loading")).to_have_count(0)
+            await _sound(page)
+            await page.screenshot(path=ARTIFACTS / f"{name}-{look}.png", full_page=True)
+            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, look)
+        await context.close()

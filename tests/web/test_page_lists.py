@@ -1,0 +1,357 @@
+"""The page's lists and forms in a real browser: signing in, submitting, chats, memory, the fleet. All of it real."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.chat_script import HOSTILE_ANSWER
+from tests.scripts import HELLO, HELLO_FILES
+from tests.web.conftest import ARTIFACTS
+from tests.web.stage import Stage
+from tests.web_script import HOSTILE_TASK, MARKUP
+
+pytestmark = pytest.mark.slow
+
+_AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
+_LONG = 60_000
+"""Milliseconds: for what agents and checks have to do first."""
+_VIEWS = {
+    "executions": "Executions",
+    "submit": "Submit a task",
+    "chat": "Chat",
+    "memory": "Memory",
+    "stories": "Stories",
+    "councils": "Councils",
+    "fleet": "Fleet",
+    "webhooks": "Webhooks",
+    "connect": "Connect",
+}
+
+
+async def _open(page: Page, stage: Stage, path: str) -> None:
+    await page.goto(f"{stage.running.http}{path}")
+    await expect(page.locator("h1")).to_be_visible()
+
+
+async def _settled(page: Page) -> None:
+    await expect(page.locator(".loading")).to_have_count(0)
+
+
+async def _serious(page: Page) -> list[tuple[str, str]]:
+    """What axe finds that keeps somebody from using the page."""
+    if not _AXE.exists():
+        pytest.skip("axe-core is not installed; npm ci in web/")
+    await page.evaluate(_AXE.read_text())
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        (one["id"], one["nodes"][0]["html"]) for one in found["violations"] if one["impact"] in ("serious", "critical")
+    ]
+
+
+class TestSession:
+    async def test_only_the_token_lets_one_in(self, browser: Browser, stage: Stage) -> None:
+        async with await browser.new_context() as context:
+            page = await context.new_page()
+            await page.goto(f"{stage.running.http}/councils")
+            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+            await page.get_by_label("Token", exact=True).fill("not-the-token")
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_text("This is not the fleet's token.")).to_be_visible()
+            await expect(page.get_by_label("Token", exact=True)).to_have_attribute("aria-invalid", "true")
+            await page.get_by_label("Token", exact=True).fill(stage.running.token or "")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("heading", name="Councils")).to_be_visible()
+            await page.reload()
+            await expect(page.get_by_role("heading", name="Councils")).to_be_visible()
+            await page.get_by_role("button", name="Sign out").click()
+            await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+            assert await page.evaluate("fetch('/api/executions').then((response) => response.status)") == 401
+
+    async def test_the_token_does_not_stay_in_the_address(self, page: Page, stage: Stage) -> None:
+        await expect(page.get_by_role("heading", name="Executions")).to_be_visible()
+        assert "token" not in page.url
+        assert stage.running.token not in json.dumps(await page.evaluate("[document.cookie, {...localStorage}]"))
+
+
+class TestExecutions:
+    async def test_what_begins_elsewhere_appears_by_itself_and_changes(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/executions")
+        await _settled(page)
+        execution = await stage.submit("appears", HELLO, stage.repository("appears", HELLO_FILES))
+        row = page.get_by_role("row").filter(has=page.locator(f"a[href='/executions/{execution}']"))
+        await expect(row).to_be_visible()
+        await expect(row.get_by_text("completed")).to_be_visible(timeout=_LONG)
+        await expect(row.get_by_text("agent-dev-1")).to_be_visible()
+
+    async def test_filters_are_in_the_address_and_lead_to_what_fits(self, page: Page, stage: Stage) -> None:
+        execution = await stage.submit("filtered", HELLO, stage.repository("filtered", HELLO_FILES))
+        await stage.until(execution, "execution_finished")
+        await _open(page, stage, "/executions")
+        links = page.locator(".execution-name a")
+        task = (await stage_task(page, execution))["task_id"]
+        await page.get_by_label("Task id", exact=True).fill(task)
+        await expect(links).to_have_count(1)
+        await page.get_by_label("Status", exact=True).select_option("Awaiting approval")
+        await expect(page.get_by_text("No execution fits.")).to_be_visible()
+        await page.get_by_label("Status", exact=True).select_option("Completed")
+        await expect(links).to_have_count(1)
+        await page.reload()
+        await expect(page.get_by_label("Task id", exact=True)).to_have_value(task)
+        await links.click()
+        await expect(page).to_have_url(re.compile(f"/executions/{execution}$"))
+        await page.go_back()
+        await expect(links).to_have_count(1)
+        await page.get_by_role("button", name="Clear").click()
+        await expect(page).to_have_url(re.compile("/executions$"))
+
+
+async def stage_task(page: Page, execution_id: str) -> dict[str, Any]:
+    """An execution as the gateway tells it."""
+    return (await page.evaluate(f"fetch('/api/executions/{execution_id}').then((answer) => answer.json())"))["execution"]
+
+
+class TestSubmit:
+    async def test_what_is_wrong_is_said_at_its_field(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/submit")
+        submit = page.get_by_role("button", name="Submit", exact=True)
+        await submit.click()
+        words = page.get_by_label("What is to be done")
+        await expect(words).to_be_focused()
+        await expect(page.get_by_text("Say what is to be done.")).to_be_visible()
+        await words.fill("Anything")
+        await page.get_by_label("Path", exact=True).fill("relative/path")
+        await submit.click()
+        await expect(page.get_by_label("Path", exact=True)).to_have_attribute("aria-invalid", "true")
+        await expect(page.locator(".field-error")).to_contain_text("not an absolute path")
+        assert await _serious(page) == []
+
+    async def test_a_task_goes_with_what_was_chosen_and_leads_to_its_execution(self, page: Page, stage: Stage) -> None:
+        await stage.know()
+        repository = stage.repository("submitted", HELLO_FILES)
+        await _open(page, stage, "/submit")
+        await page.get_by_label("What is to be done").fill(HELLO)
+        await page.get_by_label("Path", exact=True).fill(str(repository))
+        await page.get_by_label("Mode", exact=True).select_option(label="Deliberate: rank proposals, apply nothing")
+        await page.get_by_role("spinbutton", name="Agents").fill("1")
+        await page.get_by_label("Peers review the candidates").uncheck()
+        await page.get_by_role("button", name="Add a check").click()
+        await page.get_by_label("Command", exact=True).fill("python -m pytest -q")
+        await page.get_by_label("Search memory", exact=True).fill("where greetings live")
+        await page.keyboard.press("Enter")
+        await page.get_by_label("utils.py is where greetings live.").check()
+        await expect(page.get_by_role("list", name="Chosen")).to_contain_text("utils.py is where greetings live.")
+        await page.reload()
+        await expect(page.get_by_label("What is to be done")).to_have_value(HELLO)
+        async with page.expect_request(lambda request: request.method == "POST") as asked:
+            await page.get_by_role("button", name="Submit", exact=True).click()
+        sent = (await (await asked.value).response()).request.post_data_json["deliberate"]  # type: ignore[union-attr]
+        assert sent["constraints"] == {"checks": [{"command": "python -m pytest -q"}]}
+        assert "utils.py is where greetings live." in sent["context"]
+        assert (sent["num_agents"], sent["enable_peer_review"], sent["repo"]) == (1, False, {"path": str(repository)})
+        await expect(page).to_have_url(re.compile(r"/executions/[0-9a-f-]{36}"))
+        assert (await stage_task(page, page.url.rpartition("/")[2]))["task_id"] == sent["task_id"]
+
+    async def test_a_recommendation_says_what_it_rests_on(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/submit")
+        await page.get_by_label("What is to be done").fill(HELLO)
+        await page.get_by_role("button", name="Recommend").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog).to_contain_text("it rests on")
+        assert await _serious(page) == []
+        await dialog.get_by_role("button", name="Take it").click()
+        await expect(dialog).to_be_hidden()
+
+
+class TestChat:
+    async def test_a_chat_is_answered_kept_and_forgotten(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/chat")
+        message = page.get_by_label("Message", exact=True)
+        await message.fill("Sum the squares of 1 to 10")
+        await message.press("Enter")
+        turn = page.get_by_role("article", name="Turn 1")
+        await expect(turn).to_contain_text("The sum is 385.")
+        await expect(turn).to_contain_text("python_executor")
+        await expect(page).to_have_url(re.compile("/chat/web-"))
+        await expect(message).to_be_focused()
+        await page.reload()
+        await expect(turn).to_contain_text("The sum is 385.")
+        await page.get_by_role("button", name="Forget the chat Sum the squares").first.click()
+        await page.get_by_role("button", name="Forget it").click()
+        await expect(page).to_have_url(re.compile("/chat$"))
+        await expect(turn).to_have_count(0)
+
+    async def test_a_proposed_task_waits_for_a_yes(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/chat")
+        await page.get_by_label("Message", exact=True).fill("Have somebody greet")
+        await page.get_by_role("button", name="Send").click()
+        waiting = page.get_by_role("group", name="A task waits for your yes")
+        await expect(waiting).to_be_visible()
+        await page.reload()
+        await expect(waiting).to_be_visible()
+        await waiting.get_by_role("button", name="No").click()
+        await expect(page.get_by_role("article", name="Turn 2")).to_be_visible()
+        await expect(waiting).to_be_hidden()
+
+    async def test_an_answer_in_markup_stays_an_answer(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/chat")
+        await page.get_by_label("Message", exact=True).fill(f"Answer in markup {MARKUP}")
+        await page.get_by_role("button", name="Send").click()
+        answer = page.get_by_role("article", name="Turn 1").locator(".markdown")
+        await expect(answer.locator("strong")).to_have_text("Bold")
+        await expect(answer).to_contain_text("<img src=x")
+        links = await answer.locator("a").evaluate_all("(all) => all.map((one) => one.href)")
+        assert links == ["https://example.org/a", "https://example.org/x.png"]
+        assert await page.locator("#view img, #view script").count() == 0
+        assert HOSTILE_ANSWER.count("owned") == 2
+        assert await page.title() == "Chat · SWE AI Fleet"
+
+
+class TestMemory:
+    async def test_a_fact_is_added_found_and_forgotten_as_text(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/memory")
+        fact = f"The zeppelin hangar is painted {MARKUP}"
+        await page.get_by_role("button", name="Add a fact").click()
+        await page.get_by_label("Fact", exact=True).fill(fact)
+        await page.get_by_role("button", name="Remember it").click()
+        await expect(page.get_by_role("dialog")).to_be_hidden()
+        await page.get_by_label("What to recall", exact=True).fill("zeppelin hangar")
+        await page.keyboard.press("Enter")
+        found = page.get_by_role("rowheader").filter(has_text=fact)
+        await expect(found).to_be_visible()
+        assert await page.locator("#view img").count() == 0
+        await page.get_by_role("row").filter(has=found).get_by_role("button", name="Forget").click()
+        await page.get_by_role("button", name="Forget it").click()
+        await expect(found).to_have_count(0)
+
+    async def test_a_story_grows_and_moves_on(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/stories")
+        name = f"page-{stage.directory.name}"
+        await page.get_by_role("button", name="Begin a story").click()
+        await page.get_by_label("Id", exact=True).fill(name)
+        await page.get_by_label("Title", exact=True).fill("Greet <b>everybody</b>")
+        await page.get_by_role("button", name="Begin", exact=True).click()
+        await expect(page.get_by_role("heading", name="Greet <b>everybody</b>")).to_be_visible()
+        await page.get_by_role("button", name="Add a task").click()
+        await page.get_by_label("Id", exact=True).fill(f"{name}-1")
+        await page.get_by_label("Title", exact=True).fill("Greet the world")
+        await page.get_by_role("button", name="Add", exact=True).click()
+        await expect(page.get_by_role("rowheader", name="Greet the world")).to_be_visible()
+        await page.get_by_role("button", name="Move to a phase").click()
+        await page.get_by_role("button", name="Move", exact=True).click()
+        await expect(page.locator("[aria-current=step]")).to_have_text("design")
+        await page.get_by_role("tab", name="Tasks (1)").press("End")
+        await expect(page.get_by_role("tabpanel")).to_contain_text("Greet the world")
+        await page.get_by_role("tab", name="Context").press("ArrowLeft")
+        await expect(page.get_by_role("tab", name="Relations")).to_be_focused()
+        await expect(page.get_by_role("tabpanel")).to_contain_text(f"task:{name}-1")
+        assert await _serious(page) == []
+
+
+class TestOperating:
+    async def test_a_council_is_created_and_deleted(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/councils")
+        await page.get_by_role("button", name="Create a council").click()
+        await page.get_by_label("Role", exact=True).select_option("Data")
+        await page.get_by_role("spinbutton", name="Agents").fill("2")
+        await page.get_by_role("button", name="Create", exact=True).click()
+        council = page.get_by_role("region", name="Council DATA")
+        try:
+            await expect(council.get_by_role("rowheader")).to_have_count(2)
+            await page.get_by_role("button", name="Create a council").click()
+            await page.get_by_label("Role", exact=True).select_option("Data")
+            await page.get_by_role("button", name="Create", exact=True).click()
+            await expect(page.get_by_role("dialog").get_by_role("alert")).to_be_visible()
+            await page.keyboard.press("Escape")
+            await expect(page.get_by_role("dialog")).to_be_hidden()
+            await expect(page.get_by_role("button", name="Create a council")).to_be_focused()
+        finally:
+            await page.get_by_role("button", name="Delete the council DATA").click()
+            await page.get_by_role("button", name="Delete it").click()
+        await expect(council).to_have_count(0)
+
+    async def test_a_webhook_is_kept_and_tells_of_its_test(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/webhooks")
+        await page.get_by_role("button", name="Add a webhook").click()
+        await page.get_by_label("URL", exact=True).fill("http://127.0.0.1:9/hook")
+        await page.get_by_role("button", name="Add", exact=True).click()
+        await expect(page.get_by_label("URL", exact=True)).to_have_attribute("aria-invalid", "true")
+        await page.get_by_label("URL", exact=True).fill(f"https://hooks.invalid/{stage.directory.name}")
+        await page.get_by_role("button", name="Add", exact=True).click()
+        await expect(page.get_by_role("dialog", name="The webhook's secret")).to_contain_text("whsec_")
+        await page.get_by_role("button", name="I have it").click()
+        hook = page.get_by_role("region").filter(has_text="hooks.invalid")
+        await hook.get_by_role("button", name="Send a test").click()
+        await expect(hook.get_by_role("status")).to_contain_text("The test took")
+        await hook.get_by_role("button", name="Remove the webhook").click()
+        await page.get_by_role("button", name="Remove it").click()
+        await expect(hook).to_have_count(0)
+
+    async def test_the_fleet_is_told_in_plots_and_in_words(self, page: Page, stage: Stage) -> None:
+        execution = await stage.submit("measured", HELLO, stage.repository("measured", HELLO_FILES))
+        await stage.until(execution, "execution_finished")
+        await _open(page, stage, "/fleet")
+        await _settled(page)
+        await expect(page.get_by_role("row").filter(has_text="nats").first).to_contain_text("up")
+        plot = page.locator("figure").filter(has=page.get_by_role("heading", name="Executions"))
+        await expect(plot).to_contain_text(re.compile(r"Handed in: \d+ last, [1-9]\d* at most"))
+        await expect(plot.locator("canvas")).to_be_visible()
+        await plot.get_by_text("Numbers").click()
+        await expect(plot.get_by_role("columnheader", name="Handed in")).to_be_visible()
+        await page.get_by_label("Range", exact=True).select_option("Last 24 hours")
+        await expect(page).to_have_url(re.compile("range=day"))
+        await expect(page.get_by_role("meter", name="Memory").first).to_be_visible()
+
+
+class TestEverybody:
+    async def test_hostile_words_stay_words(self, page: Page, stage: Stage) -> None:
+        await stage.submit("hostile-list", HOSTILE_TASK, stage.repository("hostile-list", HELLO_FILES))
+        await _open(page, stage, "/executions?task=")
+        await expect(page.locator(".execution-name").filter(has_text="<script>").first).to_be_visible()
+        assert await page.locator("#page img, #page script").count() == 0
+        assert "\u202e" not in await page.locator("#view").inner_text()
+        assert await page.title() == "Executions · SWE AI Fleet"
+
+    async def test_the_keyboard_is_enough(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/executions")
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#view")).to_be_focused()
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name="Submit a task")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Submit a task")).to_be_visible()
+        await expect(page.locator("#view")).to_be_focused()
+
+    async def test_the_theme_is_the_readers_and_stays(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/connect")
+        ground = "getComputedStyle(document.documentElement).backgroundColor"
+        light = await page.evaluate(ground)
+        await page.get_by_label("Theme", exact=True).select_option("Dark")
+        dark = await page.evaluate(ground)
+        await page.reload()
+        await expect(page.get_by_label("Theme", exact=True)).to_have_value("dark")
+        assert await page.evaluate(ground) == dark != light
+
+    @pytest.mark.parametrize("theme", ["light", "dark", "phone"])
+    async def test_every_view_is_sound_and_fits(self, page: Page, stage: Stage, theme: str) -> None:
+        if theme == "phone":
+            await page.set_viewport_size({"width": 360, "height": 740})
+        await page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        faults: dict[str, object] = {}
+        for path, title in _VIEWS.items():
+            await _open(page, stage, f"/{path}")
+            await expect(page.locator("h1")).to_have_text(title)
+            await _settled(page)
+            await page.screenshot(path=ARTIFACTS / f"{path}-{theme}.png", full_page=True)
+            wider = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            found = await _serious(page)
+            if wider > 0 or found:
+                faults[path] = (wider, found)
+        assert not faults, json.dumps(faults, indent=1)
