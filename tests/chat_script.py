@@ -67,6 +67,10 @@ CHAT_CONVERSATIONS = (
     *said("the squares of 1 to 10", called("python_executor", code=SQUARES), answered("The sum is 385.")),
     *said("List what the fleet did", called("list_executions", limit=2), answered("Here is what it did.")),
     *said("Answer in markup", answered(HOSTILE_ANSWER)),
-    *said("Have somebody greet", called("start_task", description="Add hello_world()", repository="/srv/greeting"), answered("Shall I?")),
+    *said(
+        "Have somebody greet",
+        called("start_task", description="Add hello_world()", repository="/srv/greeting"),
+        answered("Shall I?"),
+    ),
     *said("Show me the second one", called("show_execution", execution=FIRST_TASK), answered("It is the older one.")),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Protocol
 
@@ -21,7 +21,9 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 
 
 class Log(EventLog, BlobStore, ResultBus, Protocol):
-    pass
+    def everything(
+        self, *, from_sequence: int = 0, follow: bool = False
+    ) -> AsyncGenerator[StoredEvent | None, None]: ...
 
 
 @pytest.fixture(params=["memory", "jetstream"])
@@ -288,6 +290,23 @@ async def test_heads_mark_where_the_past_ends(log: Log) -> None:
             present = await anext(heads)
             assert present is not None
             assert present.event.execution_id == after.execution_id
+
+
+async def test_everything_is_told_in_order_whoever_said_it(log: Log) -> None:
+    head, agent = writer("_"), writer("agent-1")
+    async with asyncio.timeout(20), aclosing(log.everything(follow=True)) as events:
+        while await anext(events) is not None:
+            pass
+        async with log.journal(head, fresh=True) as first, log.journal(agent, fresh=True) as second:
+            await first.append(note("head"))
+            await second.append(note("agent"))
+            await first.append(note("head again"))
+        heard = [await anext(events) for _ in range(3)]
+        sequences = [one.sequence for one in heard if one is not None]
+        assert notes([one for one in heard if one is not None]) == ["head", "agent", "head again"]
+        assert sequences == sorted(set(sequences))
+    again = [one async for one in log.everything(from_sequence=sequences[1]) if one is not None]
+    assert notes(again) == ["agent", "head again"]
 
 
 async def test_a_large_event_is_read_back_whole(log: Log) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import random
 import socket
+import subprocess
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -298,6 +299,24 @@ async def test_a_part_that_is_not_there(api: Api, artifact: tuple[str, bytes]) -
     assert (await api.refused("GET", f"{path[:-64]}{'0' * 64}"))["status"] == 404
     assert (await api.refused("GET", f"{path[:-64]}x"))["field"] == "digest"
     assert (await api.refused("GET", f"{path}?offset_bytes=3"))["field"] == "offset_bytes"
+
+
+async def test_a_repository_is_sent(api: Api, tmp_path: Path) -> None:
+    where, bundle = make_repository(tmp_path / "sent", HELLO_FILES), tmp_path / "sent.bundle"
+    argv = ["git", "-C", str(where), "bundle", "create", str(bundle), "main"]
+    subprocess.run(argv, check=True, capture_output=True)
+    data = bundle.read_bytes()
+    headers = {"content-type": "application/x-git-bundle"}
+    query = {"ref": "main", "digest": hashlib.sha256(data).hexdigest()}
+    async with api.session.post("/api/repositories", data=data, params=query, headers=headers) as answer:
+        repo = await answer.json()
+    assert answer.status == 201, repo
+    assert repo["upload_id"]
+    told = await api.post("/api/executions", {"deliberate": api.task(f"{SLEEP} on it", repo=repo)}, 202)
+    await api.post(f"/api/executions/{told['execution_id']}/cancel", {})
+    query["digest"] = "0" * 64
+    problem = await api.refused("POST", "/api/repositories", data=data, params=query, headers=headers)
+    assert (problem["status"], problem["field"]) == (400, "digest")
 
 
 async def test_councils(api: Api) -> None:

@@ -9,7 +9,7 @@ import socket
 import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -275,28 +275,36 @@ async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap(
 async def test_a_source_that_goes_away_is_waited_for_so_long(patient: bool) -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:10])
-    async with serving(source) as port:
-        streams = streaming(port, patience=30.0 if patient else 0.3)
-        url, _ = await streams.__aenter__()
-        client = opened(url, name)
-        watching = await client.__aenter__()
-        first = [json.loads(await watching.recv()) for _ in range(10)]
-    try:
-        lost = json.loads(await watching.recv())
+    async with AsyncExitStack() as kept:
+        async with serving(source) as port:
+            url, _ = await kept.enter_async_context(streaming(port, patience=30.0 if patient else 0.3))
+            client = await kept.enter_async_context(opened(url, name))
+            first = [json.loads(await client.recv()) for _ in range(10)]
+        lost = json.loads(await client.recv())
         assert (lost["type"], lost["notice"]["code"]) == ("notice", "source_lost")
         assert "sequence" not in lost
         if not patient:
-            assert (await rest_of(watching))[:2] == ([], 1013)
+            assert (await rest_of(client))[:2] == ([], 1013)
             return
         source.add(*events[10:])
         async with serving(source, port):
-            rest, code, _ = await rest_of(watching)
+            rest, code, _ = await rest_of(client)
         told = [one for one in first + rest if "sequence" in one]
         assert ([one["sequence"] for one in told], code) == ([event.sequence for event in events], 1000)
         assert rest[0]["notice"]["code"] == "source_back"
-    finally:
-        await client.__aexit__(None, None, None)
-        await streams.__aexit__(None, None, None)
+
+
+async def test_a_source_that_is_back_with_nothing_new_is_known_to_be_back() -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(events[0])
+    async with AsyncExitStack() as kept:
+        async with serving(source) as port:
+            url, _ = await kept.enter_async_context(streaming(port))
+            client = await kept.enter_async_context(opened(url, name))
+            assert json.loads(await client.recv())["sequence"] == 1
+        async with serving(source, port), asyncio.timeout(20):
+            codes = [json.loads(await client.recv())["notice"]["code"] for _ in range(2)]
+        assert codes == ["source_lost", "source_back"]
 
 
 async def deaf(url: str, path: str, headers: str = _UPGRADE) -> socket.socket:

@@ -295,7 +295,7 @@ async def test_a_bundle_that_is_none_is_refused(
 
 async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(repository: Path, tmp_path: Path) -> None:
     with (repository / "zeros").open("wb") as file:
-        file.truncate(96 * 1024 * 1024)
+        file.truncate(64 * 1024 * 1024)
     git(repository, "add", "zeros")
     git(repository, "commit", "-q", "-m", "zeros")
     bundle, cache = tmp_path / "bundle", tmp_path / "cache"
@@ -305,7 +305,7 @@ async def test_what_unpacks_to_more_than_there_is_memory_for_is_refused(reposito
     async def store() -> None:
         raise AssertionError("it must not be kept")
 
-    taking = UploadedRepositories(Git(os.environ), fetch=None, memory_bytes=64 * 1024 * 1024)
+    taking = UploadedRepositories(Git(os.environ), fetch=None, memory_bytes=48 * 1024 * 1024)
     with pytest.raises(InvalidRequest) as caught:
         await taking.take(cache, bundle, RepoRef(location=""), store)
     assert caught.value.field == "chunk"

@@ -168,6 +168,15 @@ async def test_a_plan_is_adjusted_and_then_approved(page: Page, stage: Stage) ->
     await expect(page.locator(".item-approval")).to_have_count(2)
 
 
+async def test_a_plan_is_rejected(page: Page, stage: Stage) -> None:
+    await _watch(page, stage, await stage.asking())
+    await page.get_by_label("Comment or adjustment").fill("not now")
+    await page.get_by_role("button", name="Reject").click()
+    await expect(_badge(page)).to_contain_text("rejected", timeout=_LONG)
+    await expect(page.locator(".item-approval")).to_contain_text("not now")
+    await expect(page.locator(".gate")).to_have_count(0)
+
+
 async def test_an_execution_is_cancelled(page: Page, stage: Stage) -> None:
     execution_id = await stage.submit("sleep", f"{SLEEP} on", stage.repository("sleep", HELLO_FILES))
     await _watch(page, stage, execution_id)
@@ -287,7 +296,7 @@ async def test_a_plan_session_from_the_goal_to_the_result(page: Page, stage: Sta
     await page.get_by_role("button", name="Carry it out").click(timeout=_LONG)
     await expect(page.get_by_role("heading", name="Result")).to_be_visible(timeout=_LONG)
     await expect(page.get_by_text("Approved twice.").first).to_be_visible()
-    await expect(page.get_by_role("heading", name=re.compile(r"\d+ tool calls"))).to_be_visible()
+    await expect(page.get_by_role("heading", name=re.compile(r"\d+ tool call"))).to_be_visible()
     await page.get_by_role("button", name="5 of 5: as it should be").click()
     await expect(page.locator(".rating")).to_contain_text("Rated 5 of 5")
     await expect(page.locator("#view img")).to_have_count(0)

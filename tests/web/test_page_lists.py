@@ -54,6 +54,12 @@ async def _serious(page: Page) -> list[tuple[str, str]]:
     ]
 
 
+async def _told(page: Page, execution_id: str) -> dict[str, Any]:
+    """An execution as the gateway tells it."""
+    answer = await page.evaluate(f"fetch('/api/executions/{execution_id}').then((answer) => answer.json())")
+    return answer["execution"]
+
+
 class TestSession:
     async def test_only_the_token_lets_one_in(self, browser: Browser, stage: Stage) -> None:
         async with await browser.new_context() as context:
@@ -94,7 +100,7 @@ class TestExecutions:
         await stage.until(execution, "execution_finished")
         await _open(page, stage, "/executions")
         links = page.locator(".execution-name a")
-        task = (await stage_task(page, execution))["task_id"]
+        task = (await _told(page, execution))["task_id"]
         await page.get_by_label("Task id", exact=True).fill(task)
         await expect(links).to_have_count(1)
         await page.get_by_label("Status", exact=True).select_option("Awaiting approval")
@@ -109,11 +115,6 @@ class TestExecutions:
         await expect(links).to_have_count(1)
         await page.get_by_role("button", name="Clear").click()
         await expect(page).to_have_url(re.compile("/executions$"))
-
-
-async def stage_task(page: Page, execution_id: str) -> dict[str, Any]:
-    """An execution as the gateway tells it."""
-    return (await page.evaluate(f"fetch('/api/executions/{execution_id}').then((answer) => answer.json())"))["execution"]
 
 
 class TestSubmit:
@@ -155,7 +156,7 @@ class TestSubmit:
         assert "utils.py is where greetings live." in sent["context"]
         assert (sent["num_agents"], sent["enable_peer_review"], sent["repo"]) == (1, False, {"path": str(repository)})
         await expect(page).to_have_url(re.compile(r"/executions/[0-9a-f-]{36}"))
-        assert (await stage_task(page, page.url.rpartition("/")[2]))["task_id"] == sent["task_id"]
+        assert (await _told(page, page.url.rpartition("/")[2]))["task_id"] == sent["task_id"]
 
     async def test_a_recommendation_says_what_it_rests_on(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/submit")

@@ -18,6 +18,7 @@ _EXECUTION = "/api/executions/{execution_id}"
 # A model works on these, with several calls.
 _MODEL_SECONDS = 600.0
 _PLAN_SECONDS = 3600.0
+_UPLOAD_SECONDS = 3600.0
 
 _EXECUTIONS = (
     Operation(
@@ -70,7 +71,7 @@ _EXECUTIONS = (
         summary="Upload a repository",
         kind="upload",
         status=201,
-        seconds=_MODEL_SECONDS,
+        seconds=_UPLOAD_SECONDS,
     ),
 )
 _COUNCILS = (

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import cast
 
+import grpc.aio
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.problems import Refusal
+from services.gateway.problems import Refusal, problem_of
 from services.gateway.rest.caller import Caller
 from services.gateway.rest.operation import Operation
 from services.gateway.rest.reading import fill_text
@@ -27,7 +28,6 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
     """What the service calls the bundle that is the body; the query describes it.
 
     Raises:
-        grpc.aio.AioRpcError: The service does not take it.
         InvalidRequest: The query names what is no field, or the sizes differ.
         Refusal: 415.
     """
@@ -46,6 +46,9 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
         reply = await upstream.upload(
             operation.method, _pieces(request, header, left), token=caller.token, seconds=operation.seconds
         )
+    except grpc.aio.AioRpcError as error:
+        # What is in the contract's header is in our query.
+        return problem_of(error, instance=request.url.path, within="header.")
     except asyncio.CancelledError:
         if left.is_set():
             # gRPC cancels a call whose requests break off; nobody cancelled this one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import grpc.aio
 import structlog
@@ -37,10 +38,17 @@ class Feed:
         open_events: Streams them from a sequence number on.
         ring: Takes the messages.
         patience: Seconds without the services after which the feed ends.
+        reachable: Whether the services can be reached now.
     """
 
     def __init__(
-        self, execution_id: str, open_events: OpenEvents, ring: Ring, *, patience: float = PATIENCE_SECONDS
+        self,
+        execution_id: str,
+        open_events: OpenEvents,
+        ring: Ring,
+        *,
+        patience: float = PATIENCE_SECONDS,
+        reachable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.execution_id = execution_id
         self.open_events = open_events
@@ -49,6 +57,7 @@ class Feed:
         self.ended = False
         self.fault: Exception | None = None
         self._patience = patience
+        self._reachable = reachable
         self._opened_ms = time.time() * 1000
         self._fresh = False
         self._loop = asyncio.get_running_loop()
@@ -89,7 +98,9 @@ class Feed:
 
     async def _read(self) -> None:
         fold, count = Messages(), 0
-        events = steady_events(self.open_events, patience=self._patience, lost=self._lost, back=self._back)
+        events = steady_events(
+            self.open_events, patience=self._patience, reachable=self._reachable, lost=self._lost, back=self._back
+        )
         try:
             async for event in events:
                 self.ring.add(fold.of(event))

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import cast
 
+import grpc
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.feed import Feed, Going
 from services.gateway.streams.ring import Ring
@@ -66,7 +68,11 @@ class Feeds:
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:
             opened = self._events(execution_id, text=text, token=token, caller=caller)
-            feed = self._feeds[key] = Feed(execution_id, opened, Ring(self._room), patience=self._patience)
+            feed = self._feeds[key] = Feed(
+                execution_id, opened, Ring(self._room), patience=self._patience, reachable=self._reachable
+            )
+            for other in self._feeds.values():
+                other.ring.trim()
         self.watchers += 1
         feed.watchers += 1
         try:
@@ -98,6 +104,9 @@ class Feeds:
     def _room(self) -> int:
         """Bytes that one feed may hold: less the more there are."""
         return max(LEAST_FEED_BYTES, min(FEED_BYTES, ALL_FEEDS_BYTES // max(1, len(self._feeds))))
+
+    def _reachable(self) -> bool:
+        return self._upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
 
     def _events(self, execution_id: str, *, text: bool, token: str, caller: str) -> OpenEvents:
         def opened(first: int) -> Events:

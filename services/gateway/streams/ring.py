@@ -12,6 +12,7 @@ from services.gateway.streams.messages import Message
 RING_MESSAGES = 4_096
 BATCH_MESSAGES = 128
 BATCH_BYTES = 128 * 1024
+_BATCHES_KEPT = 16
 
 
 class Batch:
@@ -78,6 +79,10 @@ class Ring:
         self._items.append(_Item(self.sequence, message))
         self._bytes += message.size
         self._batches.clear()
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop what there is no room for."""
         dropped, room = 0, self._room()
         while len(self._items) - dropped > 1 and (len(self._items) - dropped > self._most or self._bytes > room):
             self._bytes -= self._items[dropped].message.size
@@ -107,5 +112,8 @@ class Ring:
                 break
         batch = Batch(messages, position=position + len(messages), sequence=sequence)
         if messages:
+            # Who is at the same place is sent the same; who is at many places is not waited for.
+            if len(self._batches) >= _BATCHES_KEPT:
+                self._batches.clear()
             self._batches[position] = batch
         return batch

@@ -21,6 +21,7 @@ OpenEvents = Callable[[int], Events]
 PAUSES = (0.1, 0.3, 1.0, 2.0)
 """Seconds before each further attempt; the last one again and again."""
 PATIENCE_SECONDS = 30.0
+LOOK_SECONDS = 0.5
 _FINAL = frozenset(
     (
         grpc.StatusCode.NOT_FOUND,
@@ -40,6 +41,7 @@ async def steady_events(
     open_events: OpenEvents,
     *,
     patience: float = PATIENCE_SECONDS,
+    reachable: Callable[[], bool] = lambda: False,
     lost: Callable[[str], None] = lambda _: None,
     back: Callable[[], None] = lambda: None,
 ) -> Events:
@@ -48,6 +50,7 @@ async def steady_events(
     Args:
         open_events: Streams them from a sequence number on.
         patience: Seconds without the service after which it is given up.
+        reachable: Whether the service can be reached now; a service that is back may have nothing to tell.
         lost: Told why, when the service begins to fail.
         back: Told when it answers again.
 
@@ -57,13 +60,19 @@ async def steady_events(
     """
     last, failures, failing_since = 0, 0, 0.0
     loop = asyncio.get_running_loop()
+
+    def answered() -> None:
+        nonlocal failures
+        if failures:
+            failures = 0
+            back()
+
     while True:
+        looking = asyncio.create_task(_reached(reachable, answered)) if failures else None
         try:
             async with aclosing(open_events(last + 1 if last else 0)) as events:
                 async for event in events:
-                    if failures:
-                        failures = 0
-                        back()
+                    answered()
                     if event.sequence:
                         if event.sequence <= last:
                             continue
@@ -78,6 +87,9 @@ async def steady_events(
             if error.code() in _FINAL:
                 raise
             reason = f"{error.code().name}: {error.details() or ''}"
+        finally:
+            if looking is not None:
+                looking.cancel()
         if not failures:
             failing_since = loop.time()
             lost("the orchestrator does not answer")
@@ -87,3 +99,12 @@ async def steady_events(
             raise Unavailable("the orchestrator does not answer", hint="try again later")
         failures += 1
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
+
+
+async def _reached(reachable: Callable[[], bool], answered: Callable[[], None]) -> None:
+    """Tell once the service can be reached, for as long as a stream that was just opened does not fail."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if reachable():
+            answered()
+            return

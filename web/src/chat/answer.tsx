@@ -20,7 +20,7 @@ export function TurnView({ turn, answer }: { turn: Turn; answer: Answer | undefi
               rows={table.rows.map((row, at) => ({ cells: row.cells, at }))}
               keyOf={(row) => String(row.at)}
               cards={false}
-              columns={table.columns.map((name, column) => ({ name, cell: (row: { cells: string[] }) => row.cells[column] ?? "" }))}
+              columns={table.columns.map((name, column) => ({ name, cell: (row: { cells: string[] }) => <Cell column={name} text={row.cells[column] ?? ""} /> }))}
             />
           </figure>
         ))}
@@ -40,6 +40,11 @@ export function TurnView({ turn, answer }: { turn: Turn; answer: Answer | undefi
       </div>
     </article>
   );
+}
+
+function Cell({ column, text }: { column: string; text: string }) {
+  if (column !== "execution_id" || !text) return <>{text}</>;
+  return <Link href={`/executions/${encodeURIComponent(text)}`}>{text}</Link>;
 }
 
 const STANDINGS: Record<string, string> = {

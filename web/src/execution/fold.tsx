@@ -31,10 +31,11 @@ export function Fold(props: { head: ComponentChildren; body: () => ComponentChil
 export function LongText({ text, most = 1_500, mono = false }: { text: string; most?: number; mono?: boolean }) {
   const [all, setAll] = useState(false);
   const cut = !all && text.length > most;
+  const shown = text.slice(0, cut ? most : MOST_SHOWN).replaceAll("\r\n", "\n");
   return (
     <>
       <pre class={mono ? "mono-block" : "prose-block"} tabIndex={mono ? 0 : undefined}>
-        {visible(cut ? text.slice(0, most) : text.slice(0, MOST_SHOWN))}
+        {visible(shown)}
         {cut ? " …" : ""}
       </pre>
       {text.length > most && (

@@ -12,6 +12,7 @@ import type { ExecutionView } from "./view";
 
 export type Decision = "approved" | "rejected" | "adjusted";
 
+const SHOWN = 20;
 const ENUM: Readonly<Record<Decision, string>> = {
   approved: "APPROVAL_DECISION_APPROVED",
   rejected: "APPROVAL_DECISION_REJECTED",
@@ -20,17 +21,23 @@ const ENUM: Readonly<Record<Decision, string>> = {
 
 export function Gate({ id, view }: { id: string; view: ExecutionView }) {
   const pending = view.pending;
-  if (!pending.length) return null;
+  const said = pending.length === 1 ? "One decision waits for you" : `${pending.length} decisions wait for you`;
   return (
-    <section class="gate stack" aria-labelledby="gate-head">
-      <h2 id="gate-head" aria-live="polite">
-        {pending.length === 1 ? "One decision waits for you" : `${pending.length} decisions wait for you`}
-      </h2>
-      {pending.slice(0, 20).map((request) => (
-        <Asked key={request.approval_id} id={id} request={request} />
-      ))}
-      {pending.length > 20 && <p class="muted">{pending.length - 20} more follow once these are decided.</p>}
-    </section>
+    <>
+      {/* There before anything waits: what comes together with its words is not read out. */}
+      <p class="sr-only" role="status">
+        {pending.length > 0 && said}
+      </p>
+      {pending.length > 0 && (
+        <section class="gate stack" aria-labelledby="gate-head">
+          <h2 id="gate-head">{said}</h2>
+          {pending.slice(0, SHOWN).map((request) => (
+            <Asked key={request.approval_id} id={id} request={request} />
+          ))}
+          {pending.length > SHOWN && <p class="muted">{pending.length - SHOWN} more follow once these are decided.</p>}
+        </section>
+      )}
+    </>
   );
 }
 

@@ -97,7 +97,7 @@ function Steering({ id, paused }: { id: string; paused: string[] }) {
     setProblem(undefined);
     try {
       await post(`/api/workflow-runs/${encodeURIComponent(id)}/steer`, { action, node_id: nodeId });
-      toast("Said.");
+      toast("The run is told.");
     } catch (error) {
       setProblem(error);
     }

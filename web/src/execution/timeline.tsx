@@ -90,7 +90,7 @@ function Agent({ id, agent }: { id: string; agent: AgentView; revision: number }
             agent.model,
             `step ${agent.step}`,
             `${tokens(agent.usage)} tokens`,
-            `${count(agent.usage.tool_calls)} calls`,
+            `${count(agent.usage.tool_calls)} ${agent.usage.tool_calls === 1 ? "call" : "calls"}`,
             agent.usage.cost ? cost(agent.usage.cost) : "",
             agent.finishedAt ? duration(agent.finishedAt - agent.startedAt) : "",
             agent.attempt > 1 ? `attempt ${agent.attempt}` : "",

@@ -125,6 +125,7 @@ export function Replicas({ rows }: { rows: readonly Replica[] }) {
   return (
     <Table
       caption="Orchestrators"
+      cards={false}
       rows={rows}
       keyOf={(one) => one.name}
       columns={[
@@ -140,6 +141,7 @@ export function Stores({ rows }: { rows: readonly Storage[] }) {
   return (
     <Table
       caption="Storage"
+      cards={false}
       rows={rows}
       keyOf={(one) => one.name}
       columns={[

@@ -1,6 +1,7 @@
 // Plan sessions as the gateway tells of them, and the requests that are under way.
 import { signal } from "@preact/signals";
 import { get, post } from "../api";
+import { randomName } from "../names";
 
 export interface Research {
   summary: string;
@@ -65,7 +66,7 @@ function send(session: string, path: string, body: Record<string, unknown>): Pro
 
 /** Begins a session under a name of its own; answers the name at once. */
 export function begin(goal: string, entities: readonly string[]): string {
-  const session = `plan-${crypto.randomUUID().slice(0, 13)}`;
+  const session = randomName("plan");
   void send(session, "/api/execute-plan", { goal, selected_entities: entities, session_id: session });
   return session;
 }

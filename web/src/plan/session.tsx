@@ -25,7 +25,7 @@ export function SessionView({ id }: { id: string }) {
       return found;
     },
     `${id} ${mine?.busy ?? false}`,
-    quick || mine?.busy ? 1_000 : 0,
+    quick || mine?.busy ? 1_000 : 5_000,
   );
   const found = loaded.value;
   const unknown = loaded.problem instanceof Problem && loaded.problem.status === 404;
@@ -121,7 +121,7 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
 function spent(found: PlanSession): string {
   const usage = found.usage;
   return [
-    `${found.iterations} iterations`,
+    `${found.iterations} ${found.iterations === 1 ? "iteration" : "iterations"}`,
     usage ? `${tokens(usage)} tokens` : "",
     usage?.cost ? cost(usage.cost) : "",
     usage?.duration_ms ? duration(usage.duration_ms) : "",
@@ -166,7 +166,7 @@ function Researched({ research }: { research: Research }) {
 function Calls({ found }: { found: PlanSession }) {
   return (
     <section class="stack-tight">
-      <h3>{count(found.tool_calls_made.length)} tool calls</h3>
+      <h3>{count(found.tool_calls_made.length)} tool {found.tool_calls_made.length === 1 ? "call" : "calls"}</h3>
       <ol class="list-plain">
         {found.tool_calls_made.slice(0, 300).map((call, at) => (
           <li key={at}>

@@ -22,7 +22,9 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: strin
   useEffect(() => {
     const giveUp = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
+    let asking = false;
     async function go(): Promise<void> {
+      asking = true;
       try {
         const value = await latest.current(giveUp.signal);
         if (giveUp.signal.aborted) return;
@@ -30,12 +32,14 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: strin
       } catch (problem) {
         if (giveUp.signal.aborted || aborted(problem)) return;
         setState((before) => ({ ...before, key, problem, loading: false }));
+      } finally {
+        asking = false;
       }
       if (everyMs > 0 && !document.hidden) timer = setTimeout(() => void go(), everyMs);
     }
     function seen(): void {
       clearTimeout(timer);
-      if (!document.hidden) void go();
+      if (!document.hidden && !asking) void go();
     }
     setState((before) => (before.key === key ? { ...before, loading: true } : { key, loading: true }));
     void go();

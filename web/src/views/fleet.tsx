@@ -199,6 +199,7 @@ function Tables({ metrics }: { metrics: Metrics }) {
       <Part title="Latencies" there={metrics.latencies.length}>
         <Table
           caption="Latencies"
+          cards={false}
           rows={metrics.latencies}
           keyOf={(one) => one.operation}
           columns={[
@@ -213,6 +214,7 @@ function Tables({ metrics }: { metrics: Metrics }) {
       <Part title="Models" there={metrics.models?.length}>
         <Table
           caption="Models"
+          cards={false}
           rows={metrics.models ?? []}
           keyOf={(one) => one.model}
           columns={[
@@ -229,6 +231,7 @@ function Tables({ metrics }: { metrics: Metrics }) {
       <Part title="Tools" there={metrics.tools?.length}>
         <Table
           caption="Tools"
+          cards={false}
           rows={(metrics.tools ?? []).slice(0, 30)}
           keyOf={(one) => one.name}
           columns={[

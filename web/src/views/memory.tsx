@@ -79,7 +79,7 @@ export function MemoryView() {
           void search();
         }}
       >
-        <div class="fields">
+        <div class="fields fields-broad">
           <TextField label="What to recall" type="search" value={query} onInput={setQuery} error={wrong("query")} placeholder="How are tests run here?" />
           <TextField
             label="Namespaces"

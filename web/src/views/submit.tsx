@@ -109,6 +109,7 @@ export function SubmitView() {
         role: `ROLE_${form.role}`,
         repository: form.repoKind === "url" ? form.repoUrl.trim() : form.repoKind === "path" ? form.repoPath.trim() : "",
         model_profiles: profiles.slice(0, 50),
+        approaches: ["deliberate", "orchestrate"],
       };
       setAdvice(await post<Recommendation>("/api/recommendations", body));
     } catch (error) {

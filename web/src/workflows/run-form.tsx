@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { visible } from "../diff/view";
+import { randomName } from "../names";
 import { navigate } from "../router";
 import { Button, Checkbox, ProblemBanner, Select, TextArea, TextField } from "../ui";
 import { run, type WorkflowInput } from "./calls";
@@ -31,7 +32,7 @@ export function RunForm({ name, definition, inputs }: Props) {
     try {
       const answer = await run({
         ...(definition ? { definition } : { name: name ?? "" }),
-        task_id: `${(name ?? "workflow").replace(/[^A-Za-z0-9-]/g, "-").slice(0, 80)}-${crypto.randomUUID().slice(0, 8)}`,
+        task_id: randomName((name ?? "workflow").replace(/[^A-Za-z0-9-]/g, "-").slice(0, 80)),
         inputs_json: JSON.stringify(given),
         approval: approval || "APPROVAL_POLICY_UNSPECIFIED",
         ...(repository.trim() && { repo: place(repository.trim(), ref.trim()) }),

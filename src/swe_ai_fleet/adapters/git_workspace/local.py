@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,3 +248,10 @@ def _object_stores(objects: Path, depth: int = 5) -> list[Path]:
             if line and not line.startswith("#"):
                 stores += _object_stores(objects / os.fsdecode(line), depth - 1)
     return stores
+
+
+def user_excludes(surroundings: Mapping[str, str]) -> Path | None:
+    """The user's global ignore file at its default place: what git hides from them is hidden from agents too."""
+    home = surroundings.get("HOME", "")
+    base = surroundings.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    return Path(base, "git/ignore") if base else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -35,8 +35,8 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
     """
     git = Git(os.environ)
     policy = LocationPolicy(allowed_roots=(Path("/"),), allow_local_paths=True)
-    local = LocalRepositories(git, policy, scratch=into, excludes=None)
-    path = Path(repo.location).resolve()
+    local = LocalRepositories(git, policy, scratch=into, excludes=user_excludes(os.environ))
+    path = await asyncio.to_thread(Path(repo.location).resolve)
     found = await local.find(path)
     if found.shallow:
         raise PreconditionFailed(

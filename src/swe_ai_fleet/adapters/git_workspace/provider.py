@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tre
 from swe_ai_fleet.adapters.git_workspace.environments import Environments, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.integration import Integrations
-from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories
+from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
@@ -77,7 +77,7 @@ class GitWorkspaceProvider:
             allowed_roots=allowed_roots, allow_local_paths=allow_local_paths, protocols=protocols, hosts=hosts
         )
         self._git = Git(surroundings)
-        self._local = LocalRepositories(self._git, self._policy, scratch=scratch, excludes=_user_excludes(surroundings))
+        self._local = LocalRepositories(self._git, self._policy, scratch=scratch, excludes=user_excludes(surroundings))
         self._remotes = RemoteRepositories(
             self._git, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
@@ -280,10 +280,3 @@ def _subdirectory(text: str) -> str:
 
 def _delivered(execution_id: str) -> str:
     return f"refs/fleet/delivered/{execution_id}"
-
-
-def _user_excludes(surroundings: Mapping[str, str]) -> Path | None:
-    """The user's global ignore file at its default place: what git hides from them is hidden from agents too."""
-    home = surroundings.get("HOME", "")
-    base = surroundings.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
-    return Path(base, "git/ignore") if base else None
