@@ -11,7 +11,6 @@ from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service import outcome_messages as messages
 from swe_ai_fleet.adapters.context_service.messages import ROLES, named
-from swe_ai_fleet.agents.plan_session.outcomes import goal_type
 from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.outcome import Outcome

@@ -116,6 +116,35 @@ class TestExecutions:
         await page.get_by_role("button", name="Clear").click()
         await expect(page).to_have_url(re.compile("/executions$"))
 
+    async def test_a_fleet_that_is_away_is_told_and_found_again(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/executions")
+        await _settled(page)
+        rows = page.locator(".execution-name")
+        before = await rows.count()
+        await page.route("**/api/executions*", lambda route: route.abort())
+        await expect(page.get_by_role("alert")).to_contain_text("The fleet does not answer.")
+        assert await rows.count() == before
+        await page.unroute("**/api/executions*")
+        await page.get_by_role("button", name="Try again").click()
+        await expect(page.get_by_role("alert")).to_have_count(0)
+
+    async def test_pages_lead_to_older_ones_and_back(self, page: Page, stage: Stage) -> None:
+        for number in range(3):
+            await stage.submit(f"paged-{number}", HELLO, stage.repository("paged", HELLO_FILES))
+        url = "**/api/executions?*"
+        await page.route(url, lambda route: route.continue_(url=route.request.url.replace("_size=50", "_size=2")))
+        await _open(page, stage, "/executions")
+        links = page.locator(".execution-name a")
+        await expect(links).to_have_count(2)
+        first = await links.evaluate_all("(all) => all.map((one) => one.href)")
+        await page.get_by_role("button", name="Older").click()
+        await expect(page.get_by_text("Page 2")).to_be_visible()
+        await expect(links.first).not_to_have_attribute("href", first[0].removeprefix(stage.running.http or ""))
+        assert not set(first) & set(await links.evaluate_all("(all) => all.map((one) => one.href)"))
+        await page.get_by_role("button", name="Newer").click()
+        await expect(page.get_by_role("button", name="Newer")).to_be_disabled()
+        await expect(links).to_have_count(2)
+
 
 class TestSubmit:
     async def test_what_is_wrong_is_said_at_its_field(self, page: Page, stage: Stage) -> None:

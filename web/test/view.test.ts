@@ -3,7 +3,8 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import type { StoredEvent } from "../src/execution/events";
-import { kindOf } from "../src/execution/agent";
+import { kindOf } from "../src/execution/names";
+import { phaseOf } from "../src/execution/phase";
 import { ExecutionView } from "../src/execution/view";
 import { laidOut } from "../src/graph/layout";
 import { planGraph, subtaskGraph, workflowGraph } from "../src/graph/model";
@@ -87,7 +88,7 @@ test("what waits is there until it is decided, and the status says so", () => {
   const view = begun();
   view.apply(event(3, "approval_requested", "agent-1"));
   assert.equal(view.status, "awaiting_approval");
-  assert.equal(view.phase, "waiting for a person");
+  assert.equal(phaseOf(view), "waiting for a person");
   view.apply(event(4, "approval_awaited", "_"));
   assert.deepEqual(view.pending.map((one) => one.approval_id), ["agent-1/1-1"]);
   // The agent's own words are fuller than what the execution heard.

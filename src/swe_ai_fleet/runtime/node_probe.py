@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shutil
 import socket
@@ -90,7 +91,7 @@ def read_gpus(told: str) -> tuple[GpuStatus, ...]:
     found: list[GpuStatus] = []
     for line in told.splitlines()[:_MOST_GPUS]:
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(_GPU_FIELDS.split(",")) or not cells[0].isdigit():
+        if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue
         utilization, used, total = (_number(cell) for cell in cells[2:])
         found.append(
@@ -144,6 +145,7 @@ def _memory() -> tuple[int, int | None]:
 def _number(cell: str) -> float | None:
     """A number, None for `[N/A]` and the like."""
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
         return None
+    return value if math.isfinite(value) and value >= 0 else None

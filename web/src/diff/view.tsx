@@ -3,6 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { Button, count, Empty } from "../ui";
 import { coloured, languageOf, type Piece } from "./colours";
+import { visible } from "../visible";
 import { paired, parseDiff, pathOf, type DiffLine, type FileDiff, type Hunk } from "./parse";
 
 export type DiffStyle = "unified" | "split";
@@ -192,12 +193,5 @@ function hunkColours(lines: readonly DiffLine[], language: string | undefined): 
   return made;
 }
 
-// Characters that would turn a line round or hide in it (CVE-2021-42574) are written out.
-const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
-
-/** A text in which nothing hides. */
-export function visible(text: string): string {
-  return text
-    .replaceAll("\r", "␍")
-    .replace(HIDDEN, (each) => `⟨U+${each.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
-}
+// Where it was at first.
+export { visible };

@@ -1,5 +1,6 @@
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { aborted, get, post } from "../api";
+import { visible } from "../visible";
 import { words, type Recollection } from "../types";
 import { Button, firstLine, ProblemBanner, share, Tag } from "../ui";
 
@@ -77,7 +78,7 @@ export function EntityPicker({ chosen, onChange, namespaces = [], hint }: Picker
         <ul class="chips" aria-label="Chosen">
           {chosen.map((one) => (
             <li key={one.name} class="chip">
-              <span class="chip-text">{firstLine(one.name, 80)}</span>
+              <span class="chip-text">{visible(firstLine(one.name, 80))}</span>
               <button type="button" class="chip-remove" aria-label={`Remove ${firstLine(one.name, 80)}`} onClick={() => toggle(one)}>
                 <span aria-hidden="true">✕</span>
               </button>
@@ -153,7 +154,7 @@ function Choice({ checked, onChange, text, about }: ChoiceProps) {
     <li class="choice">
       <input id={id} type="checkbox" checked={checked} onChange={onChange} />
       <label for={id} class="prose-text">
-        {firstLine(text, 240)}
+        {visible(firstLine(text, 240))}
       </label>
       <span class="row choice-about">
         {about.map((one) => (

@@ -1,73 +1,18 @@
 /** One agent's run as its events tell it: what it said, what it did, what came of it. */
 
 import {
-  added,
-  NOTHING_SPENT,
-  type ApprovalRequest,
-  type Blob,
-  type Call,
-  type Plan,
-  type Resolution,
-  type StoredEvent,
+  added, NOTHING_SPENT, type ApprovalRequest, type Blob, type Call, type Plan, type Resolution, type StoredEvent,
   type Usage,
 } from "./events";
+import { asked, content, told, type CallView, type Entry, type Item, type Result } from "./item";
+import { kindOf, type AgentKind } from "./names";
 
 export type AgentStatus = "running" | "awaiting_approval" | "finished" | "lost";
-export type AgentKind = "solver" | "revision" | "review" | "judge" | "planner" | "merge";
-
-/** A tool call with what it gave. `outcome` is `waiting`, `started`, or how it ended. */
-export interface CallView {
-  callId: string;
-  name: string;
-  arguments: string;
-  outcome: string;
-  content: string;
-  error: string;
-  exitCode: number | null;
-  seconds: number;
-  truncated: boolean;
-  artifact: string;
-  cached: boolean;
-  repairs: string[];
-}
-
-/** One thing in an agent's run. */
-export type Item = { key: string; at: number; step: number } & (
-  | {
-      kind: "reply";
-      content: string;
-      calls: CallView[];
-      usage: Usage;
-      durationMs: number;
-      finishReason: string;
-      repairs: string[];
-    }
-  | { kind: "calls"; calls: CallView[] }
-  | { kind: "note"; text: string }
-  | { kind: "condensed"; method: string; before: number; after: number }
-  | { kind: "loop"; pattern: string; advice: string }
-  | { kind: "plan"; plan: Plan; reason: string; number: number }
-  | { kind: "checkpoint"; commit: string; revision: number; bundle: Blob | null }
-  | { kind: "approval"; request: ApprovalRequest; resolution: Resolution | null }
-  | { kind: "lost"; reason: string }
-  | { kind: "reassigned"; attempt: number; reason: string }
-);
 
 type Reply = Extract<Item, { kind: "reply" }>;
 type WithCalls = Extract<Item, { calls: CallView[] }>;
 
 const LONGEST_SPEECH = 20_000;
-const REVISION = /-r\d+$/;
-
-/** What kind of run has such a name. */
-export function kindOf(id: string): AgentKind {
-  if (id === "planner") return "planner";
-  if (id.startsWith("merge-")) return "merge";
-  if (id.endsWith("-judges")) return "judge";
-  if (id.includes("-reviews-")) return "review";
-  if (REVISION.test(id)) return "revision";
-  return "solver";
-}
 
 /** Changed in place, but for its items and their calls; `revision` counts the changes. */
 export class AgentView {
@@ -189,14 +134,7 @@ export class AgentView {
         });
         break;
       case "approval_requested":
-        this.items.push({
-          key,
-          at,
-          step,
-          kind: "approval",
-          request: body.request as ApprovalRequest,
-          resolution: null,
-        });
+        this.items.push({ key, at, step, kind: "approval", request: body.request as ApprovalRequest, resolution: null });
         break;
       case "tool_started":
         this.#started(key, at, body.entry as Entry);
@@ -369,52 +307,4 @@ export class AgentView {
     this.lastTool = `${entry.tool}_${entry.operation}`;
     this.usage = added(this.usage, { tool_calls: 1 });
   }
-}
-
-/** A call as the model asked for it. */
-function asked(call: Call): CallView {
-  return {
-    callId: call.call_id,
-    name: call.name,
-    arguments: call.arguments,
-    outcome: "waiting",
-    content: "",
-    error: "",
-    exitCode: null,
-    seconds: 0,
-    truncated: false,
-    artifact: "",
-    cached: false,
-    repairs: [],
-  };
-}
-
-interface Entry {
-  call_id: string;
-  tool: string;
-  operation: string;
-  arguments?: Record<string, unknown>;
-  hash?: string;
-}
-
-interface Result {
-  success: boolean;
-  content?: string;
-  error?: string;
-  exit_code?: number | null;
-  outcome?: string;
-  duration?: number;
-  truncated?: boolean;
-  artifact?: string;
-  cached?: boolean;
-}
-
-function content(message: unknown): string {
-  return String((message as { content?: unknown } | undefined)?.content ?? "");
-}
-
-/** What an agent is told at first, one message after the other. */
-function told(messages: unknown): string {
-  if (!Array.isArray(messages)) return "";
-  return messages.map((one) => `${String((one as { role?: string }).role ?? "")}:\n${content(one)}`).join("\n\n");
 }

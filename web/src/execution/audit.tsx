@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { get } from "../api";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import { Button, clock, count, duration, Empty, Loading, ProblemBanner, StatusBadge, useLoad } from "../ui";
 import { Fold, LongText } from "./fold";

@@ -2,7 +2,8 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { aborted } from "../api";
-import { DiffView, visible, type DiffStyle } from "../diff/view";
+import { DiffView, type DiffStyle } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import { count, Loading, Note, ProblemBanner, size, StatusBadge } from "../ui";
 import { artifactPath, artifactText, SHOWN_BYTES } from "./artifact";

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import type { DiffStyle } from "../diff/view";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { Button, count, Empty, Select, StatusBadge, Table, tokens, type Column } from "../ui";
 import { artifactPath } from "./artifact";
 import { CandidatePanel } from "./candidate";

@@ -1,6 +1,6 @@
 /** What is known about a candidate: checks, critiques, votes. */
 
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import { count, duration, StatusBadge } from "../ui";
 import type { CheckReport, CheckResult, Critique, Vote } from "./events";

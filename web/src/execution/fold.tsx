@@ -3,7 +3,7 @@
 import { Component, type ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { Button, count } from "../ui";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 
 /** Draws again only where `revision` differs. */
 export class Revised extends Component<{ revision: string | number; draw: () => ComponentChildren }> {

@@ -2,7 +2,8 @@
 
 import { useRef, useState } from "preact/hooks";
 import { post } from "../api";
-import { DiffView, visible } from "../diff/view";
+import { DiffView } from "../diff/view";
+import { visible } from "../visible";
 import { Button, duration, ProblemBanner, Tag, TextArea, useNow } from "../ui";
 import { artifactPath } from "./artifact";
 import type { ApprovalRequest } from "./events";

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { post } from "../api";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { planGraph, subtaskGraph, subtaskStatus, workflowGraph, type Graph } from "../graph/model";
 import { GraphPicture } from "../graph/picture";
 import { words } from "../types";

@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { post } from "../api";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import {
   Button,
@@ -22,6 +22,7 @@ import {
 } from "../ui";
 import { Fold, LongText } from "./fold";
 import type { Following } from "./following";
+import { phaseOf } from "./phase";
 import type { ExecutionView } from "./view";
 
 const CONNECTION: Readonly<Record<string, string>> = {
@@ -46,7 +47,7 @@ export function ExecutionHead({ id, following }: { id: string; following: Follow
         lead={
           <span class="row execution-lead">
             <StatusBadge status={view.status} />
-            {!view.ended && <Tag>{view.phase}</Tag>}
+            {!view.ended && <Tag>{phaseOf(view)}</Tag>}
             <Tag>{words(task.kind)}</Tag>
             <Tag>{task.role.toLowerCase()}</Tag>
             <span class={`connection connection-${state}`} data-state={state}>

@@ -1,9 +1,9 @@
 /** The entries of an agent's run. */
 
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import { clock, cost, count, duration, firstLine, StatusBadge, tokens } from "../ui";
-import type { CallView, Item } from "./agent";
+import type { CallView, Item } from "./item";
 import { Fold, LongText, pretty } from "./fold";
 import { Whole } from "./whole";
 

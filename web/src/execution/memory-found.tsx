@@ -1,6 +1,6 @@
 /** What searching memory gave: how much of what was asked for is known, what is not, and from where. */
 
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { Fold, LongText } from "./fold";
 
 export interface Found {

@@ -2,7 +2,7 @@
 
 import { place, setQuery } from "../router";
 import { Empty, Link, Loading, Note, PageHead, Tabs, type Tab } from "../ui";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { AuditTab } from "./audit";
 import { CandidatesTab } from "./candidates";
 import { useExecution, type Following } from "./following";

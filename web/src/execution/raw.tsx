@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { clock, count, Button, Empty, Select, toast } from "../ui";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import type { StoredEvent } from "./events";
 import { Fold, LongText } from "./fold";
 import type { ExecutionView } from "./view";

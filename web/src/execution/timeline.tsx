@@ -1,12 +1,13 @@
 /** Agents side by side, each with its steps as they happen. */
 
 import { useState } from "preact/hooks";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import { Button, cost, count, duration, Empty, firstLine, StatusBadge, tokens } from "../ui";
-import type { AgentKind, AgentView } from "./agent";
+import type { AgentView } from "./agent";
 import { Fold, LongText, Revised } from "./fold";
 import { ItemView } from "./items";
+import type { AgentKind } from "./names";
 import type { ExecutionView } from "./view";
 
 const AGENTS_AT_ONCE = 12;

@@ -1,23 +1,9 @@
 /** What the page shows of an execution: a fold over its events, as the server's own, with the agents' steps kept. */
 
 import {
-  added,
-  NOTHING_SPENT,
-  type ApprovalRequest,
-  type Candidate,
-  type CheckReport,
-  type Critique,
-  type Delivered,
-  type GatheredContext,
-  type NodeUpdate,
-  type Ranked,
-  type Resolution,
-  type StoredEvent,
-  type Subtask,
-  type SubtaskOutcome,
-  type Task,
-  type Usage,
-  type Vote,
+  added, NOTHING_SPENT, type ApprovalRequest, type Candidate, type CheckReport, type Critique, type Delivered, type
+  GatheredContext, type NodeUpdate, type Ranked, type Resolution, type StoredEvent, type Subtask, type
+  SubtaskOutcome, type Task, type Usage, type Vote,
 } from "./events";
 import { AgentView, type AgentStatus } from "./agent";
 
@@ -94,24 +80,6 @@ export class ExecutionView {
     let sum = NOTHING_SPENT;
     for (const agent of this.agents.values()) sum = added(sum, agent.usage);
     return sum;
-  }
-
-  /** What is being done, in a word or two. */
-  get phase(): string {
-    if (!this.task) return "accepted";
-    if (this.ended) return "finished";
-    if (this.cancelRequested) return "cancelling";
-    if (this.status === "awaiting_approval") return "waiting for a person";
-    if (this.delivered) return "applied";
-    if (this.task.workflow) return this.nodes.size ? "running nodes" : "starting";
-    if (this.subtasks.length) return "working on subtasks";
-    if (this.task.derive_subtasks) return "splitting the task";
-    if (this.ranking.length) return this.task.kind === "orchestrate" && this.winnerId ? "applying" : "ranked";
-    const kinds = new Set<string>();
-    for (const agent of this.agents.values()) if (agent.status === "running") kinds.add(agent.kind);
-    for (const [kind, word] of PHASES) if (kinds.has(kind)) return word;
-    if (this.candidates.size) return "checking";
-    return this.agents.size ? "solving" : this.owner ? "gathering context" : "waiting for its turn";
   }
 
   /** The same under another identity, for those who look whether it is another; only the last one is to be used. */
@@ -332,15 +300,6 @@ export class ExecutionView {
     }
   }
 }
-
-const PHASES: readonly (readonly [string, string])[] = [
-  ["merge", "merging"],
-  ["judge", "judging"],
-  ["revision", "revising"],
-  ["review", "reviewing"],
-  ["solver", "solving"],
-  ["planner", "planning"],
-];
 
 function sameReview(one: Critique, other: Critique): boolean {
   return (

@@ -1,7 +1,7 @@
 /** A graph drawn: boxes that can be chosen with keyboard and mouse, and the same as a list. */
 
 import { useMemo } from "preact/hooks";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { words } from "../types";
 import { StatusBadge } from "../ui";
 import { BOX_HEIGHT, laidOut, short } from "./layout";

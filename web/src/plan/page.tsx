@@ -1,9 +1,8 @@
 /** Plans that a person decides about: the goal, the proposal at the gate, and what came of it. */
 
 import { useState } from "preact/hooks";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { EntityPicker, type Entity } from "../entities/picker";
-import { LongText } from "../execution/fold";
 import { navigate } from "../router";
 import { age, Button, Empty, firstLine, Link, Loading, PageHead, ProblemBanner, StatusBadge, Table, TextArea, useLoad } from "../ui";
 import { begin, sessions, type PlanSession } from "./calls";
@@ -94,16 +93,5 @@ function NewPlan() {
         </Button>
       </div>
     </form>
-  );
-}
-
-/** A text of the model's, as it was written. */
-export function Words({ title, text }: { title: string; text: string }) {
-  if (!text) return null;
-  return (
-    <section class="stack-tight">
-      <h3>{title}</h3>
-      <LongText text={text} most={6_000} />
-    </section>
   );
 }

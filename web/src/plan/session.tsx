@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { Problem } from "../api";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { Fold, LongText, pretty } from "../execution/fold";
 import { Answer } from "../execution/gate";
 import { gist } from "../execution/items";
@@ -11,7 +11,6 @@ import { RatingCard } from "../execution/rating";
 import { words } from "../types";
 import { Button, cost, count, duration, Empty, firstLine, Link, Loading, Note, PageHead, ProblemBanner, StatusBadge, Tag, tokens, useLoad } from "../ui";
 import { carryOut, decide, session as fetchSession, underway, type MemoryResults, type PlanSession, type Research } from "./calls";
-import { Words } from "./page";
 
 const WORKING = ["planning", "executing"];
 
@@ -195,6 +194,17 @@ function Calls({ found }: { found: PlanSession }) {
           </li>
         ))}
       </ol>
+    </section>
+  );
+}
+
+/** A text of the model's, as it was written. */
+function Words({ title, text }: { title: string; text: string }) {
+  if (!text) return null;
+  return (
+    <section class="stack-tight">
+      <h3>{title}</h3>
+      <LongText text={text} most={6_000} />
     </section>
   );
 }

@@ -1,6 +1,6 @@
 import { useMemo, useState } from "preact/hooks";
 import { get } from "../api";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { place, setQuery } from "../router";
 import { bare, ended, words, type Execution, type ListExecutions } from "../types";
 import {

@@ -205,9 +205,9 @@ function Tables({ metrics }: { metrics: Metrics }) {
           columns={[
             { name: "Operation", heading: true, cell: (one) => words(one.operation) },
             { name: "Count", number: true, cell: (one) => count(one.count) },
-            { name: "p50", number: true, cell: (one) => duration(one.p50_ms) },
-            { name: "p95", number: true, cell: (one) => duration(one.p95_ms) },
-            { name: "p99", number: true, cell: (one) => duration(one.p99_ms) },
+            { name: "p50", number: true, cell: (one) => duration(one.count ? one.p50_ms : undefined) },
+            { name: "p95", number: true, cell: (one) => duration(one.count ? one.p95_ms : undefined) },
+            { name: "p99", number: true, cell: (one) => duration(one.count ? one.p99_ms : undefined) },
           ]}
         />
       </Part>

@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import { post, Problem } from "../api";
+import { visible } from "../visible";
 import { lines } from "../submission/form";
 import { words, type Recollection } from "../types";
 import {
@@ -120,7 +121,7 @@ export function MemoryView() {
             rows={found.filter((one) => one.memory)}
             keyOf={(one) => one.memory?.memory_id ?? ""}
             columns={[
-              { name: "Memory", heading: true, grow: true, cell: (one) => <span class="prose-text">{one.memory?.text}</span> },
+              { name: "Memory", heading: true, grow: true, cell: (one) => <span class="prose-text">{visible(one.memory?.text ?? "")}</span> },
               { name: "Where", cell: (one) => <Tag>{one.memory?.namespace}</Tag> },
               { name: "Kind", cell: (one) => words(one.memory?.kind) },
               { name: "From", minor: true, cell: (one) => <span class="winner">{one.memory?.source}</span> },

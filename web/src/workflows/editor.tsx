@@ -2,7 +2,7 @@
 
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { aborted } from "../api";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { ProblemBanner, StatusBadge } from "../ui";
 import { validate, type Fault, type Validation } from "./calls";
 

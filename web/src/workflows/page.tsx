@@ -1,7 +1,7 @@
 /** Workflows: those there are, one of them, and one that is being written. */
 
 import { useEffect, useState } from "preact/hooks";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { drawn } from "../graph/model";
 import { GraphPicture } from "../graph/picture";
 import { place } from "../router";

@@ -1,7 +1,7 @@
 /** What a run is given, as the workflow declares it; where it works; and off it goes. */
 
 import { useState } from "preact/hooks";
-import { visible } from "../diff/view";
+import { visible } from "../visible";
 import { randomName } from "../names";
 import { navigate } from "../router";
 import { Button, Checkbox, ProblemBanner, Select, TextArea, TextField } from "../ui";

@@ -7,21 +7,10 @@ from typing import Protocol
 
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.trajectory import StopReason
 
 SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
-_KINDS: tuple[tuple[str, frozenset[str]], ...] = tuple(
-    (kind, frozenset(words.split()))
-    for kind, words in (
-        ("fix", "fix fixes repair bug bugs broken error errors crash crashes fails failing failure wrong"),
-        ("test", "test tests testing coverage"),
-        ("document", "document documents documentation docs docstring docstrings readme describe"),
-        ("refactor", "refactor refactoring rename restructure simplify clean cleanup split extract move"),
-        ("investigate", "why how what where explain find investigate analyse analyze compare research"),
-        ("build", "add implement create introduce support make write extend new"),
-        ("change", "change update upgrade replace remove delete migrate improve configure"),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +57,3 @@ class OutcomeListener(Protocol):
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         """Take an outcome in. A FleetError that it raises is logged and changes nothing for the session."""
         ...
-
-
-def goal_type(goal: str) -> str:
-    """What kind of goal it is, by the first word that says so: fix, test, document, refactor and the like; or other."""
-    for word in goal[:2000].lower().split():
-        bare = word.strip(".,:;!?()[]\"'`*")
-        for kind, words in _KINDS:
-            if bare in words:
-                return kind
-    return "other"

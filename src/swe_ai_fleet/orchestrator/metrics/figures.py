@@ -86,7 +86,8 @@ class Figures:
     def merge(self, other: Figures) -> None:
         """Count everything that others have counted."""
         self.accepted += other.accepted
-        self.ended.update(other.ended)
+        if other.ended:
+            self.ended.update(other.ended)
         self.agents_started += other.agents_started
         self.agents_succeeded += other.agents_succeeded
         self.agents_failed += other.agents_failed
@@ -94,9 +95,16 @@ class Figures:
         self.tool_failures += other.tool_failures
         self.usage += other.usage
         self.change.merge(other.change)
+        # Not by `setdefault`: this runs several times for each event, and would make what it throws away.
         for operation, sketch in other.latencies.items():
-            self.latencies.setdefault(operation, Sketch()).merge(sketch)
+            if operation not in self.latencies:
+                self.latencies[operation] = Sketch()
+            self.latencies[operation].merge(sketch)
         for name, model in other.models.items():
-            self.models.setdefault(name, ModelFigures()).merge(model)
+            if name not in self.models:
+                self.models[name] = ModelFigures()
+            self.models[name].merge(model)
         for name, tool in other.tools.items():
-            self.tools.setdefault(name, ToolFigures()).merge(tool)
+            if name not in self.tools:
+                self.tools[name] = ToolFigures()
+            self.tools[name].merge(tool)

@@ -44,7 +44,10 @@ class _Shelf:
             if figures.change.any():
                 self.before.setdefault(key, Gauges()).merge(figures.change)
             return
-        self.cells.setdefault(cell, {}).setdefault(key, Figures()).merge(figures)
+        cells = self.cells.setdefault(cell, {})
+        if key not in cells:
+            cells[key] = Figures()
+        cells[key].merge(figures)
 
     def drop(self, now: float) -> None:
         """Forget what is too old, its effect on the gauges aside."""
