@@ -13,6 +13,7 @@ from swe_ai_fleet.adapters.context_service import outcome_messages as messages
 from swe_ai_fleet.adapters.context_service.messages import ROLES, named
 from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.recommending import Question

@@ -312,7 +312,7 @@ def test_the_service_that_is_asked_and_the_token_it_gets(tmp_path: Path) -> None
 
 
 def test_the_commands_load_no_store_and_no_model() -> None:
-    heavy = ["apsw", "numpy", "yaml", "ray", "nats"]
+    heavy = ["apsw", "numpy", "yaml", "ray", "nats", "httpx2", "starlette", "uvicorn", "mcp"]
     program = f"import sys, swe_ai_fleet.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome, goal_type
+from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.sub_agents.limits import Allowance, SubAgentLimits
@@ -30,6 +30,7 @@ from swe_ai_fleet.agents.sub_agents.shapes import (
 )
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
+from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.tools.failure import ToolRefusal
 

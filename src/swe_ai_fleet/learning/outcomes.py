@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome, goal_type
+from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.agents.plan_session.session import SessionStatus
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
+from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Outcome
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.learning.recommending import PLANNED

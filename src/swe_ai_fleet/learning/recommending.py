@@ -23,6 +23,7 @@ from datetime import datetime
 from statistics import median
 
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Advice, Option, Outcome, Recommendation
 from swe_ai_fleet.domain.task import TaskKind
 

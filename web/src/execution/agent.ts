@@ -1,8 +1,8 @@
 /** One agent's run as its events tell it: what it said, what it did, what came of it. */
 
-import {
-  added, NOTHING_SPENT, type ApprovalRequest, type Blob, type Call, type Plan, type Resolution, type StoredEvent,
-  type Usage,
+import { added, NOTHING_SPENT } from "./events";
+import type {
+  ApprovalRequest, Blob, Call, Plan, Resolution, StoredEvent, Usage,
 } from "./events";
 import { asked, content, told, type CallView, type Entry, type Item, type Result } from "./item";
 import { kindOf, type AgentKind } from "./names";

@@ -1,9 +1,9 @@
 /** What the page shows of an execution: a fold over its events, as the server's own, with the agents' steps kept. */
 
-import {
-  added, NOTHING_SPENT, type ApprovalRequest, type Candidate, type CheckReport, type Critique, type Delivered, type
-  GatheredContext, type NodeUpdate, type Ranked, type Resolution, type StoredEvent, type Subtask, type
-  SubtaskOutcome, type Task, type Usage, type Vote,
+import { added, NOTHING_SPENT } from "./events";
+import type {
+  ApprovalRequest, Candidate, CheckReport, Critique, Delivered, GatheredContext, NodeUpdate, Ranked, Resolution,
+  StoredEvent, Subtask, SubtaskOutcome, Task, Usage, Vote,
 } from "./events";
 import { AgentView, type AgentStatus } from "./agent";
 
