@@ -408,9 +408,33 @@ class TestTheDecision:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            result = await engine(place, store=store).continue_plan("s1")
+            plans = engine(place, store=store)
+            result = await plans.continue_plan("s1")
+            assert await plans.continue_plan("s1") == result
         assert (result.status, "stands in the audit" in result.error) == ("error", True)
         assert not (place.root / "rounding.py").exists()
+
+    @pytest.mark.parametrize("noticed", [True, False])
+    @pytest.mark.parametrize("turn", [PROPOSAL, says(content="I propose to write the file.")])
+    async def test_the_model_is_told_that_some_of_it_may_be_done(
+        self, tmp_path: Path, turn: Turn, noticed: bool
+    ) -> None:
+        again = call("propose_approach", approach="Look what is done, do the rest")
+        async with world(tmp_path, {SESSION: (turn, again)}) as place:
+            store = SessionsInMemory()
+            plans = engine(place, store=store)
+            await awaiting(plans)
+            await plans.approve("s1", "approved")
+            approved = await plans.session("s1")
+            # The process ends there.
+            await store.put(replace(approved, status=SessionStatus.EXECUTING, revision=approved.revision + 1))
+            if noticed:
+                await plans.continue_plan("s1")
+            second = await awaiting(plans)
+            said = [str(message["content"]) for message in place.requests(SESSION)[-1]["messages"]]
+        assert second.approach == "Look what is done, do the rest"
+        assert not any("not carried out" in text for text in said)
+        assert sum("some of it may be done" in text for text in said) == 1
 
 
 class TestLimitsAndFaults:
@@ -558,6 +582,18 @@ class TestLimitsAndFaults:
         assert "hunter2" not in answer.approach + answer.reasoning
         assert "hunter2" not in result.results + result.final_plan + repr(result.tool_calls_made)
 
+    async def test_secrets_are_masked_in_faults_too(self, tmp_path: Path) -> None:
+        def tools(session: PlanSession) -> AbstractAsyncContextManager[PlanTools]:
+            raise Unavailable("no answer from https://hunter2hunter2@example.org/app")
+
+        async with world(tmp_path, {}) as place:
+            plans = PlanSessions(model=place.model, tools=tools, mask=Secrets(["hunter2hunter2"]))
+            answer = await plans.execute_plan(GOAL, (), "s1")
+            kept = await plans.session("s1")
+        assert isinstance(answer, PlanFailed)
+        assert "no answer from https://" in answer.error
+        assert "hunter2" not in answer.error + kept.error
+
     async def test_a_listener_that_fails_changes_nothing(self, tmp_path: Path) -> None:
         class Down:
             async def on_outcome(self, outcome: PlanOutcome) -> None:
@@ -584,6 +620,10 @@ class TestRequests:
                 with pytest.raises(InvalidRequest) as fault:
                     await plans.execute_plan(goal, entities, session_id)
                 assert fault.value.field == name
+            # Whoever lists sessions would read it.
+            with pytest.raises(InvalidRequest, match="must not carry a password") as told:
+                await plans.execute_plan(GOAL, (), "s9", repository="https://ada:hunter2@example.org/app.git")
+            assert (told.value.field, "hunter2" in str(told.value)) == ("repository", False)
             for answer in (plans.approve("none", "approved"), plans.continue_plan("none"), plans.session("none")):
                 with pytest.raises(NotFound):
                     await answer

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -21,11 +22,12 @@ from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
 from services.grpc_server import serve_grpc
 from services.orchestrator.notifications import NotificationServicer, open_notifications
 from services.orchestrator.webhooks import Listener, Telling
-from swe_ai_fleet.adapters.jetstream import JetStream, Work
+from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionFinished, StoredEvent
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.notifications.deliveries import Pending
 from swe_ai_fleet.notifications.retrying import Schedule
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -307,6 +309,17 @@ async def test_nothing_is_lost_while_no_process_runs(world: World) -> None:
         assert sorted(attempts.values()) == [1, 2]
 
 
+async def again(service: Service, made: pb.CreateWebhookResponse, stored: StoredEvent, *, deliveries: int) -> None:
+    """An event as the server gives it once more, to a process that knows nothing of the first time."""
+    sender = service.telling.sender()
+    listener = Listener(telling=service.telling, consumer=made.webhook.consumer, sender=sender)
+    work = Work(subject="", data=to_json(stored.event), headers={}, sequence=stored.sequence, deliveries=deliveries)
+    try:
+        await listener.handle(work)
+    finally:
+        await sender.close()
+
+
 async def test_an_answer_that_nobody_heard(world: World) -> None:
     """The process ends before the receiver has answered: it is told again, of the same."""
     task_id, receiver = a_name(), world.receiver
@@ -322,13 +335,38 @@ async def test_an_answer_that_nobody_heard(world: World) -> None:
         assert first.body == second.body
         await service.idle(task_id)
         # The acknowledgement of this one gets lost: what is known to have arrived is not sent again.
-        end = await world.end_of(execution_id)
-        sender = service.telling.sender()
-        listener = Listener(telling=service.telling, consumer=made.webhook.consumer, sender=sender)
-        lost = Work(subject="", data=to_json(end.event), headers={}, sequence=end.sequence, deliveries=2)
-        await listener.handle(lost)
-        await sender.close()
+        await again(service, made, await world.end_of(execution_id), deliveries=2)
         assert len(receiver.on("/slow")) == 2
+
+
+async def test_what_arrived_in_the_end_is_not_sent_again(world: World) -> None:
+    """The process ends after the receiver took it, before it is forgotten that it did not at first."""
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/late"].append(Answer(status=500))
+    async with world.served() as service:
+        made = await service.create(receiver.url("/late"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        end = await world.end_of(await quiet(world, task_id))
+        await receiver.until("/late", 2)
+        await service.idle(task_id)
+        webhook = await service.telling.book.get(task_id)
+        before = Pending(attempts=1, next_at=webhook.created_at)
+        await service.telling.deliveries.failed(webhook, end.sequence, before)
+        await again(service, made, end, deliveries=3)
+        assert len(receiver.on("/late")) == 2
+
+
+async def test_a_dead_letter_that_could_not_be_written_does_not_begin_anew(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    receiver.answers["/dead"].extend([Answer(status=500)] * 10)
+    async with world.served() as service:
+        made = await service.create(receiver.url("/dead"), filter=only(task_id), events=FINISHED, webhook_id=task_id)
+        end = await world.end_of(await quiet(world, task_id))
+        await service.settled(task_id, 4)
+        await service.idle(task_id)
+        # What said that it is a dead letter gets lost.
+        with pytest.raises(Hopeless, match="was tried 4 times"):
+            await again(service, made, end, deliveries=5)
+        assert (await service.deliveries(task_id))[0].status == pb.DELIVERY_STATUS_DEAD
 
 
 async def test_replicas_share_the_work(world: World) -> None:
@@ -469,17 +507,17 @@ async def test_a_name_that_moves_inside_is_not_followed_there(world: World) -> N
 
 async def test_secrets_are_told_once(world: World, nats: EmbeddedNats, capsys: pytest.CaptureFixture[str]) -> None:
     task_id, receiver = a_name(), world.receiver
-    path = "/services/very-secret-path"
+    path, token = "/services/very-secret-path", "very-secret+token"
     async with world.served() as service:
         made = await service.create(
-            receiver.url(path),
+            receiver.url(f"{path}?token={quote(token, safe='')}"),
             filter=only(task_id),
             events=FINISHED,
             webhook_id=task_id,
             format=pb.WEBHOOK_FORMAT_SLACK,
         )
         # The receiver says them, too.
-        echo = f"no such hook {path} with {made.secret}"
+        echo = f"no such hook {path} with {made.secret}, and {token} is none of ours"
         receiver.answers[path].extend([Answer(status=404, text=echo)] * (len(QUICK.waits) + 1))
         await quiet(world, task_id)
         attempts = await service.settled(task_id, 4)

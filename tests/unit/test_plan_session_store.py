@@ -105,6 +105,22 @@ class TestKeyValueSessions:
         with pytest.raises(Unavailable, match="could not be read whole"):
             await store.get("s1")
 
+    async def test_one_that_cannot_be_read_hides_no_other(self) -> None:
+        heads, parts = MemoryKeyValue(), MemoryKeyValue()
+        store = KeyValueSessions(heads, parts, tenant="t")
+        await store.put(session("good"))
+        await store.put(session("torn"))
+        await heads.put("t.strange", b'{"card": 3}')
+        for piece in await parts.entries("t.torn."):
+            await parts.put(piece.key, b"not deflated")
+        assert [card.session_id for card in await store.listed()] == ["torn", "good"]
+        for name in ("strange", "torn"):
+            with pytest.raises(PreconditionFailed, match="cannot be read"):
+                await store.get(name)
+        with pytest.raises(PreconditionFailed, match="cannot be read"):
+            await store.put(session("strange"))
+        assert await store.get("good") == session("good")
+
     async def test_tenants_do_not_see_each_other(self) -> None:
         heads, parts = MemoryKeyValue(), MemoryKeyValue()
         await KeyValueSessions(heads, parts, tenant="t").put(session())
@@ -182,6 +198,23 @@ class TestKeyValueLeases:
             async with asyncio.timeout(10), leases.hold("s1"):
                 store.away = True
                 await asyncio.Event().wait()
+
+    async def test_a_renewal_whose_answer_was_lost_is_no_loss(self) -> None:
+        class Deaf(MemoryKeyValue):
+            async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+                kept = await super().put(key, value, revision=revision)
+                if kept == 2:
+                    lost.set()
+                    raise Unavailable("no answer")
+                return kept
+
+        lost, store = asyncio.Event(), Deaf()
+        async with KeyValueLeases(store, tenant="t", seconds=0.6).hold("s1"):
+            await lost.wait()
+            async with asyncio.timeout(5):
+                while (entry := await store.get("t.s1")) is None or entry.revision < 4:
+                    await asyncio.sleep(0.01)
+        assert not await KeyValueLeases(store, tenant="t").held("s1")
 
     async def test_it_is_renewed_as_long_as_it_is_held(self) -> None:
         store = MemoryKeyValue()

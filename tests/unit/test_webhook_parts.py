@@ -381,6 +381,7 @@ def test_secrets_are_shown_nowhere() -> None:
         ({"filter": Filter(task_id_prefix="x" * 200)}, "filter.task_id_prefix"),
         ({"filter": Filter(statuses=(ExecutionStatus.PENDING,))}, "filter.statuses"),
         ({"format": Format.TELEGRAM}, "url"),
+        ({"format": Format.TELEGRAM, "url": "https://[x/?chat_id=1"}, "url"),
     ],
 )
 def test_webhooks_that_could_never_work(fields: Mapping[str, object], field: str) -> None:
