@@ -22,6 +22,7 @@ from services.context.bounds import (
     within,
 )
 from services.context.pages import page_start, page_token
+from services.context.stories import stories_page
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
 from swe_ai_fleet.context.blocks import MAX_TOKENS
@@ -47,7 +48,7 @@ MAX_PART_BYTES = 128 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class GraphCalls:
-    """Carries out the ten calls about the graph.
+    """Carries out the calls about the graph.
 
     Attributes:
         book: What projects know of themselves.
@@ -159,6 +160,10 @@ class GraphCalls:
             story=_story(state),
             previous=_previous(state, before.version if before else 0),
         )
+
+    async def stories(self, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
+        check_values(request)
+        return stories_page(self.book.graph(DEFAULT_TENANT), request)
 
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
         check_values(request)

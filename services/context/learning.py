@@ -26,7 +26,7 @@ _NAMES = ("goal_type", "role", "approach", "council", "model", "model_profile", 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningCalls:
-    """Carries out the two calls about learning.
+    """Carries out the calls about learning.
 
     Attributes:
         outcomes: Keeps them, and recommends.
@@ -43,10 +43,20 @@ class LearningCalls:
             case "rating":
                 with fields_within("rating"):
                     rating = request.rating
-                    outcome = await self.outcomes.rate(DEFAULT_TENANT, rating.subject_id, rating.rating, by=caller)
+                    outcome = await self.outcomes.rate(
+                        DEFAULT_TENANT,
+                        rating.subject_id,
+                        rating.rating,
+                        by=caller,
+                        comment=rating.comment if rating.HasField("comment") else None,
+                    )
             case _:
                 raise InvalidRequest("nothing to record", field="outcome", hint="set outcome or rating")
         return pb.RecordOutcomeResponse(outcome=messages.outcome_message(outcome))
+
+    async def get(self, request: pb.GetOutcomeRequest) -> pb.GetOutcomeResponse:
+        outcome = await self.outcomes.get(DEFAULT_TENANT, request.subject_id)
+        return pb.GetOutcomeResponse(outcome=messages.outcome_message(outcome))
 
     async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
         check_values(request)

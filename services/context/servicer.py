@@ -59,6 +59,9 @@ class ContextServicer(ContextServiceServicer):
     async def TransitionPhase(self, request: pb.TransitionPhaseRequest, context: Context) -> pb.TransitionPhaseResponse:
         return await self._graph.change_phase(request, caller_of(context))
 
+    async def ListStories(self, request: pb.ListStoriesRequest, context: Context) -> pb.ListStoriesResponse:
+        return await self._graph.stories(request)
+
     async def GetGraphRelationships(
         self, request: pb.GetGraphRelationshipsRequest, context: Context
     ) -> pb.GetGraphRelationshipsResponse:
@@ -83,6 +86,9 @@ class ContextServicer(ContextServiceServicer):
 
     async def RecordOutcome(self, request: pb.RecordOutcomeRequest, context: Context) -> pb.RecordOutcomeResponse:
         return await self._learning.record(request, caller_of(context))
+
+    async def GetOutcome(self, request: pb.GetOutcomeRequest, context: Context) -> pb.GetOutcomeResponse:
+        return await self._learning.get(request)
 
     async def RecommendApproach(
         self, request: pb.RecommendApproachRequest, context: Context

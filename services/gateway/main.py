@@ -18,6 +18,8 @@ from swe_ai_fleet.telemetry import configure_logging
 
 KEYS_BUCKET = "HTTP_KEYS"
 KEYS_KEPT_SECONDS = 86_400.0
+KEYS_MAX_BYTES = 256 * 1024 * 1024
+"""Beyond that the oldest answers are forgotten."""
 
 
 @asynccontextmanager
@@ -35,8 +37,11 @@ async def open_gateway(
     Raises:
         PreconditionFailed: The address cannot be bound.
     """
-    keys = await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS)
-    async with open_upstream(settings.orchestrator_url, settings.context_url) as upstream:
+    keys = await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS, max_bytes=KEYS_MAX_BYTES)
+    # The door admits callers before anything is sent: the context service may ask for a token of its own.
+    async with open_upstream(
+        settings.orchestrator_url, settings.context_url, context_token=settings.context_token
+    ) as upstream:
         app = gateway_app(Surroundings(settings=settings, upstream=upstream, token=token, ready=ready, keys=keys))
         async with serve_http(app, settings.http_address, elsewhere=not settings.http_listen) as url:
             try:

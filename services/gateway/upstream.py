@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import grpc.aio
@@ -51,26 +51,28 @@ def method(full_name: str) -> MethodDescriptor:
 class Upstream:
     """Channels to the orchestrator (its workflows, chats and plans too) and to the context service.
 
-    Every call carries the caller's own token and name, so that the services decide who may do what. Faults come as
+    Every call carries the caller's own token and name, so that the services decide who may do what; a context service
+    that asks for another token than the gateway is shown that one, `context_token`. Faults come as
     grpc.aio.AioRpcError.
     """
 
     orchestrator: grpc.aio.Channel
     context: grpc.aio.Channel
+    context_token: str = field(default="", repr=False)
 
     async def call(
         self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float = CALL_SECONDS
     ) -> Message:
         """The answer of a unary method."""
         stub = self._channel(target).unary_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(request, metadata=_metadata(token, caller), timeout=seconds)
+        return await stub(request, metadata=self._metadata(target, token, caller), timeout=seconds)
 
     async def stream(
         self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float | None = None
     ) -> AsyncGenerator[Message, None]:
         """The answers of a method that streams them; closing the generator ends the call."""
         stub = self._channel(target).unary_stream(_path(target), _serialized, _reply(target).FromString)
-        call = stub(request, metadata=_metadata(token, caller), timeout=seconds)
+        call = stub(request, metadata=self._metadata(target, token, caller), timeout=seconds)
         try:
             async for answer in cast("AsyncIterator[Message]", call):
                 yield answer
@@ -82,22 +84,35 @@ class Upstream:
     ) -> Message:
         """The answer of a method that takes a stream."""
         stub = self._channel(target).stream_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(requests, metadata=_metadata(token, ""), timeout=seconds)
+        return await stub(requests, metadata=self._metadata(target, token, ""), timeout=seconds)
 
     def _channel(self, target: MethodDescriptor) -> Any:
         # The type stubs know the serializers of no method by its name.
         return self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
 
+    def _metadata(self, target: MethodDescriptor, token: str, caller: str) -> tuple[tuple[str, str], ...]:
+        if self.context_token and target.containing_service.full_name == _CONTEXT:
+            token = self.context_token
+        named = (("fleet-caller", caller),) if caller else ()
+        return (("authorization", f"Bearer {token}"), *named) if token else named
+
 
 @asynccontextmanager
-async def open_upstream(orchestrator: str, context: str) -> AsyncGenerator[Upstream]:
-    """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet."""
+async def open_upstream(orchestrator: str, context: str, *, context_token: str = "") -> AsyncGenerator[Upstream]:
+    """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet.
+
+    Args:
+        orchestrator: Where the orchestrator is.
+        context: Where the context service is.
+        context_token: What the context service is shown instead of a caller's token; only for callers whom somebody
+            has admitted. Empty: their own.
+    """
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_AGAIN]
     async with (
         grpc.aio.insecure_channel(orchestrator, options=options) as first,
         grpc.aio.insecure_channel(context, options=options) as second,
     ):
-        yield Upstream(orchestrator=first, context=second)
+        yield Upstream(orchestrator=first, context=second, context_token=context_token)
 
 
 def _path(target: MethodDescriptor) -> str:
@@ -110,8 +125,3 @@ def _serialized(message: Message) -> bytes:
 
 def _reply(target: MethodDescriptor) -> type[Message]:
     return GetMessageClass(target.output_type)
-
-
-def _metadata(token: str, caller: str) -> tuple[tuple[str, str], ...]:
-    named = (("fleet-caller", caller),) if caller else ()
-    return (("authorization", f"Bearer {token}"), *named) if token else named

@@ -197,6 +197,8 @@ def _turn(turn: Turn) -> pb.Turn:
         success=turn.success,
         stop_reason=turn.stop_reason,
         execution_id=turn.execution_id,
+        tables=[_table(table) for table in turn.tables],
+        references=[_reference(reference) for reference in turn.references],
     )
 
 

@@ -270,6 +270,8 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         attempt=state.task.attempt,
         subtasks=subtask_results(state),
         parent_execution_id=state.task.parent_execution_id,
+        # Of an accepted task: as many as were seated. A list has no run of an agent to count, only what executions say.
+        agent_count=0 if state.task.kind is TaskKind.WORKFLOW else state.task.num_agents,
     )
 
 

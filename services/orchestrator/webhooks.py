@@ -167,9 +167,10 @@ class Listener:
         reply, made = await told.attempt(webhook, notification, self.sender, number=number, sequence=work.sequence)
         if made.status is DeliveryStatus.RETRYING:
             raise Later(self._until(made.next_at))
-        if number > 1:
-            await told.deliveries.settled(webhook, work.sequence)
+        # What is given up is not forgotten: where the dead letter gets lost, all attempts would begin anew.
         if reply.delivered:
+            if number > 1:
+                await told.deliveries.settled(webhook, work.sequence)
             if webhook.dead_letters:
                 await told.book.delivered(webhook)
             return
@@ -195,12 +196,14 @@ class Listener:
         if work.deliveries == 1:
             return 1
         # Deliveries are no attempts: a process may have ended in between, or the server begun anew.
+        if await self.telling.deliveries.taken(webhook, work.sequence):
+            return 0
         pending = await self.telling.deliveries.pending(webhook, work.sequence)
         if pending is not None:
             if (left := self._until(pending.next_at)) > _EARLY_SECONDS:
                 raise Later(left)
             return pending.attempts + 1
-        return 0 if await self.telling.deliveries.taken(webhook, work.sequence) else 1
+        return 1
 
     def _until(self, at: str) -> float:
         return max(0.0, (datetime.fromisoformat(at) - self.telling.now()).total_seconds())

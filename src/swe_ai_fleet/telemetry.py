@@ -19,7 +19,9 @@ def configure_logging(level: str) -> None:
     # Drivers that write hosts and ports of databases to standard error themselves; our own lines say what failed.
     logging.getLogger("neo4j").setLevel(logging.CRITICAL)
     readable = sys.stderr.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if readable else structlog.processors.JSONRenderer()
+    # Without the values of variables, which may be tokens.
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    renderer = console if readable else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

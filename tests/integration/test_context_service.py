@@ -493,6 +493,14 @@ REFUSED = [
         "INVALID_ARGUMENT",
         "rating.rating",
     ),
+    (
+        "RecordOutcome",
+        pb.RecordOutcomeRequest(rating=pb.Rating(subject_id="x", rating=3, comment="x" * 2001)),
+        "INVALID_ARGUMENT",
+        "rating.comment",
+    ),
+    ("GetOutcome", pb.GetOutcomeRequest(), "INVALID_ARGUMENT", "subject_id"),
+    ("GetOutcome", pb.GetOutcomeRequest(subject_id="nowhere"), "NOT_FOUND", "subject_id"),
     ("RecommendApproach", pb.RecommendApproachRequest(), "INVALID_ARGUMENT", "goal"),
     ("RecommendApproach", pb.RecommendApproachRequest(goal="x", agents=[0]), "INVALID_ARGUMENT", "agents[0]"),
     ("RecommendApproach", pb.RecommendApproachRequest(goal="x", councils=99 * ["x"]), "INVALID_ARGUMENT", "councils"),
@@ -589,6 +597,15 @@ async def test_outcomes_are_recorded_rated_and_learnt_from(service: Service):
         "RecordOutcome", pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=names[0], rating=5)), caller="ada"
     )
     assert (rated.outcome.rating, rated.outcome.rated_by, rated.outcome.evidence) == (5, "ada", 1.0)
+    assert (await service.call("GetOutcome", pb.GetOutcomeRequest(subject_id=names[0]))).outcome == rated.outcome
+    said = pb.Rating(subject_id=names[0], rating=4, comment="too long")
+    await service.call("RecordOutcome", pb.RecordOutcomeRequest(rating=said), caller="bob")
+    # Who says nothing more leaves the words there; an empty comment takes them away.
+    for comment, kept in ((None, "too long"), ("", "")):
+        said = pb.Rating(subject_id=names[0], rating=3, comment=comment)
+        await service.call("RecordOutcome", pb.RecordOutcomeRequest(rating=said))
+        found = (await service.call("GetOutcome", pb.GetOutcomeRequest(subject_id=names[0]))).outcome
+        assert (found.rating, found.comment) == (3, kept)
     request = pb.RecommendApproachRequest(goal="Fix the test of the lexer", agents=[3], seed=7)
     advice = await service.call("RecommendApproach", request)
     assert advice == await service.call("RecommendApproach", request)

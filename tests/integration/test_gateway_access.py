@@ -39,7 +39,7 @@ from services.gateway.server import serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.cli.web import page_url
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
@@ -89,7 +89,11 @@ class Room:
             raise RuntimeError("secret of the house")
         if "stream" in query:
             return StreamingResponse(iter([b"data: 1\n\n", b"data: 2\n\n"]), media_type="text/event-stream")
-        return PlainTextResponse("x" * int(query.get("bytes", "1")), int(query.get("status", "200")))
+        headers = {"Retry-After": "1"} if "retry" in query else None
+        return PlainTextResponse("x" * int(query.get("bytes", "1")), int(query.get("status", "200")), headers)
+
+    async def secret(self, _: Request) -> Answer:
+        return JSONResponse({"secret": "told once"})
 
     async def upload(self, request: Request) -> Answer:
         async for piece in request.stream():
@@ -135,6 +139,7 @@ async def house(keys: KeyValue | None = None, *, token: str | None = TOKEN, **se
             Route("/api/wait", room.wait, methods=["POST"]),
             Route("/api/answer", room.answer, methods=["POST"]),
             Route("/api/repositories", room.upload, methods=["POST"]),
+            Route("/api/webhooks", room.secret, methods=["POST"]),
             Route("/health", room.health),
             WebSocketRoute("/api/ws/watch", room.watch),
         ],
@@ -740,6 +745,9 @@ async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: KeyValue) 
     [
         ("status=404", 1),
         ("status=400", 1),
+        ("status=409", 1),
+        ("status=409&retry", 2),
+        ("status=499", 2),
         ("status=500", 2),
         ("status=503", 2),
         ("status=429", 2),
@@ -925,3 +933,101 @@ async def test_an_upload_that_breaks_off_is_no_fault(home: House) -> None:
     await home.room.entered.wait()
     writer.close()
     assert (await home.client.get("/api/who", headers=BEARER)).status_code == 200
+
+
+async def raw(port: str, head: str, *, seconds: float = 10.0) -> bytes:
+    """What is answered to a request of these bytes, until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    writer.write(head.encode("latin-1"))
+    try:
+        async with asyncio.timeout(seconds):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "target", ["[", "//[", "http://evil.example/api/who", "http://[/x", "*", "@:x", "/%00", "/%ff", "/api%2fwho", "?x"]
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "PROPFIND"])
+async def test_no_target_is_a_fault_of_ours(home: House, method: str, target: str) -> None:
+    got = await raw(home.port, f"{method} {target} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n")
+    assert got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), got[:300]
+    assert TOKEN.encode() not in got
+
+
+async def test_a_connection_that_is_answered_need_not_be_read_for_ever(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PatientProtocol, "head_seconds", 0.5)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
+    writer.write(f"POST /api/count HTTP/1.1\r\nHost: {home.authority}\r\nContent-Length: 1000000\r\n\r\n".encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
+    async with asyncio.timeout(5):
+        while not reader.at_eof():
+            # A byte now and then, and never the end.
+            writer.write(b"x")
+            await asyncio.wait([asyncio.ensure_future(reader.read(1_000))], timeout=0.1)
+    writer.close()
+
+
+async def test_what_other_pages_embed_takes_nothing_from_our_own() -> None:
+    async with house(http_requests_per_minute=3) as built:
+        cookie = {"Cookie": await built.sign_in()}
+        embedded = {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+        for site in ("cross-site", "same-site"):
+            for path in ("/", "/app.js", "/api/who", "/api/session"):
+                headers = {"Sec-Fetch-Site": site, **embedded}
+                refused(await built.client.get(path, headers=headers), 403, field="sec-fetch-site")
+                refused(await built.client.get(path, headers=headers | cookie), 403, field="sec-fetch-site")
+        framed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+        refused(await built.client.get("/", headers=framed), 403)
+        # A link that somebody follows is another thing.
+        followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        assert (await built.client.get("/", headers=followed)).status_code in (200, 404)
+        assert (await built.client.get("/api/who", headers=cookie)).status_code == 200
+
+
+async def test_keys_of_other_names_are_others(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as built:
+        for name in ("ada", "grace"):
+            answer = await built.client.post("/api/count", json={}, headers=BEARER | key | {"Fleet-Caller": name})
+            assert answer.status_code == 201 and "idempotency-replayed" not in answer.headers
+        assert built.room.calls == 2
+
+
+async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
+    keys = MemoryKeyValue()
+    async with house(keys) as built:
+        key = {"Idempotency-Key": uuid4().hex}
+        made = await built.client.post("/api/webhooks", json={}, headers=BEARER | key)
+        assert made.json() == {"secret": "told once"} and made.headers["idempotency-kept"] == "false"
+    assert await keys.entries() == ()
+
+
+async def test_without_a_place_for_keys_it_is_told_so() -> None:
+    class Away(MemoryKeyValue):
+        async def get(self, key: str) -> None:
+            raise Unavailable("NATS does not answer")
+
+    async with house(Away()) as built:
+        key = {"Idempotency-Key": uuid4().hex}
+        told = refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 503, "UNAVAILABLE")
+        assert told["retry_after_seconds"] >= 1 and built.room.calls == 0
+        assert (await built.client.post("/api/count", json={}, headers=BEARER)).status_code == 201
+
+
+async def test_keys_take_no_more_room_than_they_may(nats_server: EmbeddedNats) -> None:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        small = await log.bucket(f"SMALL_{uuid4().hex[:8]}", ttl_seconds=60.0, max_bytes=600_000)
+        async with house(small) as built:
+            first, *_, last = names = [uuid4().hex for _ in range(6)]
+            path = f"/api/answer?bytes={idempotency.MAX_ANSWER_BYTES}"
+            for name in names:
+                answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
+                assert answer.status_code == 200
+            for name, replayed in ((last, True), (first, False)):
+                answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
+                assert (answer.headers.get("idempotency-replayed") == "true") == replayed

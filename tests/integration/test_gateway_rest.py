@@ -13,15 +13,21 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 import structlog
 
+from fleet.context.v1 import context_pb2 as context_pb
+from fleet.context.v1 import context_pb2_grpc
+from services.auth import caller_of
+from services.context.servicer import SERVICE
+from services.errors import Context
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.server import serve_http
 from services.gateway.upstream import open_upstream
+from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -543,6 +549,43 @@ async def test_what_does_not_answer_is_said_without_inner_words(fleet: FleetUnde
     assert (answer.status, told["code"], told["retry_after_seconds"]) == (503, "UNAVAILABLE", 1)
     assert answer.headers["retry-after"] == "1"
     assert str(free_port) not in json.dumps(told)
+
+
+class Outcomes(context_pb2_grpc.ContextServiceServicer):
+    """A context service that knows of nothing but who asked."""
+
+    async def RecommendApproach(
+        self, request: context_pb.RecommendApproachRequest, context: Context
+    ) -> context_pb.RecommendApproachResponse:
+        return context_pb.RecommendApproachResponse(goal_type=f"as {caller_of(context)} asked")
+
+
+async def test_a_context_service_elsewhere_is_shown_its_own_token(fleet: FleetUnderTest) -> None:
+    async def ready() -> bool:
+        return True
+
+    own = f"token-{uuid.uuid4().hex}"
+    add = cast("Any", context_pb2_grpc).add_ContextServiceServicer_to_server
+    service = Service(name=SERVICE, add=add, servicer=Outcomes())
+    async with (
+        serve_grpc([service], "127.0.0.1:0", own, ready) as context,
+        open_upstream(fleet.running.address, context, context_token=own) as upstream,
+    ):
+        around = Surroundings(
+            settings=fleet.settings, upstream=upstream, token=fleet.running.token, ready=ready, keys=MemoryKeyValue()
+        )
+        admitted = {"authorization": f"Bearer {fleet.running.token}", "fleet-caller": "ada"}
+        async with serve_http(gateway_app(around), "127.0.0.1:0") as url, aiohttp.ClientSession(url) as session:
+            told = await session.post("/api/recommendations", json={}, headers=admitted)
+            assert (told.status, (await told.json())["goal_type"]) == (200, "as ada asked")
+            # Only there: the orchestrator is still asked in the caller's name.
+            assert (await session.get("/api/status", headers=admitted)).status == 200
+            for shown in (own, ""):
+                stranger = await session.post(
+                    "/api/recommendations", json={}, headers={"authorization": f"Bearer {shown}"}
+                )
+                assert stranger.status == 401
+    assert own not in repr(upstream)
 
 
 @pytest.fixture

@@ -796,7 +796,7 @@ async def test_every_field_reaches_the_task(service: Service):
         "architect_top_k": 3,
         "derive_subtasks": True,
         "parent_execution_id": "",
-        "memory": {"read": False, "write": False, "namespaces": []},
+        "memory": {"read": False, "write": False, "namespaces": [], "entities": []},
         "context_options": {
             "phase": "build",
             "token_budget": 900,

@@ -415,7 +415,7 @@ class TestTheDecision:
         assert not (place.root / "rounding.py").exists()
 
     @pytest.mark.parametrize("noticed", [True, False])
-    @pytest.mark.parametrize("turn", [PROPOSAL, says(content="I propose to write the file.")])
+    @pytest.mark.parametrize("turn", [PROPOSAL, Turn(content="I propose to write the file.")])
     async def test_the_model_is_told_that_some_of_it_may_be_done(
         self, tmp_path: Path, turn: Turn, noticed: bool
     ) -> None:

@@ -45,7 +45,8 @@ from swe_ai_fleet.settings import Settings
 
 PROMISED = """
 GetContext UpdateContext RehydrateSession ValidateScope CreateStory CreateTask AddProjectDecision TransitionPhase
-GetGraphRelationships RecordOperations AddInteraction AddFact Recall ClearMemory RecordOutcome RecommendApproach
+ListStories GetGraphRelationships RecordOperations AddInteraction AddFact Recall ClearMemory RecordOutcome
+GetOutcome RecommendApproach
 """
 
 
@@ -128,6 +129,7 @@ OUTCOME = Outcome(
     rated_by="ada",
     ended_at=AT,
     metadata={"a": "b"},
+    comment="c",
 )
 ADVICE = Advice(
     choice="agents",

@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.outcome import PART_OF, Outcome
 from swe_ai_fleet.domain.task import PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.learning.outcomes import outcome_of
+from swe_ai_fleet.learning.outcomes import outcome_of, planned_outcome
 from swe_ai_fleet.learning.recommending import MAX_OPTIONS, Question, recommend, reward
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import KeyValueChange
@@ -358,6 +358,12 @@ async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_
         (kept,) = tracker.outcomes()
     assert (kept.rating, kept.evidence, kept.approach, kept.success) == (4, 0.5, "plan", True)
     assert kept.memory_share + kept.research_share == 1.0
+
+
+@pytest.mark.parametrize("stop", [StopReason.MAX_ITERATIONS, StopReason.TIMEOUT, StopReason.LOOP])
+def test_a_plan_that_a_limit_ended_is_no_success(stop: StopReason) -> None:
+    told = planned_outcome(replace(PLANNED, stop_reason=stop), ended_at=NOW, tenant="default")
+    assert (told.success, told.status) == (False, "completed")
 
 
 def test_an_execution_leaves_its_outcome() -> None:

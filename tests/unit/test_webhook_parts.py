@@ -423,6 +423,7 @@ RULES = WebhookRules(private_hosts=("127.0.0.1:4000", "build.corp:8080"), networ
         "https://0x7f000001/",
         "https://2130706433/",
         "https://127.1/",
+        "https://xn--a.ex_ample.org/",
         "https://build.corp.evil.example:8080/",
         "file:///etc/passwd",
         "//example.org",

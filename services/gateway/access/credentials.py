@@ -117,6 +117,15 @@ def check_intent(method: str, headers: Headers, visitor: Visitor, origin: Origin
         )
 
 
+def check_embedding(headers: Headers) -> None:
+    """That the page is not a part of somebody else's; links to it may be followed. Raises Refused."""
+    followed = values(headers, b"sec-fetch-mode") == [b"navigate"] and values(headers, b"sec-fetch-dest") == [
+        b"document"
+    ]
+    if not followed and any(site not in _OWN_SITE for site in values(headers, b"sec-fetch-site")):
+        raise _not_ours("sec-fetch-site")
+
+
 def has_body(headers: Headers) -> bool:
     """Whether a request says that it has a body."""
     return any(
@@ -135,7 +144,7 @@ def _not_ours(field: str) -> Refused:
     return Refused(
         status=403,
         code="PERMISSION_DENIED",
-        detail="with a session only the gateway's own page may do this",
+        detail="only the gateway's own page may do this from a browser",
         field=field,
         hint="programs send 'Authorization: Bearer <token>' instead of the cookie",
     )

@@ -11,6 +11,7 @@ from services.gateway.access.credentials import (
     Shown,
     Visitor,
     caller,
+    check_embedding,
     check_intent,
     has_body,
     unauthenticated,
@@ -22,6 +23,8 @@ from services.gateway.access.places import Origin, Places, foreign
 from services.gateway.access.rate import Allowance, Buckets, peer
 from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding, is_api
+from services.gateway.problems import problem_of
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 
 OPEN_PATHS = ("/health", "/ready")
@@ -29,6 +32,8 @@ OPEN_PATHS = ("/health", "/ready")
 SESSION_PATH = "/api/session"
 _UPLOADS = ("/api/repositories",)
 """Whose bodies are read piece by piece."""
+_SECRETS = ("/api/webhooks",)
+"""Whose answers hold what is told once."""
 _SESSION_BYTES = 4_096
 _SESSION_SECONDS = 10.0
 NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
@@ -74,12 +79,15 @@ class Door:
         host = self._places.host(headers, scope["server"])
         origin = self._places.origin(headers, host)
         if not is_api(path):
+            check_embedding(headers)
             self._count(scope, None)
             await (await self._page.answer(Request(scope, receive)))(scope, receive, send)
             return
         send = adding(send, shared(headers, origin))
         try:
             visitor = self._credentials.visitor(headers, host, origin)
+            # Before it is counted: what strangers' pages send must not use up what our own page may send.
+            check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
             send = adding(send, self._count(scope, visitor))
             if is_preflight(method, headers):
                 await preflight(origin)(scope, receive, send)
@@ -89,7 +97,6 @@ class Door:
                 raise unauthenticated()
             if signing_in and origin is Origin.NAMED:
                 raise foreign()
-            check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
             scope.setdefault("state", {}).update(
                 token=visitor.token if visitor else "", caller=caller(headers), visitor=visitor
             )
@@ -99,6 +106,9 @@ class Door:
                 await answer_early(refused.answer(path), scope, receive, send)
             else:
                 await refused.answer(path)(scope, receive, send)
+        except FleetError as error:
+            # The store of the keys does not answer.
+            await problem_of(error, instance=path)(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]
@@ -115,8 +125,8 @@ class Door:
         if key is None:
             await self._app(scope, again, send)
             return
-        token = scope["state"]["token"]
-        await self._answers.once(key, self._app, scope, again, send, token=token, body=body)
+        owner, secret = (scope["state"]["token"], scope["state"]["caller"]), scope["path"] in _SECRETS
+        await self._answers.once(key, self._app, scope, again, send, owner=owner, body=body, secret=secret)
 
     async def _upload(self, scope: Scope, receive: PatientReceive, send: Send) -> None:
         try:
@@ -132,12 +142,12 @@ class Door:
             host = self._places.host(headers, scope["server"])
             origin = self._places.origin(headers, host)
             visitor = self._credentials.visitor(headers, host, origin)
+            if visitor is not None and visitor.by is Shown.COOKIE and origin is not Origin.OURS:
+                raise foreign()
+            check_intent("GET", headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
             self._count(scope, visitor)
             if visitor is None:
                 raise unauthenticated()
-            if visitor.by is Shown.COOKIE and origin is not Origin.OURS:
-                raise foreign()
-            check_intent("GET", headers, visitor, origin)
             scope.setdefault("state", {}).update(token=visitor.token, caller=caller(headers), visitor=visitor)
         except Refused as refused:
             await _close(refused, receive, send)

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.gateway.access.places import Headers, values
 from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding
+from services.gateway.problems import CLIENT_GONE
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.ports import KeyValue
 
@@ -28,8 +29,8 @@ MAX_ANSWER_BYTES = 256 * 1024
 LEASE_SECONDS = 60.0
 """For so long after its gateway died a key is still taken as being under way."""
 _KEY = re.compile(rb"[!-~]{1,200}")
-_PASSING = (408, 425, 429)
-"""Answers that another try may well not get."""
+_PASSING = (408, 425, 429, CLIENT_GONE)
+"""Answers that another try may well not get, beside those that say when to try again."""
 
 _log = structlog.get_logger()
 
@@ -96,8 +97,8 @@ class _Held:
 class Answers:
     """Keeps the first answer to each key of each caller.
 
-    Event streams, answers without a length or above `MAX_ANSWER_BYTES` and faults of the server are not kept; the
-    client is told so by `Idempotency-Kept: false`, and the key is free again.
+    Event streams, answers without a length or above `MAX_ANSWER_BYTES`, secrets, and what another try may not get are
+    not kept; the client is told so by `Idempotency-Kept: false`, and the key is free again.
 
     Args:
         keys: Where they are kept, and for how long.
@@ -109,9 +110,18 @@ class Answers:
         self._clock = clock
 
     async def once(
-        self, key: bytes, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, token: str, body: bytes
+        self,
+        key: bytes,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        owner: tuple[str, str],
+        body: bytes,
+        secret: bool = False,
     ) -> None:
-        """Have a request carried out, or its first answer sent again. Raises Refused, Unavailable.
+        """Have a request carried out, or its first answer sent again. Raises Refused, FleetError.
 
         Args:
             key: As the client sent it.
@@ -119,11 +129,12 @@ class Answers:
             scope: The request.
             receive: Hands the body out again.
             send: To the client.
-            token: Whose key it is.
+            owner: Whose key it is: the token, and the caller's name.
             body: The whole of it.
+            secret: Whether what is answered must not be kept anywhere.
         """
         target = scope["raw_path"] + b"?" + scope["query_string"]
-        name = _hash(token.encode(), scope["method"].encode(), target, key)
+        name = _hash(*(part.encode() for part in owner), scope["method"].encode(), target, key)
         fingerprint = _hash(b",".join(values(scope["headers"], b"content-type")), body)
         revision = 0
         entry = await self._keys.get(name)
@@ -141,10 +152,19 @@ class Answers:
             revision = await self._keys.put(name, self._marker(fingerprint), revision=revision)
         except Fenced:
             raise _under_way() from None
-        await self._carry_out(name, fingerprint, revision, app, scope, receive, send)
+        await self._carry_out(name, fingerprint, revision, app, scope, receive, send, secret=secret)
 
     async def _carry_out(
-        self, name: str, fingerprint: str, revision: int, app: ASGIApp, scope: Scope, receive: Receive, send: Send
+        self,
+        name: str,
+        fingerprint: str,
+        revision: int,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        secret: bool,
     ) -> None:
         held = _Held()
         passing = adding(send, [("Idempotency-Kept", "false")])
@@ -152,7 +172,7 @@ class Answers:
         async def holding(message: Message) -> None:
             if message["type"] == "http.response.start":
                 held.status = message["status"]
-                if _is_kept(message):
+                if not secret and _is_kept(message):
                     held.start = message
                     return
                 await passing(message)
@@ -227,6 +247,7 @@ def _is_kept(start: Message) -> bool:
     return (
         status < 500
         and status not in _PASSING
+        and not values(headers, b"retry-after")
         and len(lengths) == 1
         and int(lengths[0]) <= MAX_ANSWER_BYTES
         and not any(value.startswith(b"text/event-stream") for value in values(headers, b"content-type"))

@@ -14,8 +14,8 @@ HEAD_SECONDS = 15.0
 class PatientProtocol(H11Protocol):
     """Closes a connection whose next request has not begun and come in with all its headers after `HEAD_SECONDS`.
 
-    uvicorn closes connections that are silent after an answer; not those that never asked or that send a header a
-    minute.
+    uvicorn closes connections that are silent after an answer; not those that never asked, that send a header a minute,
+    or a byte a minute of a body that was answered without being read.
     """
 
     head_seconds = HEAD_SECONDS
@@ -27,7 +27,7 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if not self._is_awaited():
             self._stop_waiting()
         elif self._waiting is None and not self.transport.is_closing():
             self._wait()
@@ -38,7 +38,7 @@ class PatientProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE:
+        if self._is_awaited():
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -51,8 +51,13 @@ class PatientProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._waiting = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        if self._is_awaited() and not self.transport.is_closing():
             self.transport.close()
+
+    def _is_awaited(self) -> bool:
+        """Whether it is the client's turn: to ask, or to end what has been answered already."""
+        theirs = self.conn.their_state
+        return theirs is h11.IDLE or (theirs is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE))
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:

@@ -14,10 +14,10 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.gateway.caller import Caller, caller_of
 from services.gateway.problems import Refusal, problem_of
 from services.gateway.rest.artifacts import artifact_answer
 from services.gateway.rest.binding import bound
-from services.gateway.rest.caller import Caller, caller_of
 from services.gateway.rest.events import event_answer, takes_events
 from services.gateway.rest.operation import Operation
 from services.gateway.rest.reading import new_message

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.caller import Caller
 from services.gateway.problems import told_of
-from services.gateway.rest.caller import Caller
 from services.gateway.rest.operation import Operation
 from services.gateway.rest.writing import written_aside
 from services.gateway.upstream import Upstream, method

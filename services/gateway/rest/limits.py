@@ -24,6 +24,7 @@ _OF_FIELDS: Mapping[str, Mapping[str, object]] = {
     f"{_FLEET}.DeliberateRequest.task_id": _IDENTIFIER,
     f"{_FLEET}.OrchestrateRequest.task_id": _IDENTIFIER,
     f"{_FLEET}.ListExecutionsRequest.page_size": {"maximum": 500, **_COUNT},
+    f"{_CONTEXT}.ListStoriesRequest.page_size": {"maximum": 500, **_COUNT},
     f"{_CONTEXT}.GetGraphRelationshipsRequest.page_size": {"maximum": 1_000, **_COUNT},
     f"{_CONTEXT}.GetGraphRelationshipsRequest.depth": {"maximum": 5, **_COUNT},
     f"{_CONTEXT}.RecallRequest.query": {"maxLength": 4_000},

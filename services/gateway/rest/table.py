@@ -191,6 +191,7 @@ _CONTEXTS = (
     Operation(
         verb="POST", path="/api/context/validate-scope", rpc=f"{_CONTEXT}.ValidateScope", summary="Validate a scope"
     ),
+    Operation(verb="GET", path="/api/stories", rpc=f"{_CONTEXT}.ListStories", summary="List stories"),
     Operation(verb="POST", path="/api/stories", rpc=f"{_CONTEXT}.CreateStory", summary="Begin a story", status=201),
     Operation(
         verb="POST",
@@ -228,6 +229,9 @@ _CONTEXTS = (
     Operation(verb="POST", path="/api/memories/recall", rpc=f"{_CONTEXT}.Recall", summary="Recall memories"),
     Operation(verb="POST", path="/api/memories/clear", rpc=f"{_CONTEXT}.ClearMemory", summary="Forget memories"),
     Operation(verb="POST", path="/api/outcomes", rpc=f"{_CONTEXT}.RecordOutcome", summary="Record or rate an outcome"),
+    Operation(
+        verb="GET", path="/api/outcomes/{subject_id}", rpc=f"{_CONTEXT}.GetOutcome", summary="Get how something went"
+    ),
     Operation(
         verb="POST",
         path="/api/recommendations",

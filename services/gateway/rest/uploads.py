@@ -12,8 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.gateway.caller import Caller
 from services.gateway.problems import Refusal, problem_of
-from services.gateway.rest.caller import Caller
 from services.gateway.rest.operation import Operation
 from services.gateway.rest.reading import fill_text
 from services.gateway.rest.writing import written_aside

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import HTTPConnection
 
@@ -12,22 +10,6 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 
 MAX_SEQUENCE = 2**63 - 1
 _YES_NO = {"1": True, "true": True, "0": False, "false": False}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks. `token` is what the services behind are shown."""
-
-    token: str
-    name: str
-
-
-def caller_of(connection: HTTPConnection) -> Caller:
-    """Whom the access middleware admitted; without it, what the request itself shows."""
-    state: dict[str, Any] = connection.scope.get("state") or {}
-    scheme, _, shown = connection.headers.get("authorization", "").partition(" ")
-    token = state.get("token") or (shown.strip() if scheme.lower() == "bearer" else "")
-    return Caller(token=token, name=state.get("caller") or "")
 
 
 def check_names(connection: HTTPConnection, known: Sequence[str]) -> None:

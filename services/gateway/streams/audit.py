@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.streams.asking import caller_of, check_names, number
+from services.gateway.caller import caller_of
+from services.gateway.streams.asking import check_names, number
 from services.gateway.streams.feeds import STREAM_EXECUTION
 from services.gateway.streams.messages import json_bytes
 from services.gateway.upstream import Upstream, method

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.gateway.streams.asking import caller_of, check_names, flag, number, number_of
+from services.gateway.caller import caller_of
+from services.gateway.streams.asking import check_names, flag, number, number_of
 from services.gateway.streams.feeds import Feeds
 from services.gateway.streams.following import TooSlow, follow
 from services.gateway.streams.messages import Message

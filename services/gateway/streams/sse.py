@@ -14,7 +14,7 @@ import grpc.aio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.streams.asking import Caller
+from services.gateway.caller import Caller
 from services.gateway.streams.feed import SETTLED_SECONDS, Feed, notice
 from services.gateway.streams.feeds import Feeds
 from services.gateway.streams.following import TooSlow, follow

@@ -13,7 +13,8 @@ import grpc.aio
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.streams.asking import Caller, caller_of, check_names, flag, number
+from services.gateway.caller import Caller, caller_of
+from services.gateway.streams.asking import check_names, flag, number
 from services.gateway.streams.feed import Going, notice
 from services.gateway.streams.feeds import Feeds
 from services.gateway.streams.following import TooSlow, follow

@@ -171,7 +171,9 @@ class WebhookSender:
 def _parts(url: httpx2.URL) -> tuple[str, ...]:
     """What of a URL may be a secret: parts of its path (chats have theirs there) and its query."""
     path = url.raw_path.decode("ascii", "replace")
-    return tuple(part for part in path.replace("?", "/").replace("&", "/").split("/") if part)
+    parts = path.replace("?", "/").replace("&", "/").split("/")
+    # Of `token=…` a receiver may say the value alone.
+    return tuple(part for whole in parts for part in (whole, whole.partition("=")[2]) if part)
 
 
 def _one_line(text: str) -> str:

@@ -16,6 +16,7 @@ from swe_ai_fleet.cli.context_client import (
     document,
     enum_name,
 )
+from swe_ai_fleet.cli.context_stories import stories
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Json
@@ -28,6 +29,8 @@ context_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+context_app.command()(stories)
 
 _StoryId = Annotated[str, typer.Argument(metavar="STORY", help="The story's id.")]
 _Title = Annotated[str, typer.Argument(help="In a line.")]

@@ -32,6 +32,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import one_line
 
 _GOAL = 120
+_COMMENT = 400
 _CHOICES = ("approach", "council", "model_profile", "agents")
 
 
@@ -39,6 +40,9 @@ def rate(
     name: Annotated[str, typer.Argument(metavar="ID", help="An execution id, a task id, or a plan session's id.")],
     rating: Annotated[int, typer.Argument(min=LEAST_RATING, max=BEST_RATING, help="From 1 (useless) to 5.")],
     *,
+    comment: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why; shown with the rating. Left out: the earlier one stands.")
+    ] = None,
     fleet: Annotated[
         str,
         typer.Option(envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet that knows the task, not this home's."),
@@ -53,7 +57,7 @@ def rate(
     async def work(screen: Screen, settings: Settings) -> Exit:
         subject = await _subject(settings, name, place=find_place(settings, server=fleet, token=fleet_token))
         async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject, rating=rating))
+            request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject, rating=rating, comment=comment))
             answer = await client.call("RecordOutcome", request, pb.RecordOutcomeResponse)
         if screen.json:
             screen.document(document(answer.outcome))
@@ -61,6 +65,8 @@ def rate(
             outcome = answer.outcome
             screen.line(f"execution {subject}: {one_line(outcome.goal, _GOAL)}")
             screen.line(f"rated {outcome.rating} of {BEST_RATING}", style="bold")
+            if outcome.comment:
+                screen.line(f"because: {one_line(outcome.comment, _COMMENT)}")
         return Exit.ACCEPTED
 
     carry_out(work, json=json)

@@ -37,7 +37,8 @@ class StoryState:
     """A story with its tasks and decisions (in the order in which they were made) and the phases it went through.
 
     `story` is None for what belongs to no story. `version` counts its changes; records of work are none. `places` say
-    for each node (`task:<id>`) at which sequence number of the log it was changed last.
+    for each node (`task:<id>`) at which sequence number of the log it was changed last; `changed_at` says when anything
+    of it was.
     """
 
     story_id: str
@@ -47,12 +48,13 @@ class StoryState:
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
     phases: tuple[PhaseStep, ...] = ()
     places: Mapping[str, int] = field(default_factory=dict[str, int])
+    changed_at: str = ""
 
 
 def advance(state: StoryState, stored: StoredChange) -> StoryState:
     """A story after one more of its changes. What a change speaks of and is not there, it leaves out."""
     change = stored.change
-    state = replace(state, version=change.version)
+    state = replace(state, version=change.version, changed_at=change.at)
     match change.body:
         case StoryCreated(story=story):
             step = PhaseStep(phase=story.phase, at=change.at, version=change.version)

@@ -99,6 +99,7 @@ class Answer:
             tables=turn.tables,
             success=turn.success,
             stop_reason=turn.stop_reason,
+            references=turn.references,
             tools=turn.tools,
             proposed=session.proposal is not None and session.proposal.turn == turn.number,
             execution_id=turn.execution_id,

@@ -25,6 +25,7 @@ from swe_ai_fleet.conversations.session import (
     check_namespaces,
     check_session_id,
     check_text,
+    shown_again,
 )
 from swe_ai_fleet.conversations.store import ChatsInMemory, ChatStore
 from swe_ai_fleet.conversations.telling import Telling
@@ -271,6 +272,7 @@ class Chat:
             messages=answered.messages,
             tables=answered.tables,
             execution_id=answered.execution_id,
+            references=shown_again(answered.references),
         )
 
     async def _put(self, session: Session, revision: int) -> int:

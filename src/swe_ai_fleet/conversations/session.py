@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.conversations.formatting.tables import Table
-from swe_ai_fleet.conversations.named_things import NamedThing, kept
+from swe_ai_fleet.conversations.named_things import MAX_NAME_CHARS, NamedThing, kept
+from swe_ai_fleet.conversations.references import Reference
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
 from swe_ai_fleet.domain.message import AssistantMessage, Message
@@ -22,6 +23,9 @@ MAX_ANSWER_CHARS = 40_000
 MAX_MESSAGE_ID_CHARS = 128
 MAX_CARD_CHARS = 200
 """Of the last message, in a list of sessions."""
+MAX_REFERENCES = 10
+"""Of a turn, each with as many things as below, are kept to be shown again."""
+MAX_REFERENCE_THINGS = 6
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -45,7 +49,8 @@ class Turn:
     """What was said once and answered once.
 
     `messages` are what the model was shown of it and said to it; empty once they are too old. `message_id` is the
-    caller's: the same one again is answered the same. `tools` are the names of what was called. Times are ISO 8601.
+    caller's: the same one again is answered the same. `tools` are the names of what was called, `references` what
+    phrases of the text were found to mean. Times are ISO 8601.
     """
 
     number: int
@@ -60,6 +65,7 @@ class Turn:
     messages: tuple[Message, ...] = ()
     tables: tuple[Table, ...] = ()
     execution_id: str = ""
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,7 @@ class Session:
     def card(self) -> Session:
         """What a list of sessions shows: all of it is left out but for the beginning of the last message."""
         last = [
-            replace(turn, text=turn.text[:MAX_CARD_CHARS], answer="", messages=(), tables=(), tools=())
+            replace(turn, text=turn.text[:MAX_CARD_CHARS], answer="", messages=(), tables=(), tools=(), references=())
             for turn in self.turns[-1:]
         ]
         proposal = replace(self.proposal, description="") if self.proposal else None
@@ -136,6 +142,18 @@ class Session:
             updated_at=turn.at,
             busy_until="",
         )
+
+
+def shown_again(references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """What a turn keeps of its references: enough to show them, whatever a message was made of."""
+    return tuple(
+        replace(
+            one,
+            phrase=one.phrase[:MAX_NAME_CHARS],
+            things=tuple(replace(thing, label="") for thing in one.things[:MAX_REFERENCE_THINGS]),
+        )
+        for one in references[:MAX_REFERENCES]
+    )
 
 
 def _within(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:

@@ -119,7 +119,9 @@ def encoded(session: Session) -> bytes:
         data = to_json(session)
     if len(data) > MAX_SESSION_BYTES:
         session = replace(
-            session, turns=tuple(replace(turn, messages=(), tables=()) for turn in session.turns), things=()
+            session,
+            turns=tuple(replace(turn, messages=(), tables=(), references=()) for turn in session.turns),
+            things=(),
         )
         data = to_json(session)
     return data

@@ -12,11 +12,14 @@ from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
 from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Outcome
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.learning.recommending import PLANNED
 
 MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
 RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
 _GOAL_CHARS = 500
+_LIMITS = frozenset(StopReason) - {StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS}
+"""A plan that one of these ended was not carried out to its end."""
 
 
 def approach_of(task: Task) -> str:
@@ -79,7 +82,7 @@ def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outc
         agents_used=planned.agents_used,
         memory_share=shares["memory"] / asked,
         research_share=shares["research"] / asked,
-        success=planned.status is SessionStatus.COMPLETED,
+        success=planned.status is SessionStatus.COMPLETED and planned.stop_reason not in _LIMITS,
         status=planned.status,
         evidence=planned.approach_ratio,
         rating=0 if planned.rating is None else round(LEAST_RATING + planned.rating * (BEST_RATING - LEAST_RATING)),

@@ -16,7 +16,7 @@ import structlog
 from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, Outcome, Recommendation
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.outcomes import planned_outcome
@@ -32,7 +32,7 @@ _TRIES = 8
 _MAX_CHARS = 4_096
 _MAX_AGENTS = 1_000
 _MAX_METADATA = 16
-_TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile", "rated_by")
+_TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile", "rated_by", "comment")
 _log = structlog.get_logger(__name__)
 
 
@@ -88,16 +88,21 @@ class LearningTracker:
         def merged(known: Outcome | None) -> Outcome:
             if known is None or outcome.rating:
                 return outcome
-            return replace(outcome, rating=known.rating, rated_by=known.rated_by)
+            return replace(outcome, rating=known.rating, rated_by=known.rated_by, comment=known.comment)
 
         return await self._change(outcome.tenant, outcome.subject_id, merged)
 
-    async def rate(self, tenant: str, subject_id: str, rating: int, *, by: str = "") -> Outcome:
-        """Let a person say how good it was, from 1 to 5; the last word stands.
+    async def rate(
+        self, tenant: str, subject_id: str, rating: int, *, by: str = "", comment: str | None = None
+    ) -> Outcome:
+        """Let a person say how good it was, from 1 to 5, and why; the last word stands.
 
+        A `comment` has at most `MAX_COMMENT_CHARS`; None leaves the one that was given before.
         Raises InvalidRequest, NotFound, Unavailable.
         """
         _check_rating(rating, least=LEAST_RATING)
+        if comment is not None:
+            _check_length(comment, field="comment", most=MAX_COMMENT_CHARS)
 
         def rated(known: Outcome | None) -> Outcome:
             if known is None:
@@ -106,7 +111,8 @@ class LearningTracker:
                     field="subject_id",
                     hint="it is recorded when the execution has ended",
                 )
-            return replace(known, rating=rating, rated_by=self._clean(by[:128]))
+            words = known.comment if comment is None else self._clean(comment)
+            return replace(known, rating=rating, rated_by=self._clean(by[:128]), comment=words)
 
         return await self._change(tenant, subject_id, rated)
 
@@ -114,7 +120,11 @@ class LearningTracker:
         """One outcome. Raises NotFound, Unavailable."""
         found = _loaded(await self._store.get(_key(tenant, subject_id)))
         if found is None:
-            raise NotFound(f"no outcome of {subject_id[:64]!r} is known", field="subject_id")
+            raise NotFound(
+                f"no outcome of {subject_id[:64]!r} is known",
+                field="subject_id",
+                hint="it is recorded when the execution has ended",
+            )
         return found
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
@@ -221,6 +231,7 @@ def _check(outcome: Outcome) -> None:
         raise InvalidRequest("the shares add up to more than 1", field="tool_share")
     for name in _TEXTS:
         _check_length(getattr(outcome, name), field=name)
+    _check_length(outcome.comment, field="comment", most=MAX_COMMENT_CHARS)
     if len(outcome.agents_used) > _MAX_AGENTS:
         raise InvalidRequest(f"{len(outcome.agents_used)} agents", field="agents_used", hint=f"at most {_MAX_AGENTS}")
     if len(outcome.metadata) > _MAX_METADATA:
@@ -240,9 +251,9 @@ def _check(outcome: Outcome) -> None:
         raise InvalidRequest("a number is negative", field="agents" if outcome.agents < 0 else "duration_ms")
 
 
-def _check_length(text: str, *, field: str) -> None:
-    if len(text) > _MAX_CHARS:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {_MAX_CHARS}")
+def _check_length(text: str, *, field: str, most: int = _MAX_CHARS) -> None:
+    if len(text) > most:
+        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
 
 
 def _check_rating(rating: int, *, least: int) -> None:

@@ -99,7 +99,11 @@ class Webhook:
     @property
     def chat_id(self) -> str:
         """The chat that a Telegram bot writes to; empty where the URL names none."""
-        return (parse_qs(urlsplit(self.url).query).get("chat_id") or [""])[0]
+        try:
+            query = urlsplit(self.url).query
+        except ValueError:
+            return ""
+        return (parse_qs(query).get("chat_id") or [""])[0]
 
 
 def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:

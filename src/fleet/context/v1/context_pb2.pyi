@@ -477,6 +477,50 @@ class CreateStoryResponse(_message.Message):
     story: Story
     def __init__(self, version: _Optional[int] = ..., story: _Optional[_Union[Story, _Mapping]] = ...) -> None: ...
 
+class ListStoriesRequest(_message.Message):
+    __slots__ = ("case_id", "phases", "page_size", "page_token")
+    CASE_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    case_id: str
+    phases: _containers.RepeatedScalarFieldContainer[Phase]
+    page_size: int
+    page_token: str
+    def __init__(self, case_id: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, str]]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListStoriesResponse(_message.Message):
+    __slots__ = ("stories", "next_page_token")
+    STORIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    stories: _containers.RepeatedCompositeFieldContainer[StoryCard]
+    next_page_token: str
+    def __init__(self, stories: _Optional[_Iterable[_Union[StoryCard, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class StoryCard(_message.Message):
+    __slots__ = ("story_id", "title", "case_id", "phase", "version", "task_count", "open_task_count", "decision_count", "created_at_ms", "changed_at_ms")
+    STORY_ID_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    CASE_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TASK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECISION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    story_id: str
+    title: str
+    case_id: str
+    phase: Phase
+    version: int
+    task_count: int
+    open_task_count: int
+    decision_count: int
+    created_at_ms: int
+    changed_at_ms: int
+    def __init__(self, story_id: _Optional[str] = ..., title: _Optional[str] = ..., case_id: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., version: _Optional[int] = ..., task_count: _Optional[int] = ..., open_task_count: _Optional[int] = ..., decision_count: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., changed_at_ms: _Optional[int] = ...) -> None: ...
+
 class CreateTaskRequest(_message.Message):
     __slots__ = ("task", "expected_version")
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -721,7 +765,7 @@ class ClearMemoryResponse(_message.Message):
     def __init__(self, removed: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
-    __slots__ = ("subject_id", "goal", "goal_type", "role", "repository", "approach", "council", "model", "model_profile", "agents", "agents_used", "rounds", "memory_share", "research_share", "tool_share", "success", "status", "evidence", "usage", "duration_ms", "rating", "rated_by", "ended_at_ms", "metadata")
+    __slots__ = ("subject_id", "goal", "goal_type", "role", "repository", "approach", "council", "model", "model_profile", "agents", "agents_used", "rounds", "memory_share", "research_share", "tool_share", "success", "status", "evidence", "usage", "duration_ms", "rating", "rated_by", "ended_at_ms", "metadata", "comment")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -753,6 +797,7 @@ class Outcome(_message.Message):
     RATED_BY_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
     subject_id: str
     goal: str
     goal_type: str
@@ -777,15 +822,18 @@ class Outcome(_message.Message):
     rated_by: str
     ended_at_ms: int
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, subject_id: _Optional[str] = ..., goal: _Optional[str] = ..., goal_type: _Optional[str] = ..., role: _Optional[str] = ..., repository: _Optional[str] = ..., approach: _Optional[str] = ..., council: _Optional[str] = ..., model: _Optional[str] = ..., model_profile: _Optional[str] = ..., agents: _Optional[int] = ..., agents_used: _Optional[_Iterable[str]] = ..., rounds: _Optional[int] = ..., memory_share: _Optional[float] = ..., research_share: _Optional[float] = ..., tool_share: _Optional[float] = ..., success: _Optional[bool] = ..., status: _Optional[str] = ..., evidence: _Optional[float] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., rating: _Optional[int] = ..., rated_by: _Optional[str] = ..., ended_at_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    comment: str
+    def __init__(self, subject_id: _Optional[str] = ..., goal: _Optional[str] = ..., goal_type: _Optional[str] = ..., role: _Optional[str] = ..., repository: _Optional[str] = ..., approach: _Optional[str] = ..., council: _Optional[str] = ..., model: _Optional[str] = ..., model_profile: _Optional[str] = ..., agents: _Optional[int] = ..., agents_used: _Optional[_Iterable[str]] = ..., rounds: _Optional[int] = ..., memory_share: _Optional[float] = ..., research_share: _Optional[float] = ..., tool_share: _Optional[float] = ..., success: _Optional[bool] = ..., status: _Optional[str] = ..., evidence: _Optional[float] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., duration_ms: _Optional[int] = ..., rating: _Optional[int] = ..., rated_by: _Optional[str] = ..., ended_at_ms: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class Rating(_message.Message):
-    __slots__ = ("subject_id", "rating")
+    __slots__ = ("subject_id", "rating", "comment")
     SUBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     RATING_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
     subject_id: str
     rating: int
-    def __init__(self, subject_id: _Optional[str] = ..., rating: _Optional[int] = ...) -> None: ...
+    comment: str
+    def __init__(self, subject_id: _Optional[str] = ..., rating: _Optional[int] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class RecordOutcomeRequest(_message.Message):
     __slots__ = ("outcome", "rating")
@@ -796,6 +844,18 @@ class RecordOutcomeRequest(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., rating: _Optional[_Union[Rating, _Mapping]] = ...) -> None: ...
 
 class RecordOutcomeResponse(_message.Message):
+    __slots__ = ("outcome",)
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    outcome: Outcome
+    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ...) -> None: ...
+
+class GetOutcomeRequest(_message.Message):
+    __slots__ = ("subject_id",)
+    SUBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    subject_id: str
+    def __init__(self, subject_id: _Optional[str] = ...) -> None: ...
+
+class GetOutcomeResponse(_message.Message):
     __slots__ = ("outcome",)
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome

@@ -75,6 +75,11 @@ class ContextServiceStub:
                 request_serializer=fleet_dot_context_dot_v1_dot_context__pb2.TransitionPhaseRequest.SerializeToString,
                 response_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.TransitionPhaseResponse.FromString,
                 _registered_method=True)
+        self.ListStories = channel.unary_unary(
+                '/fleet.context.v1.ContextService/ListStories',
+                request_serializer=fleet_dot_context_dot_v1_dot_context__pb2.ListStoriesRequest.SerializeToString,
+                response_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.ListStoriesResponse.FromString,
+                _registered_method=True)
         self.GetGraphRelationships = channel.unary_unary(
                 '/fleet.context.v1.ContextService/GetGraphRelationships',
                 request_serializer=fleet_dot_context_dot_v1_dot_context__pb2.GetGraphRelationshipsRequest.SerializeToString,
@@ -109,6 +114,11 @@ class ContextServiceStub:
                 '/fleet.context.v1.ContextService/RecordOutcome',
                 request_serializer=fleet_dot_context_dot_v1_dot_context__pb2.RecordOutcomeRequest.SerializeToString,
                 response_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.RecordOutcomeResponse.FromString,
+                _registered_method=True)
+        self.GetOutcome = channel.unary_unary(
+                '/fleet.context.v1.ContextService/GetOutcome',
+                request_serializer=fleet_dot_context_dot_v1_dot_context__pb2.GetOutcomeRequest.SerializeToString,
+                response_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.GetOutcomeResponse.FromString,
                 _registered_method=True)
         self.RecommendApproach = channel.unary_unary(
                 '/fleet.context.v1.ContextService/RecommendApproach',
@@ -180,6 +190,13 @@ class ContextServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListStories(self, request, context):
+        """The stories there are, the one that was changed last first, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetGraphRelationships(self, request, context):
         """The relations around one node of the graph, in pages.
         """
@@ -225,6 +242,13 @@ class ContextServiceServicer:
 
     def RecordOutcome(self, request, context):
         """Records how a piece of work went, or what a person thinks of one that is recorded already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOutcome(self, request, context):
+        """How a piece of work went, as it is kept. NOT_FOUND until it is recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -280,6 +304,11 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     request_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.TransitionPhaseRequest.FromString,
                     response_serializer=fleet_dot_context_dot_v1_dot_context__pb2.TransitionPhaseResponse.SerializeToString,
             ),
+            'ListStories': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStories,
+                    request_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.ListStoriesRequest.FromString,
+                    response_serializer=fleet_dot_context_dot_v1_dot_context__pb2.ListStoriesResponse.SerializeToString,
+            ),
             'GetGraphRelationships': grpc.unary_unary_rpc_method_handler(
                     servicer.GetGraphRelationships,
                     request_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.GetGraphRelationshipsRequest.FromString,
@@ -314,6 +343,11 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     servicer.RecordOutcome,
                     request_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.RecordOutcomeRequest.FromString,
                     response_serializer=fleet_dot_context_dot_v1_dot_context__pb2.RecordOutcomeResponse.SerializeToString,
+            ),
+            'GetOutcome': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOutcome,
+                    request_deserializer=fleet_dot_context_dot_v1_dot_context__pb2.GetOutcomeRequest.FromString,
+                    response_serializer=fleet_dot_context_dot_v1_dot_context__pb2.GetOutcomeResponse.SerializeToString,
             ),
             'RecommendApproach': grpc.unary_unary_rpc_method_handler(
                     servicer.RecommendApproach,
@@ -549,6 +583,33 @@ class ContextService:
             _registered_method=True)
 
     @staticmethod
+    def ListStories(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleet.context.v1.ContextService/ListStories',
+            fleet_dot_context_dot_v1_dot_context__pb2.ListStoriesRequest.SerializeToString,
+            fleet_dot_context_dot_v1_dot_context__pb2.ListStoriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetGraphRelationships(request,
             target,
             options=(),
@@ -727,6 +788,33 @@ class ContextService:
             '/fleet.context.v1.ContextService/RecordOutcome',
             fleet_dot_context_dot_v1_dot_context__pb2.RecordOutcomeRequest.SerializeToString,
             fleet_dot_context_dot_v1_dot_context__pb2.RecordOutcomeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOutcome(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleet.context.v1.ContextService/GetOutcome',
+            fleet_dot_context_dot_v1_dot_context__pb2.GetOutcomeRequest.SerializeToString,
+            fleet_dot_context_dot_v1_dot_context__pb2.GetOutcomeResponse.FromString,
             options,
             channel_credentials,
             insecure,

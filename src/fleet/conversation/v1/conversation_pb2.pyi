@@ -146,7 +146,7 @@ class NamedThing(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., position: _Optional[int] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("number", "text", "answer", "answered_at_ms", "tools", "success", "stop_reason", "execution_id")
+    __slots__ = ("number", "text", "answer", "answered_at_ms", "tools", "success", "stop_reason", "execution_id", "tables", "references")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +155,8 @@ class Turn(_message.Message):
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
     number: int
     text: str
     answer: str
@@ -163,7 +165,9 @@ class Turn(_message.Message):
     success: bool
     stop_reason: str
     execution_id: str
-    def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ..., answer: _Optional[str] = ..., answered_at_ms: _Optional[int] = ..., tools: _Optional[_Iterable[str]] = ..., success: _Optional[bool] = ..., stop_reason: _Optional[str] = ..., execution_id: _Optional[str] = ...) -> None: ...
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    references: _containers.RepeatedCompositeFieldContainer[Reference]
+    def __init__(self, number: _Optional[int] = ..., text: _Optional[str] = ..., answer: _Optional[str] = ..., answered_at_ms: _Optional[int] = ..., tools: _Optional[_Iterable[str]] = ..., success: _Optional[bool] = ..., stop_reason: _Optional[str] = ..., execution_id: _Optional[str] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[Reference, _Mapping]]] = ...) -> None: ...
 
 class Conversation(_message.Message):
     __slots__ = ("session_id", "started_at_ms", "updated_at_ms", "turn_count", "memory_namespaces", "last_text", "turns", "task_proposed")

@@ -127,9 +127,12 @@ class ContextServiceClient:
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse)
         return outcome_messages.outcome(reply.outcome, tenant=outcome.tenant)
 
-    async def rate(self, subject_id: str, rating: int, *, by: str = "") -> Outcome:
-        """Say for a person how good an outcome was, from 1 to 5. Raises InvalidRequest, NotFound, Unavailable."""
-        request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating))
+    async def rate(self, subject_id: str, rating: int, *, by: str = "", comment: str | None = None) -> Outcome:
+        """Say for a person how good an outcome was, from 1 to 5, and why; without a comment the one before stands.
+
+        Raises InvalidRequest, NotFound, Unavailable.
+        """
+        request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating, comment=comment))
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, caller=by)
         return outcome_messages.outcome(reply.outcome, tenant=DEFAULT_TENANT)
 

@@ -35,6 +35,7 @@ def outcome_message(outcome: Outcome) -> pb.Outcome:
         rated_by=outcome.rated_by,
         ended_at_ms=milliseconds(outcome.ended_at),
         metadata=outcome.metadata,
+        comment=outcome.comment,
     )
 
 
@@ -65,6 +66,7 @@ def outcome(message: pb.Outcome, *, tenant: str) -> Outcome:
         rated_by=message.rated_by,
         ended_at=iso_time(message.ended_at_ms),
         metadata=dict(message.metadata),
+        comment=message.comment,
     )
 
 

@@ -111,13 +111,20 @@ class JetStream:
         """Create or update every stream. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
         await streams.ensure(self._connection, self._settings, patience=self._patience)
 
-    async def bucket(self, name: str, *, ttl_seconds: float = 0.0) -> KeyValue:
+    async def bucket(self, name: str, *, ttl_seconds: float = 0.0, max_bytes: int = 0) -> KeyValue:
         """A key-value bucket, made where there is none; values vanish `ttl_seconds` after they were put (0: never).
+
+        With `max_bytes` the oldest values vanish before that where there is no room for a new one.
 
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
         """
         await streams.ensure_bucket(
-            self._connection, self._settings, name, ttl_seconds=ttl_seconds, patience=self._patience
+            self._connection,
+            self._settings,
+            name,
+            ttl_seconds=ttl_seconds,
+            max_bytes=max_bytes,
+            patience=self._patience,
         )
         return JetStreamKeyValue(self._connection, name, patience=self._patience)
 

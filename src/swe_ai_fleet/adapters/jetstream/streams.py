@@ -68,13 +68,21 @@ async def _ensure_one(connection: Connection, config: Mapping[str, object], *, p
 
 
 async def ensure_bucket(
-    connection: Connection, settings: StreamSettings, bucket: str, *, ttl_seconds: float, patience: float
+    connection: Connection,
+    settings: StreamSettings,
+    bucket: str,
+    *,
+    ttl_seconds: float,
+    max_bytes: int = 0,
+    patience: float,
 ) -> None:
     """Create a key-value bucket or bring it up to the settings. Raises as `ensure` does."""
     name = f"KV_{bucket}"
-    config = _stream(settings, name, [f"$KV.{bucket}.>"])
+    config = _stream(settings, name, [f"$KV.{bucket}.>"], max_bytes=max_bytes)
     config |= {
         "max_age": int(ttl_seconds * _NANOSECONDS),
+        # What may be forgotten makes room; what may not is refused.
+        "discard": "old" if max_bytes else "new",
         "max_msgs_per_subject": 1,
         "allow_rollup_hdrs": True,
         "duplicate_window": int(min(ttl_seconds or 120.0, 120.0) * _NANOSECONDS),

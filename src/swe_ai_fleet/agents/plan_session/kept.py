@@ -8,11 +8,13 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 
+import structlog
+
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
 from swe_ai_fleet.agents.plan_session.store import changed_meanwhile, newest_first
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import Fenced, FleetError, ResourceExhausted, Unavailable
-from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
 SESSIONS_BUCKET = "PLAN_SESSIONS"
 PARTS_BUCKET = "PLAN_SESSION_PARTS"
@@ -21,6 +23,7 @@ PART_BYTES = 512 * 1024
 MAX_SESSION_BYTES = 32 * 1024 * 1024
 """Of a whole session as JSON."""
 _READS = 5
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +59,13 @@ class KeyValueSessions:
         self._tenant = tenant
 
     async def get(self, session_id: str) -> PlanSession | None:
-        """The session as it was put last; None for an unknown one. Raises Unavailable."""
+        """The session as it was put last; None for an unknown one. Raises PreconditionFailed, Unavailable."""
         key = self._key(session_id)
         for _ in range(_READS):
             entry = await self._heads.get(key)
             if entry is None:
                 return None
-            head = from_json(Head, entry.value)
+            head = _head(entry)
             read = [await self._parts.get(name) for name in _names(key, head)]
             found = [part.value for part in read if part is not None]
             if len(found) == head.parts:
@@ -74,7 +77,7 @@ class KeyValueSessions:
         """Keep it. Raises PreconditionFailed where somebody else put it meanwhile, ResourceExhausted, Unavailable."""
         key = self._key(session.session_id)
         entry = await self._heads.get(key)
-        before = from_json(Head, entry.value) if entry is not None else None
+        before = _head(entry) if entry is not None else None
         if session.revision != (before.revision if before is not None else 0) + 1:
             raise changed_meanwhile()
         size, packed = await asyncio.to_thread(_packed, session)
@@ -95,7 +98,14 @@ class KeyValueSessions:
     async def listed(self) -> tuple[SessionCard, ...]:
         """The cards of all, the one that was put last first. Raises Unavailable."""
         entries = await self._heads.entries(f"{self._tenant}.")
-        return newest_first(from_json(Head, entry.value).card for entry in entries)
+        cards: list[SessionCard] = []
+        for entry in entries:
+            try:
+                cards.append(_head(entry).card)
+            except PreconditionFailed:
+                # One that cannot be read must not hide all others.
+                _log.error("plan_session.unreadable", session=entry.key)
+        return newest_first(cards)
 
     def _key(self, session_id: str) -> str:
         return f"{self._tenant}.{session_id}"
@@ -105,6 +115,21 @@ class KeyValueSessions:
             # What stays behind expires by itself.
             with suppress(FleetError):
                 await self._parts.delete(name)
+
+
+def _head(entry: KeyValueEntry) -> Head:
+    try:
+        return from_json(Head, entry.value)
+    except ValueError as fault:
+        raise _unreadable() from fault
+
+
+def _unreadable() -> PreconditionFailed:
+    return PreconditionFailed(
+        "the session cannot be read; a newer version may have written it",
+        field="session_id",
+        hint="begin another one",
+    )
 
 
 def _names(key: str, head: Head) -> list[str]:
@@ -124,5 +149,9 @@ def _packed(session: PlanSession) -> tuple[int, list[bytes]]:
 
 
 def _unpacked(parts: list[bytes], size: int) -> PlanSession:
-    # Whatever the bucket holds, no more than was said is unpacked.
-    return from_json(PlanSession, zlib.decompressobj().decompress(b"".join(parts), min(size, MAX_SESSION_BYTES)))
+    try:
+        # Whatever the bucket holds, no more than was said is unpacked.
+        data = zlib.decompressobj().decompress(b"".join(parts), max(1, min(size, MAX_SESSION_BYTES)))
+        return from_json(PlanSession, data)
+    except (ValueError, zlib.error) as fault:
+        raise _unreadable() from fault

@@ -140,7 +140,14 @@ class _Lease:
 
     async def renew(self) -> None:
         """Put it once more. Raises Fenced, Unavailable."""
-        self._revision = await self._store.put(self._key, self._value, revision=self._revision)
+        try:
+            self._revision = await self._store.put(self._key, self._value, revision=self._revision)
+        except Fenced:
+            entry = await self._store.get(self._key)
+            if entry is None or entry.value != self._value:
+                raise
+            # The change was ours: the answer to an earlier renewal was lost.
+            self._revision = await self._store.put(self._key, self._value, revision=entry.revision)
 
     async def give_back(self) -> None:
         """Let others have it at once. A renewal that was broken off may have been stored, so the store is asked."""

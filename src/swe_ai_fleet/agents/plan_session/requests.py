@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
@@ -59,7 +60,18 @@ def checked_repository(repository: str, ref: str) -> tuple[str, str]:
     for field, text in (("repository", repository), ("ref", ref)):
         if len(text) > MAX_LOCATION_CHARS:
             raise InvalidRequest(f"the {field} is too long", field=field, hint=f"at most {MAX_LOCATION_CHARS}")
+    if _has_password(repository):
+        # It would be kept with the session, for everybody who lists them.
+        raise InvalidRequest("a URL must not carry a password", field="repository", hint="leave it out of the URL")
     return well_formed(repository), well_formed(ref)
+
+
+def _has_password(location: str) -> bool:
+    try:
+        return urlsplit(location).password is not None
+    except ValueError:
+        # No URL that git would be given.
+        return False
 
 
 def checked_decision(decision: str) -> ApprovalDecision:

@@ -9,12 +9,13 @@ from enum import StrEnum
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.message import Message, ToolMessage
+from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.trajectory import Step, StopReason
 
 _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
 _CARD_CHARS = 300
+_BROKEN_OFF = "its process ended while this was being carried out: some of it may be done. Look before you do it again."
 
 
 class SessionStatus(StrEnum):
@@ -158,9 +159,20 @@ class PlanSession:
         answers = tuple(ToolMessage(call_id=call.call_id, content=f"Error: {reason}") for call in calls)
         return replace(self, messages=(*self.messages, *answers))
 
+    def broken_off(self) -> PlanSession:
+        """The session with its model told that nobody knows how much of the approved approach is done."""
+        if self.waits:
+            return self.closed(_BROKEN_OFF)
+        return replace(
+            self, messages=(*self.messages, UserMessage(content=f"The approach was approved; {_BROKEN_OFF}"))
+        )
+
     def followed_by(self, later: PlanSession) -> PlanSession:
         """The session with another one's goal, behind the conversation it had."""
-        before = self.closed("not carried out: the person went on to something else")
+        if self.status is SessionStatus.EXECUTING:
+            before = self.broken_off()
+        else:
+            before = self.closed("not carried out: the person went on to something else")
         return PlanSession(
             session_id=self.session_id,
             goal=later.goal,

@@ -184,7 +184,9 @@ class PlanSessions:
                 case SessionStatus.COMPLETED:
                     return self._result(session, _status(session.stop_reason))
                 case SessionStatus.EXECUTING:
-                    session = await self._book.keep(replace(session, status=SessionStatus.ERROR, error=_INTERRUPTED))
+                    ended = replace(session.broken_off(), status=SessionStatus.ERROR, error=_INTERRUPTED)
+                    return self._result(await self._book.keep(ended), "error")
+                case SessionStatus.ERROR if session.error == _INTERRUPTED:
                     return self._result(session, "error")
                 case SessionStatus.APPROVED:
                     pass
@@ -251,11 +253,12 @@ class PlanSessions:
         run = self._run(session, tools)
         trajectory, conversation = await run.carry_out(messages)
         session = replace(run.after(session, trajectory, conversation), answer=self._clean(trajectory.answer))
+        error = self._clean(trajectory.error)
         if trajectory.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
-            session = await self._book.keep(replace(session, status=SessionStatus.APPROVED, error=trajectory.error))
+            session = await self._book.keep(replace(session, status=SessionStatus.APPROVED, error=error))
             return self._result(session, "error")
-        error = "" if trajectory.stop_reason in _GOOD_ENDS else trajectory.error
+        error = "" if trajectory.stop_reason in _GOOD_ENDS else error
         session = await self._book.keep(replace(session, status=SessionStatus.COMPLETED, error=error))
         await self._book.tell(session)
         return self._result(session, _status(session.stop_reason))
@@ -268,6 +271,7 @@ class PlanSessions:
         return Rejected(session_id=session.session_id, message=rejection(reason))
 
     async def _failed(self, session: PlanSession, error: str) -> PlanFailed:
+        error = self._clean(error)
         await self._book.keep(replace(session, status=SessionStatus.ERROR, error=error))
         return PlanFailed(session_id=session.session_id, error=error)
 

@@ -252,9 +252,12 @@ def parse_url(text: str) -> httpx2.URL:
     host = f"[{_ip_v6(parts['literal'])}]" if parts["literal"] else _host_name(parts["name"])
     port = f":{int(parts['port'])}" if parts["port"] else ""
     try:
-        return httpx2.URL(f"{scheme}://{host}{port}{rest}")
-    except httpx2.InvalidURL as error:
+        url = httpx2.URL(f"{scheme}://{host}{port}{rest}")
+        # Labels in Punycode are decoded only here.
+        _ = url.host
+    except (httpx2.InvalidURL, UnicodeError) as error:
         raise ToolRefusal(f"this URL cannot be read: {error}") from None
+    return url
 
 
 def redirect_target(base: httpx2.URL, location: str) -> httpx2.URL:
