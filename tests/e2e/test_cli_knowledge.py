@@ -130,12 +130,13 @@ async def test_the_graph_has_what_the_runs_did(shell: Shell, learned: Learned, n
 
 
 async def test_people_rate_and_experience_recommends(shell: Shell, learned: Learned, name: str) -> None:
-    rated = await shell.fleet("rate", f"{name}-1", "4")
+    rated = await shell.fleet("rate", f"{name}-1", "4", "--comment", "a word\x1b[2J too long")
     assert rated.code == 0, rated.err
+    assert "a word" in rated.out and "\x1b[2J" not in rated.out
     assert learned.first.document["execution_id"] in rated.out and "rated 4 of 5" in rated.out and TASK in rated.out
     again = await shell.fleet("rate", learned.first.document["execution_id"], "2", "--json")
     assert (again.document["rating"], again.document["approach"], again.document["agents"]) == (2, "orchestrate", 1)
-    assert again.document["rated_by"]
+    assert again.document["rated_by"] and again.document["comment"].startswith("a word")
     options = ("recommend", TASK, "--repo", str(learned.repository), "--agents", "1", "--agents", "2")
     told, as_json = await _each(shell, options, (*options, "--json"))
     assert told.code == 0, told.err

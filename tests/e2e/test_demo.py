@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,11 +63,8 @@ def short() -> Iterator[Path]:
 
 
 async def test_the_evidence_picks_the_winner(short: Path) -> None:
-    began = time.monotonic()
     code, out, err = await ended(await start(short))
-    took = time.monotonic() - began
     assert code == 0, out + err
-    assert took < SECONDS
     assert "SCRIPTED" in out
     rows = [match.groups() for match in ROW.finditer(out)]
     assert [row[0] for row in rows] == ["1", "2", "3"]

@@ -88,6 +88,24 @@ async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:
     assert [one["kind"] for one in only["relations"]] == ["affects"]
 
 
+async def test_stories_are_listed(terminal: Terminal) -> None:
+    case, names = f"C-{uuid4().hex[:6]}", [f"S-{uuid4().hex[:6]}" for _ in range(3)]
+    assert "no such story" in await terminal.run("context", "stories", "--case", case)
+    for name in names:
+        await terminal.run("context", "story", name, f"About {name}", "--case", case)
+    await terminal.run("context", "task", names[0], f"{names[0]}-1", "T")
+    await terminal.run("context", "phase", names[1], "design")
+    told = await terminal.json("context", "stories", "--case", case)
+    assert [one["story_id"] for one in told["stories"]] == [names[1], names[0], names[2]]
+    assert [one["open_task_count"] for one in told["stories"]] == [0, 1, 0]
+    assert told["more"] is False
+    some = await terminal.json("context", "stories", "--case", case, "--limit", "2")
+    assert (len(some["stories"]), some["more"]) == (2, True)
+    shown = await terminal.run("context", "stories", "--case", case, "--phase", "plan", "--phase", "review")
+    assert names[0] in shown and names[2] in shown and names[1] not in shown
+    assert "1 of 1 open" in shown
+
+
 async def test_a_story_a_task_and_a_decision_are_changed(terminal: Terminal) -> None:
     story, first, second, decision = (f"{kind}-{uuid4().hex[:6]}" for kind in "STUD")
     await terminal.run("context", "story", story, "Log in")

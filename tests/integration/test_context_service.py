@@ -339,6 +339,70 @@ async def test_relations_come_in_pages(service: Service):
     assert await service.refused("GetGraphRelationships", request) == ("INVALID_ARGUMENT", "page_token")
 
 
+async def test_stories_are_listed_the_last_changed_first_in_pages(service: Service):
+    case = f"C-{uuid4().hex[:8]}"
+    first, second, third = [await service.story(case_id=case) for number in range(3)]
+    await service.call("TransitionPhase", pb.TransitionPhaseRequest(story_id=second, phase=pb.PHASE_DESIGN))
+    for number, state in enumerate((pb.TASK_STATE_OPEN, pb.TASK_STATE_DONE, pb.TASK_STATE_DROPPED)):
+        task = pb.Task(task_id=f"{first}-{number}", story_id=first, title="T", state=state)
+        await service.call("CreateTask", pb.CreateTaskRequest(task=task))
+    decision = pb.Decision(decision_id=f"{first}-d", story_id=first, title="D")
+    await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=decision))
+    common = pb.Decision(decision_id=f"{first}-common", title="It belongs to no story, so it makes none")
+    await service.call("AddProjectDecision", pb.AddProjectDecisionRequest(decision=common))
+
+    async def listed(**fields: Any) -> list[pb.StoryCard]:
+        found: list[pb.StoryCard] = []
+        request = pb.ListStoriesRequest(**fields)
+        while True:
+            page = await service.call("ListStories", request)
+            found.extend(page.stories)
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found
+            assert len(page.stories) == (request.page_size or 50)
+
+    cards = await listed(case_id=case)
+    assert [one.story_id for one in cards] == [first, second, third]
+    assert [one.changed_at_ms for one in cards] == sorted((one.changed_at_ms for one in cards), reverse=True)
+    top = cards[0]
+    assert (top.title, top.case_id, top.phase, top.version) == ("T", case, pb.PHASE_PLAN, 5)
+    assert (top.task_count, top.open_task_count, top.decision_count) == (3, 1, 1)
+    assert top.created_at_ms < top.changed_at_ms
+    assert await listed(case_id=case, page_size=1) == await listed(case_id=case, page_size=2) == cards
+    assert [one.story_id for one in await listed(case_id=case, phases=[pb.PHASE_DESIGN, pb.PHASE_DONE])] == [second]
+    assert await listed(case_id="nobody's") == []
+    everything = [one.story_id for one in await listed(page_size=7)]
+    assert everything[:3] == [first, second, third]
+    assert len(set(everything)) == len(everything)
+    assert "" not in {one.title for one in await listed()}
+
+
+async def test_a_story_that_is_changed_meanwhile_is_not_listed_twice(service: Service):
+    case = f"C-{uuid4().hex[:8]}"
+    names = [await service.story(case_id=case) for _ in range(4)]
+    request = pb.ListStoriesRequest(case_id=case, page_size=2)
+    page = await service.call("ListStories", request)
+    assert [one.story_id for one in page.stories] == names[:1:-1]
+    await service.call("UpdateContext", pb.UpdateContextRequest(story_id=names[0], title="Changed"))
+    request.page_token = page.next_page_token
+    rest = await service.call("ListStories", request)
+    assert ([one.story_id for one in rest.stories], rest.next_page_token) == ([names[1]], "")
+    other = pb.ListStoriesRequest(case_id="another", page_token=page.next_page_token)
+    assert await service.refused("ListStories", other) == ("INVALID_ARGUMENT", "page_token")
+    asked = json.loads(base64.urlsafe_b64decode(page.next_page_token))[0]
+    for place in ("7", "null", '["a"]', "[1, 2]", '{"a": 1}'):
+        request.page_token = base64.urlsafe_b64encode(f'["{asked}", {place}]'.encode()).decode()
+        assert await service.refused("ListStories", request) == ("INVALID_ARGUMENT", "page_token"), place
+    for fields, field in (
+        ({"page_size": 501}, "page_size"),
+        ({"case_id": 129 * "c"}, "case_id"),
+        ({"phases": [9]}, "phases[0]"),
+    ):
+        _, named = await service.refused("ListStories", pb.ListStoriesRequest(**fields))
+        assert named.startswith(field.partition("[")[0]), fields
+
+
 async def test_a_large_story_still_fits_a_message(service: Service):
     story_id, text = await service.story(description=5_000 * "words "[:-2]), 19_900 * "é"
     for number in range(40):

@@ -150,6 +150,18 @@ class TestRpcs:
         assert (reference.things[0].kind, reference.things[0].name) == ("execution", first.execution_id)
         assert [row.cells[1:] for row in answer.tables[0].rows] == [["tests", "passed"]]
 
+    async def test_a_turn_keeps_its_tables_and_references(self, service: Service) -> None:
+        await service.run("task-1", "task-2")
+        first = await service.answer("s", "What runs here?")
+        second = await service.answer("s", "Show me the second one")
+        metadata = (("authorization", f"Bearer {TOKEN}"),)
+        found = await service.stub.GetConversation(pb.GetConversationRequest(session_id="s"), metadata=metadata)
+        turns = found.conversation.turns
+        assert [list(turn.tables) for turn in turns] == [list(first.tables), list(second.tables)]
+        assert all(turn.tables for turn in turns)
+        assert [list(turn.references) for turn in turns] == [[], list(second.references)]
+        assert turns[1].references[0].things[0].kind == "execution"
+
     async def test_a_yes_starts_the_task_on_the_fleet(self, service: Service) -> None:
         proposed = await service.answer("s", "Mend the parser please")
         assert proposed.task_proposed

@@ -834,6 +834,38 @@ async def test_the_page_is_files_of_one_directory(tmp_path: Path, monkeypatch: p
         assert refused(posted, 405) and posted.headers["allow"] == "GET, HEAD"
 
 
+async def test_the_page_is_packed_for_those_who_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Page.__init__, "__defaults__", (tmp_path,))
+    script = "let words = 'the page';\n" * 500
+    (tmp_path / "app.js").write_text(script)
+    (tmp_path / "small.js").write_text("1")
+    async with house() as built:
+
+        async def asked(encodings: str, path: str = "/app.js", **headers: str) -> Response:
+            return await built.client.get(path, headers={"Accept-Encoding": encodings} | headers)
+
+        plain = await asked("identity")
+        assert plain.text == script and "content-encoding" not in plain.headers
+        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "deflate, *;q=0.1"):
+            packed = await asked(encodings)
+            assert packed.headers["content-encoding"] == "gzip", encodings
+            assert packed.text == script
+            assert int(packed.headers["content-length"]) < len(script) / 10
+        for encodings in ("", "br", "gzip;q=0", "gzip; q=0.000, *", "identity;q=1", "*;q=0", "gzipped"):
+            assert "content-encoding" not in (await asked(encodings)).headers, encodings
+        assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+        assert plain.headers["etag"] != packed.headers["etag"]
+        for shown, encodings, status in (
+            (packed, "gzip", 304), (plain, "identity", 304), (plain, "gzip", 200), (packed, "identity", 200),
+        ):  # fmt: skip
+            answer = await asked(encodings, **{"If-None-Match": shown.headers["etag"]})
+            assert answer.status_code == status
+            assert answer.headers["vary"] == "Accept-Encoding"
+        assert "content-encoding" not in (await asked("gzip", "/small.js")).headers
+        # Of what is made for a caller nothing is packed: its size would tell what is secret in it.
+        assert "content-encoding" not in (await asked("gzip", "/api/who", **BEARER)).headers
+
+
 # The real gateway, all of it
 
 
@@ -1031,3 +1063,13 @@ async def test_keys_take_no_more_room_than_they_may(nats_server: EmbeddedNats) -
             for name, replayed in ((last, True), (first, False)):
                 answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
                 assert (answer.headers.get("idempotency-replayed") == "true") == replayed
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("framing", ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
+async def test_a_handshake_that_is_none_is_refused_and_closed(home: House, method: str, framing: str) -> None:
+    head = (
+        f"{method} /api/ws/watch HTTP/1.1\r\nHost: {home.authority}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{framing}"
+    )
+    assert (await raw(home.port, head, seconds=5)).startswith(b"HTTP/1.1 4")

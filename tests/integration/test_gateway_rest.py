@@ -505,6 +505,30 @@ async def test_queries_that_are_refused(api: Api, query: str, field: str) -> Non
     assert (problem["status"], problem["code"], problem["field"]) == (400, "INVALID_ARGUMENT", field)
 
 
+async def test_the_query_says_nothing_else_than_the_path(api: Api, ended: dict[str, Any]) -> None:
+    execution_id = ended["execution"]["execution_id"]
+    problem = await api.refused("GET", f"/api/executions/{NOWHERE}?execution_id={execution_id}")
+    assert (problem["status"], problem["field"]) == (400, "execution_id")
+    digest = hashlib.sha256(b"").hexdigest()
+    problem = await api.refused("GET", f"/api/executions/{execution_id}/artifacts/{digest}?digest={digest}")
+    assert (problem["status"], problem["field"]) == (400, "digest")
+    # A value that is called like a parameter is no parameter.
+    told = await api.refused("GET", "/api/executions/execution_id")
+    assert told["field"] == "execution_id"
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**20])
+async def test_a_length_that_no_bundle_has(api: Api, fleet: FleetUnderTest, length: int) -> None:
+    authority = fleet.running.http.removeprefix("http://")
+    reader, writer = await asyncio.open_connection(*authority.split(":"))
+    head = f"POST /api/repositories HTTP/1.1\r\nHost: {authority}\r\nAuthorization: Bearer {fleet.running.token}\r\n"
+    writer.write(f"{head}Content-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n".encode())
+    async with asyncio.timeout(SECONDS):
+        answer = await reader.readline()
+    assert b" 413 " in answer or b" 400 " in answer
+    writer.close()
+
+
 async def test_a_hint_stands_apart(api: Api) -> None:
     problem = await api.refused("GET", "/api/executions?page_size=501")
     assert problem["detail"] == "page_size is 501"

@@ -28,6 +28,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.gateway.problems import HANDLERS
 from services.gateway.server import serve_http
 from services.gateway.streams import Streams, frames
+from services.gateway.streams.feed import SETTLED_SECONDS
 from services.gateway.streams.feeds import FEED_BYTES
 from services.gateway.streams.stalled import StalledProtocol
 from services.gateway.upstream import open_upstream
@@ -511,3 +512,60 @@ async def test_the_client_of_the_document_shows_a_whole_execution(ran: Ran) -> N
     assert client.returncode == 0
     whole, _, _ = await ran.watch()
     assert [line.split(" ")[0] for line in told.decode().splitlines()] == [message["type"] for message in whole]
+
+
+class Late(EventSource):
+    """Answers when it is told to."""
+
+    go_on: asyncio.Event
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+
+    async def StreamExecution(
+        self, request: pb.StreamExecutionRequest, context: Any
+    ) -> AsyncGenerator[pb.ExecutionEvent, None]:
+        await self.go_on.wait()
+        async for event in super().StreamExecution(request, context):
+            yield event
+
+
+async def test_what_is_not_known_yet_is_not_taken_for_nothing() -> None:
+    source, (name, events) = Late(), story()
+    source.add(*events)
+    async with serving(source) as port, streaming(port) as (url, _), aiohttp.ClientSession(url) as http:
+
+        async def page(execution_id: str) -> tuple[int, Message]:
+            async with http.get(f"/api/executions/{execution_id}/events?limit=1000") as answer:
+                return answer.status, await answer.json()
+
+        asking = [asyncio.create_task(page(one)) for one in (name, str(uuid.uuid4()))]
+        done, _ = await asyncio.wait(asking, timeout=3 * SETTLED_SECONDS)
+        assert not done
+        source.go_on.set()
+        (status, told), (unknown, _) = await asyncio.gather(*asking)
+        assert (status, unknown) == (200, 404)
+        assert told["events"][0]["sequence"] == 1 and told["next_from"] > 1
+
+
+class Curt(EventSource):
+    """Ends the first stream of an execution as if there were no more, when it is not over."""
+
+    async def StreamExecution(
+        self, request: pb.StreamExecutionRequest, context: Any
+    ) -> AsyncGenerator[pb.ExecutionEvent, None]:
+        first = not self.opened
+        async for event in super().StreamExecution(request, context):
+            yield event
+            if first and event.sequence == 1:
+                return
+
+
+async def test_a_stream_that_ends_before_its_execution_is_taken_up_again() -> None:
+    source, (name, events) = Curt(), story()
+    source.add(*events)
+    async with serving(source) as port, streaming(port) as (url, _):
+        messages, code, _ = await watched(url, name)
+    told = [one["sequence"] for one in messages if "sequence" in one]
+    assert (told, code) == ([event.sequence for event in events], 1000)

@@ -429,7 +429,12 @@ class TestReaper:
             os.utime(seed, (0, 0))
         for cache in (tmp_path / "home/repositories").iterdir():
             os.utime(cache, (0, 0))
+        begun = tmp_path / "home/repositories/.new-begun"
+        begun.mkdir()
+        (begun / "pack").write_bytes(b"what a killed process was receiving")
+        os.utime(begun, (0, 0))
         reaped = await provider.reap()
+        assert not begun.exists()
         assert (reaped.seeds, reaped.caches, reaped.environments) == (1, 1, 0)
         assert [seed.name for seed in (tmp_path / "home/seeds").glob("*/[0-9a-f]*")] == [held.commit]
         await provider.release("e1")

@@ -23,6 +23,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.git import Git
+from swe_ai_fleet.adapters.git_workspace.packing import unpack_branch
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -321,6 +322,35 @@ async def test_a_shallow_clone_is_refused_with_a_way_out(uploads: Uploads, repos
     with pytest.raises(InvalidRequest) as caught:
         await upload(uploads, pieces(bundle_of(shallow)))
     assert caught.value.field == "chunk"
+
+
+async def test_a_bundle_writes_nothing_under_the_fleets_own_names(node: Node, repository: Path) -> None:
+    log = MemoryLog()
+    git(repository, "update-ref", "refs/fleet/delivered/someone-elses", "HEAD")
+    here = node("one", log)
+    uploads = Uploads(workspaces=here, blobs=log, max_bytes=1_000_000)
+    taken = await upload(uploads, pieces(bundle_of(repository, "--all", "HEAD")))
+    location = f"upload:{taken.upload_id}"
+    assert (await here.pin("default", RepoRef(location=location, ref="main"))).branch == "main"
+    with pytest.raises(InvalidRequest):
+        await here.pin("default", RepoRef(location=location, ref="refs/fleet/delivered/someone-elses"))
+
+
+@pytest.mark.parametrize("name", ["*", "fleet/*", "x:refs/heads/main", "-x", "a..b", ""])
+async def test_a_server_names_one_new_branch_and_no_other(repository: Path, tmp_path: Path, name: str) -> None:
+    server = tmp_path / "server"
+    git(tmp_path, "clone", "-q", str(repository), str(server))
+    git(server, "checkout", "-q", "-b", "fleet/sly")
+    git(server, "commit", "-q", "--allow-empty", "-m", "ahead")
+    git(server, "update-ref", "refs/heads/work/mine", "HEAD")
+    (tmp_path / "delivered").write_bytes(bundle_of(server, "--all"))
+    git(repository, "checkout", "-q", "-b", "work/mine")
+    git(repository, "branch", "-q", "-D", "main")
+    git(repository, "checkout", "-q", "--detach")
+    before = git(repository, "for-each-ref")
+    with pytest.raises(InvalidRequest):
+        await unpack_branch(repository, tmp_path / "delivered", name)
+    assert git(repository, "for-each-ref") == before
 
 
 async def test_only_so_many_are_received_at_once(uploads: Uploads, repository: Path) -> None:

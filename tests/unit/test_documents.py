@@ -44,7 +44,8 @@ def _tests() -> frozenset[str]:
 
 def _shell_lines(text: str) -> list[str]:
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    joined = [block.replace("\\\n", " ") for block in blocks]
+    return [line.partition("  #")[0].strip() for block in joined for line in block.splitlines() if line.strip()]
 
 
 @document
@@ -52,9 +53,10 @@ def test_commands_and_their_options_are_there(path: Path) -> None:
     text = path.read_text()
     inline = [quoted for quoted in re.findall(r"`(fleet [^`\n]+)`", text) if "|" not in quoted]
     for line in (*_shell_lines(text), *inline):
-        words = shlex.split(line)
-        if not words or words[0].rpartition("/")[2] != "fleet":
+        # Other programs may have words that go over several lines.
+        if line.split()[0].rpartition("/")[2] != "fleet":
             continue
+        words = shlex.split(line)
         name = " ".join(words[1:3]) if " ".join(words[1:3]) in _commands() else words[1]
         assert name in _commands(), line
         for word in words[1:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
@@ -220,6 +221,35 @@ async def test_an_outcome_is_kept_once_and_a_rating_survives_a_repeated_record()
         assert [one.subject_id for one in reopened.outcomes()] == ["e1"]
 
 
+async def test_a_comment_stands_until_there_is_another_and_is_bounded() -> None:
+    async with LearningTracker(MemoryKeyValue()) as tracker:
+        await tracker.record(outcome(1))
+        await tracker.rate("default", "e1", 2, comment="x" * 2_000)
+        assert len((await tracker.rate("default", "e1", 4)).comment) == 2_000
+        assert len((await tracker.record(outcome(1))).comment) == 2_000
+        for attempt in (
+            tracker.rate("default", "e1", 4, comment="x" * 2_001),
+            tracker.record(outcome(1, comment="x" * 2_001)),
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                await attempt
+            assert refused.value.field == "comment"
+        assert (await tracker.rate("default", "e1", 4, comment="")).comment == ""
+
+
+async def test_an_outcome_of_an_older_fleet_has_no_comment() -> None:
+    store = MemoryKeyValue()
+    async with LearningTracker(store) as tracker:
+        await tracker.record(outcome(1, rating=4))
+    entry = await store.get("default.e1")
+    assert entry is not None
+    old = {name: value for name, value in json.loads(entry.value).items() if name != "comment"}
+    await store.put("default.e1", json.dumps(old).encode(), revision=entry.revision)
+    async with LearningTracker(store) as tracker:
+        found = await tracker.get("default", "e1")
+        assert (found.rating, found.comment) == (4, "")
+
+
 async def test_two_processes_learn_from_each_other_and_lose_no_rating() -> None:
     store = MemoryKeyValue()
     async with LearningTracker(store) as here, LearningTracker(store) as there:
@@ -244,7 +274,8 @@ async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
             "metadata": {"hunter2": "hunter2"},
         }
         assert "hunter2" not in repr(await tracker.record(outcome(3, council="hunter2", rated_by="hunter2", **named)))
-        await tracker.rate("default", "e1", 3, by="hunter2")
+        await tracker.rate("default", "e1", 3, by="hunter2", comment="hunter2 is in the log")
+        assert (await tracker.get("default", "e1")).comment == "*** is in the log"
         assert "hunter2" not in repr(tracker.outcomes())
         assert [one.subject_id for one in tracker.outcomes("acme")] == ["a/b c.ü"]
 

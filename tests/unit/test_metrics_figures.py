@@ -303,6 +303,17 @@ async def test_a_range_tells_only_of_itself() -> None:
     assert [point.gauges.agents for point in whole.series][:5] == [0, 1, 1, 0, 0]
 
 
+async def test_a_range_that_steps_widen_is_told_whole() -> None:
+    # It begins within the six hours that minutes are kept for; its first step begins before them.
+    log = Log().started(0).claimed(1_500).ended(1_800)
+    async with meter_of(log, now=6 * 3_600 + 1_200) as meter:
+        await meter.whole()
+        told = await measured(meter, start=NOW + 1_300, step=3_600)
+        assert told.start <= NOW
+        assert told.total.accepted == told.series[0].figures.accepted == sum(told.total.ended.values()) == 1
+        assert (await measured(meter, step=2_000_000_000)).total.accepted == 1
+
+
 async def test_roles_and_tenants_are_told_apart() -> None:
     qa, dev, other = Log(Role.QA).started(), Log(Role.DEV), Log(Role.QA, tenant="other")
     dev.events = [StoredEvent(sequence=2, event=dev.started().events[0].event)]

@@ -199,6 +199,31 @@ class TestKeyValueLeases:
                 store.away = True
                 await asyncio.Event().wait()
 
+    @pytest.mark.parametrize("ends", ["no answer", "cancelled"])
+    async def test_one_that_was_had_without_knowing_is_given_back(self, ends: str) -> None:
+        class Deaf(MemoryKeyValue):
+            async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+                kept = await super().put(key, value, revision=revision)
+                if kept == 1:
+                    stored.set()
+                    if ends == "cancelled":
+                        await asyncio.Event().wait()
+                    raise Unavailable("no answer")
+                return kept
+
+        async def work() -> None:
+            async with leases.hold("s1"):
+                raise AssertionError("it was not lent")
+
+        stored, leases = asyncio.Event(), KeyValueLeases(Deaf(), tenant="t")
+        working = asyncio.create_task(work())
+        await stored.wait()
+        if ends == "cancelled":
+            working.cancel()
+        with pytest.raises(asyncio.CancelledError if ends == "cancelled" else Unavailable):
+            await working
+        assert not await leases.held("s1")
+
     async def test_a_renewal_whose_answer_was_lost_is_no_loss(self) -> None:
         class Deaf(MemoryKeyValue):
             async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
@@ -209,7 +234,7 @@ class TestKeyValueLeases:
                 return kept
 
         lost, store = asyncio.Event(), Deaf()
-        async with KeyValueLeases(store, tenant="t", seconds=0.6).hold("s1"):
+        async with KeyValueLeases(store, tenant="t", seconds=1.5).hold("s1"):
             await lost.wait()
             async with asyncio.timeout(5):
                 while (entry := await store.get("t.s1")) is None or entry.revision < 4:
@@ -228,7 +253,7 @@ class TestKeyValueLeases:
                     renewed.set()
 
         following = asyncio.create_task(follow())
-        async with asyncio.timeout(10), KeyValueLeases(store, tenant="t", seconds=0.06).hold("s1"):
+        async with asyncio.timeout(10), KeyValueLeases(store, tenant="t", seconds=0.6).hold("s1"):
             # Longer than it would have lived without.
             await renewed.wait()
         following.cancel()

@@ -184,8 +184,9 @@ class TestSession:
         assert closed.closed("again") == closed
 
     def test_another_goal_keeps_conversation_and_revision(self) -> None:
-        after = self.session().followed_by("Next", ("a",))
+        after = self.session().followed_by(PlanSession(session_id="other", goal="Next", selected_entities=("a",)))
         assert (after.goal, after.revision, after.status, after.proposals) == ("Next", 4, SessionStatus.PLANNING, 0)
+        assert (after.session_id, after.selected_entities) == (self.session().session_id, ("a",))
         assert after.messages[:3] == self.session().messages
         assert from_json(PlanSession, to_json(after)) == after
 

@@ -6,6 +6,9 @@ import asyncio
 import base64
 import hashlib
 import json
+import socket
+import ssl
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.webhook_sender import WebhookRules
+from swe_ai_fleet.adapters.webhook_sender import WebhookRules, WebhookSender
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, ResourceExhausted
@@ -447,6 +450,30 @@ async def test_addresses_that_webhooks_cannot_have(url: str) -> None:
 )
 async def test_addresses_that_webhooks_can_have(url: str) -> None:
     await RULES.check(url)
+
+
+async def test_names_that_nobody_answers_for_take_up_no_threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = threading.Semaphore(0), threading.Event()
+
+    def silent(*_: object, **__: object) -> list[object]:
+        asked.release()
+        answered.wait(20)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    senders = [WebhookSender(WebhookRules(), seconds=15, tls=ssl.create_default_context()) for _ in range(10)]
+    sent = replace(message(a_webhook(), nasty(text="x"), TIMESTAMP), url="https://dead.example.org/")
+    sending = [asyncio.create_task(sender.send(sent)) for sender in senders * 4]
+    try:
+        async with asyncio.timeout(10):
+            for _ in senders:
+                assert await asyncio.to_thread(asked.acquire)
+    finally:
+        answered.set()
+        replies = await asyncio.gather(*sending)
+        for sender in senders:
+            await sender.close()
+    assert {reply.error for reply in replies} == {"the name dead.example.org cannot be resolved: no such name"}
 
 
 def test_private_hosts_are_named_one_by_one() -> None:

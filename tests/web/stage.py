@@ -120,6 +120,20 @@ class Stage:
         await self.until(found, "approval_awaited")
         return found
 
+    async def informed(self) -> str:
+        """An execution whose plan waits for approval, and of whose two entities memory knows one."""
+        word = f"Greeter{uuid.uuid4().hex[:6]}"
+        stub: Any = context_grpc.ContextServiceStub(self.context)
+        fact = context.AddFactRequest(namespace=f"agent:{word}", text=f"{word} greets; with a <b>comma</b>.")
+        await stub.AddFact(fact, **self.call)
+        found = await self.submit(
+            "informed", f"{PROPOSING} Add hello_world()", self.repository("informed", HELLO_FILES),
+            approval=pb.APPROVAL_POLICY_PLAN,
+            memory=pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing; Known"]),
+        )  # fmt: skip
+        await self.until(found, "approval_awaited")
+        return found
+
     async def risky(self) -> str:
         """An execution that waits for a risky call to be approved."""
         found = await self.submit(
@@ -166,6 +180,7 @@ class Stage:
         for execution_id in ended:
             await self.until(execution_id, "execution_finished")
         await self.asking()
+        await self.informed()
         await self.risky()
         await self.busy()
 

@@ -146,6 +146,45 @@ async def test_a_risky_call_is_approved(page: Page, stage: Stage) -> None:
     await expect(_badge(page)).to_contain_text(re.compile("completed|no winner"), timeout=_LONG)
 
 
+async def test_what_memory_knows_of_the_entities_is_at_the_gate_and_only_one_of_two_decides(
+    page: Page, context: BrowserContext, stage: Stage
+) -> None:
+    execution_id = await stage.informed()
+    other = await context.new_page()
+    deaf: list[str] = []
+
+    def between(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+        server.on_message(lambda message: None if deaf else socket.send(message))
+
+    await other.route_web_socket(re.compile("/api/ws/"), between)
+    for tab in (page, other):
+        await _watch(tab, stage, execution_id)
+    memory = page.locator(".gate .memory-found")
+    await expect(memory).to_contain_text("50 % of what was asked for is known")
+    await expect(memory.locator("progress")).to_have_attribute("value", "50")
+    # One gap, although it has what separates gaps in the text for agents.
+    await expect(memory.locator(".gaps li")).to_have_text(["Nothing; Known"])
+    await expect(memory.locator(".sources li")).to_have_text([re.compile("^memory:")])
+    await memory.get_by_text("What was found").click()
+    await expect(memory.locator("pre")).to_contain_text("greets; with a <b>comma</b>.")
+    await page.locator(".gate").screenshot(path=ARTIFACTS / "gate-memory.png")
+    # The other page does not hear of it, and decides otherwise: it is told, calmly, and follows.
+    deaf.append("yes")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator(".gate")).to_have_count(0, timeout=_LONG)
+    await expect(page.get_by_role("tab", selected=True)).to_be_focused()
+    await other.get_by_role("button", name="Reject").click()
+    told = other.get_by_text("This is decided already.")
+    await expect(told).to_be_visible()
+    await expect(other.get_by_role("alert")).to_have_count(0)
+    await expect(other.get_by_role("button", name="Reject")).to_have_count(0)
+    deaf.clear()
+    await other.reload()
+    await expect(_badge(other)).to_contain_text("completed", timeout=_LONG)
+    await expect(other.locator(".item-approval")).to_contain_text("approved")
+
+
 async def test_a_plan_is_adjusted_and_then_approved(page: Page, stage: Stage) -> None:
     execution_id = await stage.submit(
         "twice",

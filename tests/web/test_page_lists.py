@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from fleet.context.v1 import context_pb2 as context
+from fleet.context.v1 import context_pb2_grpc as context_grpc
 from tests.chat_script import HOSTILE_ANSWER
 from tests.scripts import HELLO, HELLO_FILES
 from tests.web.conftest import ARTIFACTS
@@ -34,9 +36,26 @@ _VIEWS = {
 }
 
 
+_ADVICE = {
+    "goal_type": "feature",
+    "outcomes": 12,
+    **{
+        choice: {"choice": choice, "value": value, "options": [], "reason": "It went well."}
+        for choice, value in (
+            ("approach", "deliberate/hybrid"), ("agents", "4"), ("model_profile", "careful"), ("council", "reviewers"),
+        )
+    },
+}  # fmt: skip
+
+
 async def _open(page: Page, stage: Stage, path: str) -> None:
     await page.goto(f"{stage.running.http}{path}")
     await expect(page.locator("h1")).to_be_visible()
+
+
+def _small(url: str) -> str:
+    """The same request for pages of two."""
+    return url.replace("page_size=50", "page_size=2")
 
 
 async def _settled(page: Page) -> None:
@@ -94,6 +113,9 @@ class TestExecutions:
         await expect(row).to_be_visible()
         await expect(row.get_by_text("completed")).to_be_visible(timeout=_LONG)
         await expect(row.get_by_text("agent-dev-1")).to_be_visible()
+        agents = page.get_by_role("columnheader", name="Agents")
+        column = await agents.evaluate("(header) => header.cellIndex")
+        await expect(row.locator("td, th").nth(column)).to_have_text("1")
 
     async def test_filters_are_in_the_address_and_lead_to_what_fits(self, page: Page, stage: Stage) -> None:
         execution = await stage.submit("filtered", HELLO, stage.repository("filtered", HELLO_FILES))
@@ -176,13 +198,16 @@ class TestSubmit:
         await page.keyboard.press("Enter")
         await page.get_by_label("utils.py is where greetings live.").check()
         await expect(page.get_by_role("list", name="Chosen")).to_contain_text("utils.py is where greetings live.")
+        await expect(page.get_by_label("Namespaces, one a line")).to_have_value("fleet")
         await page.reload()
         await expect(page.get_by_label("What is to be done")).to_have_value(HELLO)
         async with page.expect_request(lambda request: request.method == "POST") as asked:
             await page.get_by_role("button", name="Submit", exact=True).click()
         sent = (await (await asked.value).response()).request.post_data_json["deliberate"]  # type: ignore[union-attr]
         assert sent["constraints"] == {"checks": [{"command": "python -m pytest -q"}]}
-        assert "utils.py is where greetings live." in sent["context"]
+        chosen = ["utils.py is where greetings live."]
+        assert sent["memory"] == {"read": True, "write": False, "namespaces": ["fleet"], "entities": chosen}
+        assert "context" not in sent
         assert (sent["num_agents"], sent["enable_peer_review"], sent["repo"]) == (1, False, {"path": str(repository)})
         await expect(page).to_have_url(re.compile(r"/executions/[0-9a-f-]{36}"))
         assert (await _told(page, page.url.rpartition("/")[2]))["task_id"] == sent["task_id"]
@@ -197,8 +222,54 @@ class TestSubmit:
         await dialog.get_by_role("button", name="Take it").click()
         await expect(dialog).to_be_hidden()
 
+    async def test_a_recommendation_is_taken_over_into_the_form(self, page: Page, stage: Stage) -> None:
+        await page.route("**/api/recommendations", lambda route: route.fulfill(json=_ADVICE))
+        councils = {"councils": [{"council_id": "reviewers", "role": "ROLE_QA"}]}
+        await page.route("**/api/councils*", lambda route: route.fulfill(json=councils))
+        await _open(page, stage, "/submit")
+        await page.get_by_label("What is to be done").fill(HELLO)
+        await page.get_by_role("button", name="Recommend").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog).to_contain_text("It is the council of the role QA")
+        await dialog.get_by_role("button", name="Take it").click()
+        await expect(page.get_by_label("Mode", exact=True)).to_have_value("deliberate")
+        await expect(page.get_by_role("spinbutton", name="Agents")).to_have_value("4")
+        await expect(page.get_by_label("Model profile")).to_have_value("careful")
+        await expect(page.get_by_label("Planning", exact=True)).to_have_value("HYBRID")
+        await expect(page.get_by_label("Role", exact=True)).to_have_value("QA")
+
+    async def test_who_chooses_entities_has_memory_read(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/submit")
+        recall = page.get_by_label("Recall what fits")
+        await page.get_by_label("Search memory", exact=True).fill("InvoiceTotals")
+        await page.get_by_role("button", name="Add as typed").click()
+        await expect(recall).to_be_checked()
+        await recall.uncheck()
+        await expect(page.get_by_role("list", name="Chosen")).to_have_count(0)
+
 
 class TestChat:
+    async def test_what_stood_beside_an_answer_is_there_after_a_reload(self, page: Page, stage: Stage) -> None:
+        for number in range(2):
+            await stage.submit(f"beside-{number}", HELLO, stage.repository("beside", HELLO_FILES))
+        await _open(page, stage, "/chat")
+        message = page.get_by_label("Message", exact=True)
+        for number, text in enumerate(("List what the fleet did", "Show me the second one"), 1):
+            await message.fill(text)
+            await message.press("Enter")
+            await expect(page.get_by_role("article", name=f"Turn {number}")).to_be_visible(timeout=_LONG)
+        first, second = (page.get_by_role("article", name=f"Turn {number}") for number in (1, 2))
+        rows = first.get_by_role("row")
+        references = second.get_by_role("list", name="What phrases mean")
+        await expect(rows).to_have_count(3)
+        await expect(references).to_contain_text("the second one means execution")
+        before = [await rows.all_inner_texts(), await references.inner_text()]
+        await page.reload()
+        await expect(rows).to_have_count(3)
+        assert [await rows.all_inner_texts(), await references.inner_text()] == before
+        assert await _serious(page) == []
+        await page.screenshot(path=ARTIFACTS / "chat-answers.png", full_page=True)
+
     async def test_a_chat_is_answered_kept_and_forgotten(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/chat")
         message = page.get_by_label("Message", exact=True)
@@ -258,6 +329,39 @@ class TestMemory:
         await page.get_by_role("row").filter(has=found).get_by_role("button", name="Forget").click()
         await page.get_by_role("button", name="Forget it").click()
         await expect(found).to_have_count(0)
+
+    async def test_stories_are_listed_the_last_changed_first(self, page: Page, stage: Stage) -> None:
+        case, call = f"case-{stage.directory.name}", stage.call
+        stub: Any = context_grpc.ContextServiceStub(stage.context)
+        names = [f"{case}-{number}" for number in range(3)]
+        for name in names:
+            story = context.Story(story_id=name, title=f"Listed {name} {MARKUP}", case_id=case)
+            await stub.CreateStory(context.CreateStoryRequest(story=story), **call)
+        await _open(page, stage, f"/stories?case={case}")
+        links = page.get_by_role("rowheader").get_by_role("link")
+        await expect(links).to_have_count(3)
+        await expect(links.first).to_contain_text(names[2])
+        assert await page.locator("#view img").count() == 0
+        task = context.Task(task_id=f"{names[0]}-1", story_id=names[0], title="T")
+        await stub.CreateTask(context.CreateTaskRequest(task=task), **call)
+        await expect(links.first).to_contain_text(names[0], timeout=_LONG)
+        await expect(page.get_by_role("row").nth(1)).to_contain_text("1 of 1 open")
+        move = context.TransitionPhaseRequest(story_id=names[1], phase=context.PHASE_DESIGN)
+        await stub.TransitionPhase(move, **call)
+        await page.get_by_label("Phase", exact=True).select_option("design")
+        await expect(links).to_have_count(1)
+        await page.reload()
+        await expect(links).to_contain_text([names[1]])
+        assert await _serious(page) == []
+        await page.get_by_role("button", name="Clear").click()
+        await expect(page).to_have_url(re.compile("/stories$"))
+        await page.route("**/api/stories?*", lambda route: route.continue_(url=_small(route.request.url)))
+        await page.get_by_label("Case", exact=True).fill(case)
+        await expect(links).to_have_count(2)
+        await page.get_by_role("button", name="Older").click()
+        await expect(links).to_have_count(1)
+        await links.click()
+        await expect(page).to_have_url(re.compile(f"/stories/{case}-"))
 
     async def test_a_story_grows_and_moves_on(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/stories")
@@ -363,11 +467,25 @@ class TestEverybody:
         await _open(page, stage, "/connect")
         ground = "getComputedStyle(document.documentElement).backgroundColor"
         light = await page.evaluate(ground)
-        await page.get_by_label("Theme", exact=True).select_option("Dark")
+        choice = page.get_by_label("Theme: system", exact=True)
+        await choice.select_option("Dark")
         dark = await page.evaluate(ground)
         await page.reload()
-        await expect(page.get_by_label("Theme", exact=True)).to_have_value("dark")
+        await expect(page.get_by_label("Theme: dark", exact=True)).to_have_value("dark")
         assert await page.evaluate(ground) == dark != light
+
+    async def test_the_menu_is_for_narrow_screens(self, page: Page, stage: Stage) -> None:
+        await _open(page, stage, "/connect")
+        menu, way = page.get_by_role("button", name="Menu"), page.get_by_role("link", name="Councils")
+        await expect(menu).to_be_hidden()
+        await expect(way).to_be_visible()
+        await page.set_viewport_size({"width": 360, "height": 740})
+        await expect(menu).to_be_visible()
+        await expect(way).to_be_hidden()
+        await menu.click()
+        await way.click()
+        await expect(page.get_by_role("heading", name="Councils")).to_be_visible()
+        await expect(way).to_be_hidden()
 
     @pytest.mark.parametrize("theme", ["light", "dark", "phone"])
     async def test_every_view_is_sound_and_fits(self, page: Page, stage: Stage, theme: str) -> None:

@@ -1,4 +1,5 @@
 // Calls of the gateway: same origin, JSON both ways, faults as problem documents (RFC 9457).
+import { heardAt } from "./clock";
 import { signedOut } from "./session";
 
 /** A fault as the gateway tells it. */
@@ -90,6 +91,7 @@ export async function send(method: string, path: string, options: CallOptions = 
     if (options.signal?.aborted) throw error;
     throw new Problem("Not reachable", 0, "The fleet does not answer.", "UNAVAILABLE", "", "See whether `fleet up` runs.");
   }
+  heardAt(response);
   if (response.ok) return response;
   const problem = await problemOf(response);
   if (response.status === 401) signedOut();

@@ -1,5 +1,6 @@
 // Who is signed in: the cookie that the gateway keeps, and the token that becomes one.
 import { signal } from "@preact/signals";
+import { heardAt } from "./clock";
 
 export type Standing = "unknown" | "in" | "out" | "unreachable";
 
@@ -32,6 +33,7 @@ export async function signIn(token: string): Promise<string | undefined> {
   } catch {
     return "The fleet does not answer. See whether `fleet up` runs.";
   }
+  heardAt(response);
   if (response.ok) {
     standing.value = "in";
     return undefined;
@@ -66,6 +68,7 @@ export async function begin(): Promise<void> {
   }
   try {
     const response = await fetch("/api/session", { credentials: "same-origin", cache: "no-store" });
+    heardAt(response);
     standing.value = response.ok ? "in" : response.status === 401 ? "out" : "unreachable";
     if (response.ok) {
       const said = (await response.json()) as { by?: string };

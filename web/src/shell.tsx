@@ -27,7 +27,7 @@ const THEMES: readonly (readonly [Theme, string])[] = [
 
 function ThemeSwitch() {
   return (
-    <select class="input input-small" aria-label="Theme" value={theme.value} onChange={(event) => choose(event.currentTarget.value as Theme)}>
+    <select class="theme-select" aria-label={`Theme: ${theme.value}`} value={theme.value} onChange={(event) => choose(event.currentTarget.value as Theme)}>
       {THEMES.map(([value, text]) => (
         <option key={value} value={value}>
           {text}

@@ -243,6 +243,7 @@ export interface Execution {
   caller: string;
   owner: string;
   superseded: DeliberationResult[];
+  agent_count: number;
 }
 
 export interface ListExecutions {

@@ -95,15 +95,19 @@ BODY_TYPES = (b"application/json", b"application/octet-stream", b"application/x-
 """Types that no form of another page can send."""
 
 
-def check_intent(method: str, headers: Headers, visitor: Visitor, origin: Origin) -> None:
-    """That it was our own page, not a stranger's, that sent what a browser shows a cookie with. Raises Refused."""
-    if visitor.by is Shown.BEARER:
-        return
-    sites = values(headers, b"sec-fetch-site")
-    # A page of another origin, named or not, says so in Origin: this is about those requests that carry none.
-    if origin is Origin.NONE and any(site not in _OWN_SITE for site in sites):
+def check_site(headers: Headers, visitor: Visitor | None, origin: Origin) -> None:
+    """That no other site's page had a browser send it, as far as the browser says so. Raises Refused.
+
+    A page of another origin, named or not, says so in `Origin`: this is about those requests that carry none.
+    """
+    by_bearer = visitor is not None and visitor.by is Shown.BEARER
+    if not by_bearer and origin is Origin.NONE and _is_of_another_site(headers):
         raise _not_ours("sec-fetch-site")
-    if method in _SAFE:
+
+
+def check_intent(method: str, headers: Headers, visitor: Visitor, origin: Origin) -> None:
+    """That it was our own page, not a stranger's, that has a browser change something. Raises Refused."""
+    if visitor.by is Shown.BEARER or method in _SAFE:
         return
     if visitor.by is Shown.COOKIE and origin is not Origin.OURS:
         raise _not_ours("origin")
@@ -119,11 +123,12 @@ def check_intent(method: str, headers: Headers, visitor: Visitor, origin: Origin
 
 def check_embedding(headers: Headers) -> None:
     """That the page is not a part of somebody else's; links to it may be followed. Raises Refused."""
-    followed = values(headers, b"sec-fetch-mode") == [b"navigate"] and values(headers, b"sec-fetch-dest") == [
-        b"document"
-    ]
-    if not followed and any(site not in _OWN_SITE for site in values(headers, b"sec-fetch-site")):
+    if values(headers, b"sec-fetch-dest") != [b"document"] and _is_of_another_site(headers):
         raise _not_ours("sec-fetch-site")
+
+
+def _is_of_another_site(headers: Headers) -> bool:
+    return any(site not in _OWN_SITE for site in values(headers, b"sec-fetch-site"))
 
 
 def has_body(headers: Headers) -> bool:

@@ -13,6 +13,7 @@ from services.gateway.access.credentials import (
     caller,
     check_embedding,
     check_intent,
+    check_site,
     has_body,
     unauthenticated,
 )
@@ -87,7 +88,7 @@ class Door:
         try:
             visitor = self._credentials.visitor(headers, host, origin)
             # Before it is counted: what strangers' pages send must not use up what our own page may send.
-            check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
+            check_site(headers, visitor, origin)
             send = adding(send, self._count(scope, visitor))
             if is_preflight(method, headers):
                 await preflight(origin)(scope, receive, send)
@@ -97,6 +98,7 @@ class Door:
                 raise unauthenticated()
             if signing_in and origin is Origin.NAMED:
                 raise foreign()
+            check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
             scope.setdefault("state", {}).update(
                 token=visitor.token if visitor else "", caller=caller(headers), visitor=visitor
             )
@@ -144,7 +146,7 @@ class Door:
             visitor = self._credentials.visitor(headers, host, origin)
             if visitor is not None and visitor.by is Shown.COOKIE and origin is not Origin.OURS:
                 raise foreign()
-            check_intent("GET", headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
+            check_site(headers, visitor, origin)
             self._count(scope, visitor)
             if visitor is None:
                 raise unauthenticated()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import re
 from collections.abc import Mapping
@@ -27,6 +28,9 @@ _TYPES: Mapping[str, str] = {
     ".txt": "text/plain; charset=utf-8",
     ".webmanifest": "application/manifest+json",
 }
+_PACKED = frozenset({".html", ".js", ".css", ".svg", ".txt", ".webmanifest"})
+_LEAST_PACKED = 1_024
+"""Bytes; what is smaller gains nothing."""
 _NOT_BUILT = """The page of this gateway has not been built: there is no index.html in services/gateway/page.
 
 Build it from web/ with `npm ci` and `npm run build`. The API under /api works without it; see /api/openapi.json.
@@ -35,9 +39,17 @@ Build it from web/ with `npm ci` and `npm run build`. The API under /api works w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asset:
+    """A file; `packed` is the same in gzip, None where that would be no smaller."""
+
     content: bytes
     media_type: str
     tag: str
+    packed: bytes | None = None
+
+    @property
+    def packed_tag(self) -> str:
+        # Other bytes are another representation (RFC 9110, 8.8.3.3).
+        return f'{self.tag[:-1]}-gzip"'
 
 
 class Page:
@@ -72,11 +84,20 @@ class Page:
                 status=404, code="NOT_FOUND", detail="the page has no such file", hint="the API is under /api"
             )
         # Names stay the same from build to build, so that every use asks whether the file does too.
-        headers = {"etag": asset.tag, "cache-control": "no-cache"}
+        content, tag = asset.content, asset.tag
+        headers = {"cache-control": "no-cache"}
+        if asset.packed is not None:
+            headers["vary"] = "Accept-Encoding"
+            if _takes_gzip(request.headers.get("accept-encoding", "")):
+                # The page's files are the same for everybody: nothing in them is a secret that their size could tell.
+                content, tag = asset.packed, asset.packed_tag
+                headers["content-encoding"] = "gzip"
+        headers["etag"] = tag
         shown = request.headers.get("if-none-match", "")
-        if asset.tag in (tag.strip().removeprefix("W/") for tag in shown[:1000].split(",")):
+        if tag in (one.strip().removeprefix("W/") for one in shown[:1000].split(",")):
+            headers.pop("content-encoding", None)
             return Response(status_code=304, headers=headers)
-        return Response(asset.content, media_type=asset.media_type, headers=headers)
+        return Response(content, media_type=asset.media_type, headers=headers)
 
     def _read(self, name: str) -> _Asset | None:
         path = self._directory / name
@@ -95,6 +116,24 @@ class Page:
             content=content,
             media_type=_TYPES[path.suffix],
             tag=f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+            packed=_packed(content) if path.suffix in _PACKED else None,
         )
         self._known[name] = (stamp, asset)
         return asset
+
+
+def _packed(content: bytes) -> bytes | None:
+    """The content in gzip, the same bytes whenever it is made; None where that is not worth it."""
+    if len(content) < _LEAST_PACKED:
+        return None
+    packed = gzip.compress(content, compresslevel=9, mtime=0)
+    return packed if len(packed) < len(content) else None
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether an Accept-Encoding names gzip, or everything, and not with a weight of 0 (RFC 9110, 12.5.3)."""
+    weights: dict[str, bool] = {}
+    for part in accepted[:1000].lower().split(","):
+        name, _, weight = part.partition(";")
+        weights[name.strip()] = re.fullmatch(r"\s*q\s*=\s*0(\.0{0,3})?\s*", weight) is None
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))

@@ -43,7 +43,7 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
             raise InvalidRequest(f"{name} is nothing that the query has here", field=name, hint="put it into the body")
     else:
         fill_path(message, named, {})
-        fill_text(message, query, given=named.values())
+        fill_text(message, query, given=named)
     if message.ByteSize() > MAX_REQUEST_BYTES:
         raise _too_large()
     return message

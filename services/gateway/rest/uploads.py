@@ -21,6 +21,7 @@ from services.gateway.upstream import Upstream
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 CHUNK_BYTES = 256 * 1024
+_DIGITS = 18
 MEDIA_TYPES = ("application/octet-stream", "application/x-git-bundle")
 
 
@@ -29,7 +30,7 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
 
     Raises:
         InvalidRequest: The query names what is no field, or the sizes differ.
-        Refusal: 415.
+        Refusal: 413 or 415.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in MEDIA_TYPES:
@@ -38,6 +39,8 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
     fill_text(header, request.query_params.multi_items())
     length = request.headers.get("content-length", "")
     if length.isdecimal():
+        if len(length) > _DIGITS:
+            raise Refusal(413, "the bundle is too large", field="content-length")
         if header.size_bytes not in (0, int(length)):
             raise InvalidRequest(f"the body has {length} bytes", field="size_bytes")
         header.size_bytes = int(length)

@@ -17,6 +17,7 @@ LINGER_SECONDS = 5.0
 """How long what was written last may take to leave, once the application is done with a connection."""
 _SHUTDOWN_SECONDS = 1.0
 _TEXT = 0x81
+_NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _SHORT, _MEDIUM = 126, 1 << 16
 
 
@@ -32,6 +33,13 @@ def text_frame(payload: bytes) -> bytes:
 
 class FramedProtocol(WebSocketsSansIOProtocol):
     """uvicorn's own, with the extension, close code 1001 where the server ends, and no waiting for who never reads."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated and not self.transport.is_closing():
+            # The whole head was there: a handshake that is none gets no answer and no end from uvicorn.
+            self.transport.write(b"".join(self.conn.data_to_send()) or _NO_HANDSHAKE)
+            self.transport.close()
 
     async def run_asgi(self) -> None:
         cast("dict[str, Any]", self.scope)["extensions"][FRAMES] = {}

@@ -80,7 +80,7 @@ async def steady_events(
                     yield event
                     if event.type == TERMINAL:
                         return
-            return
+            reason = "the events ended before the execution did"
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
             if isinstance(error, grpc.aio.UsageError):
                 raise Unavailable("the orchestrator cannot be reached any more") from error

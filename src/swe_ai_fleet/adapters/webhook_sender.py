@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 
 import httpx2
@@ -28,6 +31,7 @@ PORTS = (443, 8443)
 MAX_ERROR_BYTES = 4_096
 _ERROR_CHARS = 300
 _RESOLVE_SECONDS = 5.0
+_RESOLVING = 2
 _RETRIED_LATER = (429, 503)
 
 
@@ -99,6 +103,25 @@ async def public_authorities() -> ssl.SSLContext:
     return await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
 
 
+class _OwnResolver:
+    """What this machine's resolver says, asked in threads of its own.
+
+    A look-up that nobody answers cannot be broken off: it must not hold up the threads that everything else shares.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=_RESOLVING, thread_name_prefix="webhook-names")
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a host as text, best first. Raises OSError if it has none."""
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
 class WebhookSender:
     """Sends to one receiver, so that none waits for another's connections.
 
@@ -120,12 +143,14 @@ class WebhookSender:
         self._rules = rules
         self._seconds = seconds
         self._now = now
+        self._resolver = _OwnResolver()
         self._transport = GuardedTransport(
-            rules.policy, resolver=rules.network.resolver, network=rules.network.backend, tls=tls
+            rules.policy, resolver=rules.network.resolver or self._resolver, network=rules.network.backend, tls=tls
         )
 
     async def close(self) -> None:
         """Close the connections."""
+        self._resolver.close()
         await self._transport.aclose()
 
     async def send(self, message: Outgoing, *, secrets: tuple[str, ...] = ()) -> Reply:

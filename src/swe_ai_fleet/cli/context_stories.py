@@ -53,7 +53,7 @@ def stories(
             return Exit.ACCEPTED
         rows = [(one.story_id, one.title, _phase(one), one.case_id, _tasks(one), _decisions(one), _changed(one))
                 for one in found]  # fmt: skip
-        screen.show(plain_table(("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows))
+        screen.out.print(plain_table(("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows))
         if request.page_token:
             screen.note("there are more; --limit shows them")
         return Exit.ACCEPTED

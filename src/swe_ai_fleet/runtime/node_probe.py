@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import shutil
+import signal
 import socket
 import time
 from contextlib import suppress
@@ -16,6 +17,7 @@ from swe_ai_fleet.domain.fleet_status import GpuStatus, NodeStatus
 _FRESH_SECONDS = 3.0
 _FIRST_LOOK_SECONDS = 0.2
 _GPU_SECONDS = 3.0
+_END_SECONDS = 0.5
 _GPU_FIELDS = "index,name,utilization.gpu,memory.used,memory.total"
 _MOST_GPUS = 64
 _MEBIBYTE = 1 << 20
@@ -71,7 +73,11 @@ class NodeProbe:
             return ()
         argv = (self._nvidia, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits")
         process = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             async with asyncio.timeout(_GPU_SECONDS):
@@ -80,9 +86,13 @@ class NodeProbe:
             told = b""
         finally:
             if process.returncode is None:
+                # All of its session: a wrapper's child would keep the pipe open.
                 with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                    os.killpg(process.pid, signal.SIGKILL)
+                await asyncio.wait([asyncio.create_task(process.wait())], timeout=_END_SECONDS)
+                if process.returncode is None:
+                    # It hangs in the driver, where no signal reaches it, as the next one would.
+                    self._nvidia = ""
         return read_gpus(told.decode(errors="replace"))
 
 

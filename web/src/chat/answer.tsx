@@ -1,10 +1,10 @@
 import { words } from "../types";
 import { clock, Link, StatusBadge, Table, Tag } from "../ui";
 import { Markdown } from "./markdown";
-import type { Answer, Reference, Turn } from "./sending";
+import type { Reference, Turn } from "./sending";
 
-/** A turn: what was asked, what was answered, and what came with it where it was answered here. */
-export function TurnView({ turn, answer }: { turn: Turn; answer: Answer | undefined }) {
+/** A turn: what was asked, what was answered, and what came with it. */
+export function TurnView({ turn }: { turn: Turn }) {
   return (
     <article class="turn" aria-label={`Turn ${turn.number}`}>
       <div class="said said-person">
@@ -12,7 +12,7 @@ export function TurnView({ turn, answer }: { turn: Turn; answer: Answer | undefi
       </div>
       <div class={`said said-fleet${turn.success ? "" : " said-excuse"}`}>
         <Markdown text={turn.answer} />
-        {answer?.tables.map((table, index) => (
+        {turn.tables.map((table, index) => (
           <figure key={index} class="stack-tight">
             {table.title && <figcaption class="legend">{table.title}</figcaption>}
             <Table
@@ -24,7 +24,7 @@ export function TurnView({ turn, answer }: { turn: Turn; answer: Answer | undefi
             />
           </figure>
         ))}
-        {answer && answer.references.length > 0 && <References references={answer.references} />}
+        {turn.references.length > 0 && <References references={turn.references} />}
         {turn.execution_id && (
           <p>
             Started <Link href={`/executions/${encodeURIComponent(turn.execution_id)}`}>execution {turn.execution_id.slice(0, 8)}</Link>

@@ -18,6 +18,8 @@ function turnOf(message: Message, answer: Answer): Turn {
     success: answer.success,
     stop_reason: answer.stop_reason,
     execution_id: answer.execution_id,
+    tables: answer.tables,
+    references: answer.references,
   };
 }
 
@@ -96,7 +98,7 @@ export function ConversationView({ session, fresh, onAnswered }: { session: stri
         )}
         <div role="log" aria-label="Messages" class="stack">
           {turns.map((turn) => (
-            <TurnView key={turn.number} turn={turn} answer={answers.get(turn.number)} />
+            <TurnView key={turn.number} turn={turn} />
           ))}
         </div>
         {sending && (

@@ -4,7 +4,8 @@ import { h, type ComponentChildren, type VNode } from "preact";
 import { OutLink } from "../ui";
 
 const PARSER = new MarkdownIt({ html: false, linkify: true, typographer: false, breaks: false });
-PARSER.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+// What is shown of an address is what stands there.
+PARSER.normalizeLinkText = (url: string) => url;
 PARSER.validateLink = (url: string) => /^https?:\/\//i.test(url);
 // Pictures would be fetched from strangers; a link to one is enough.
 PARSER.disable(["image"]);

@@ -43,6 +43,8 @@ export interface Turn {
   success: boolean;
   stop_reason: string;
   execution_id: string;
+  tables: AnswerTable[];
+  references: Reference[];
 }
 
 export interface Conversation {

@@ -4,33 +4,28 @@ import hljs from "highlight.js/lib/core";
 import bash from "highlight.js/lib/languages/bash";
 import c from "highlight.js/lib/languages/c";
 import cpp from "highlight.js/lib/languages/cpp";
-import csharp from "highlight.js/lib/languages/csharp";
-import css from "highlight.js/lib/languages/css";
 import dockerfile from "highlight.js/lib/languages/dockerfile";
 import go from "highlight.js/lib/languages/go";
 import ini from "highlight.js/lib/languages/ini";
 import java from "highlight.js/lib/languages/java";
 import javascript from "highlight.js/lib/languages/javascript";
 import json from "highlight.js/lib/languages/json";
-import kotlin from "highlight.js/lib/languages/kotlin";
 import makefile from "highlight.js/lib/languages/makefile";
 import markdown from "highlight.js/lib/languages/markdown";
-import php from "highlight.js/lib/languages/php";
 import protobuf from "highlight.js/lib/languages/protobuf";
 import python from "highlight.js/lib/languages/python";
 import ruby from "highlight.js/lib/languages/ruby";
 import rust from "highlight.js/lib/languages/rust";
 import sql from "highlight.js/lib/languages/sql";
-import swift from "highlight.js/lib/languages/swift";
 import typescript from "highlight.js/lib/languages/typescript";
 import xml from "highlight.js/lib/languages/xml";
 import yaml from "highlight.js/lib/languages/yaml";
+import css from "./css";
 
 const LANGUAGES = {
   bash,
   c,
   cpp,
-  csharp,
   css,
   dockerfile,
   go,
@@ -38,16 +33,13 @@ const LANGUAGES = {
   java,
   javascript,
   json,
-  kotlin,
   makefile,
   markdown,
-  php,
   protobuf,
   python,
   ruby,
   rust,
   sql,
-  swift,
   typescript,
   xml,
   yaml,
@@ -59,7 +51,6 @@ const ENDINGS: ReadonlyMap<string, keyof typeof LANGUAGES> = new Map(
       ["bash", "sh bash zsh"],
       ["c", "c h"],
       ["cpp", "cc cpp cxx hh hpp hxx"],
-      ["csharp", "cs"],
       ["css", "css scss less"],
       ["dockerfile", "dockerfile containerfile"],
       ["go", "go"],
@@ -67,16 +58,13 @@ const ENDINGS: ReadonlyMap<string, keyof typeof LANGUAGES> = new Map(
       ["java", "java"],
       ["javascript", "js jsx mjs cjs"],
       ["json", "json jsonl ipynb"],
-      ["kotlin", "kt kts"],
       ["makefile", "makefile mk"],
       ["markdown", "md markdown"],
-      ["php", "php"],
       ["protobuf", "proto"],
       ["python", "py pyi"],
       ["ruby", "rb rake gemfile"],
       ["rust", "rs"],
       ["sql", "sql"],
-      ["swift", "swift"],
       ["typescript", "ts tsx mts cts"],
       ["xml", "xml html htm svg vue"],
       ["yaml", "yaml yml"],

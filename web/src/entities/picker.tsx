@@ -10,6 +10,8 @@ export interface Entity {
   readonly name: string;
   /** What is remembered, whole; empty for a name alone. */
   readonly text: string;
+  /** Where it is remembered; empty or absent for a name alone. */
+  readonly namespace?: string;
 }
 
 const MOST = 30;
@@ -35,10 +37,12 @@ interface PickerProps {
   onChange: (chosen: readonly Entity[]) => void;
   namespaces?: readonly string[];
   hint?: string;
+  /** What the choice was refused for. */
+  problem?: string | undefined;
 }
 
 /** Searches memory and the graph, and lets a person choose what matters. */
-export function EntityPicker({ chosen, onChange, namespaces = [], hint }: PickerProps) {
+export function EntityPicker({ chosen, onChange, namespaces = [], hint, problem: refused }: PickerProps) {
   const id = useId();
   const [query, setQuery] = useState("");
   const [found, setFound] = useState<Found>();
@@ -115,6 +119,7 @@ export function EntityPicker({ chosen, onChange, namespaces = [], hint }: Picker
       <p class="hint" id={`${id}-hint`}>
         {hint ?? `What is chosen goes to the agents with the task. At most ${MOST}.`}
       </p>
+      {refused && <p class="field-error">{refused}</p>}
       <ProblemBanner problem={problem} />
       <div role="status" class="stack-tight">
         {found && !found.memories.length && !found.nodes.length && <p class="muted">Nothing that is remembered fits.</p>}
@@ -125,7 +130,7 @@ export function EntityPicker({ chosen, onChange, namespaces = [], hint }: Picker
                 <Choice
                   key={memory.memory_id}
                   checked={names.has(memory.text.slice(0, NAME_CHARS))}
-                  onChange={() => toggle({ name: memory.text.slice(0, NAME_CHARS), text: memory.text })}
+                  onChange={() => toggle({ name: memory.text.slice(0, NAME_CHARS), text: memory.text, namespace: memory.namespace })}
                   text={memory.text}
                   about={[memory.namespace, words(memory.kind), `fits ${share(score)}`]}
                 />

@@ -234,7 +234,9 @@ export class AgentView {
     const text = content(message);
     const callId = message?.call_id ?? "";
     if (message?.role === "tool" && this.#calls.has(callId)) {
-      const failed = text.startsWith("Error:");
+      // An answer may begin with any word, and is one: what cannot be read is refused under the tool's own name.
+      const answer = this.#find(callId)?.name === "final_answer";
+      const failed = text.startsWith(answer ? "Error: final_answer needs" : "Error:");
       this.#change(callId, { outcome: failed ? "error" : "success", [failed ? "error" : "content"]: text });
     } else this.items.push({ key, at, step, kind: "note", text });
   }

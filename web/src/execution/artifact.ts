@@ -8,6 +8,11 @@ export function artifactPath(executionId: string, digest: string): string {
   return `/api/executions/${encodeURIComponent(executionId)}/artifacts/${encodeURIComponent(digest)}`;
 }
 
+/** A name that a download can have: letters of names are others' choice, where a file goes and what it is are not. */
+export function fileName(name: string): string {
+  return name.replace(/[^\p{L}\p{N}._-]+/gu, "_").replace(/^[._]+/, "").slice(-150) || "download";
+}
+
 /** A blob as text, at most so much of it. Raises Problem. */
 export async function artifactText(
   executionId: string,

@@ -54,12 +54,15 @@ export function AuditTab({ id, view }: { id: string; view: ExecutionView }) {
     <div class="stack">
       <div class="row-spread">
         <p class="row">
-          <StatusBadge
-            status={value.intact ? "passed" : "failed"}
-            text={value.intact ? "every chain is intact" : "a chain does not hold"}
-          />
+          {/* Of nothing, nothing is proven. */}
+          {(value.chains.length > 0 || !value.intact) && (
+            <StatusBadge
+              status={value.intact ? "passed" : "failed"}
+              text={value.intact ? "every chain is intact" : "a chain does not hold"}
+            />
+          )}
           <span class="muted small">
-            Each entry is sealed with the hash of the one before it; the server has recomputed all of them just now.
+            Each entry is sealed with the hash of the one before it; the server recomputes all of them.
           </span>
         </p>
         <Button small busy={loading} onClick={reload}>
@@ -77,7 +80,7 @@ export function AuditTab({ id, view }: { id: string; view: ExecutionView }) {
 
 function Chain({ path, verdict }: { path: string; verdict: Verdict }) {
   return (
-    <article class="card stack-tight" aria-label={`Chain of ${verdict.agent_id}`}>
+    <article class="card stack-tight" aria-label={`Chain of ${visible(verdict.agent_id)}`}>
       <div class="row-spread">
         <h3>
           {visible(verdict.agent_id)}

@@ -6,7 +6,7 @@ import { DiffView, type DiffStyle } from "../diff/view";
 import { visible } from "../visible";
 import { words } from "../types";
 import { count, Loading, Note, ProblemBanner, size, StatusBadge } from "../ui";
-import { artifactPath, artifactText, SHOWN_BYTES } from "./artifact";
+import { artifactPath, artifactText, fileName, SHOWN_BYTES } from "./artifact";
 import { Checks, Critiques, Votes } from "./evidence";
 import type { Blob, Candidate, Ranked } from "./events";
 import { Fold, LongText } from "./fold";
@@ -28,7 +28,7 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
   const votes = view.votes.filter((one) => one.order.includes(name));
   const report = view.reports.get(name);
   return (
-    <article class="card candidate stack" aria-label={`Candidate ${name}`} data-candidate={name}>
+    <article class="card candidate stack" aria-label={`Candidate ${visible(name)}`} data-candidate={name}>
       <header>
         <div class="row-spread">
           <h3>
@@ -80,13 +80,13 @@ export function CandidatePanel({ id, view, candidate, ranked, dropped, sameAs, s
             <span class="removed">−{count(candidate.artifacts.deletions)}</span>
           </h4>
           {candidate.artifacts.patch && (
-            <a href={artifactPath(id, candidate.artifacts.patch.digest)} download={`${name}.patch`}>
+            <a href={artifactPath(id, candidate.artifacts.patch.digest)} download={fileName(`${name}.patch`)}>
               Download
             </a>
           )}
         </div>
         {candidate.artifacts.patch ? (
-          <PatchView id={id} patch={candidate.artifacts.patch} style={style} title={`Changes of ${name}`} />
+          <PatchView id={id} patch={candidate.artifacts.patch} style={style} title={`Changes of ${visible(name)}`} />
         ) : (
           <p class="muted">Nothing was changed.</p>
         )}

@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 import type { DiffStyle } from "../diff/view";
 import { visible } from "../visible";
 import { Button, count, Empty, Select, StatusBadge, Table, tokens, type Column } from "../ui";
-import { artifactPath } from "./artifact";
+import { artifactPath, fileName } from "./artifact";
 import { CandidatePanel } from "./candidate";
 import { Checks } from "./evidence";
 import type { Candidate, Ranked } from "./events";
@@ -193,7 +193,7 @@ function Winner({ id, view }: { id: string; view: ExecutionView }) {
         )}
       </div>
       {patch && (
-        <a class="button button-small" href={artifactPath(id, patch.digest)} download={`${view.winnerId}.patch`}>
+        <a class="button button-small" href={artifactPath(id, patch.digest)} download={fileName(`${view.winnerId}.patch`)}>
           Download the patch
         </a>
       )}

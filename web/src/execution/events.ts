@@ -127,6 +127,13 @@ export interface Call {
   arguments: string;
 }
 
+export interface MemoryFindings {
+  coverage: number;
+  gaps: string[];
+  sources: string[];
+  content: string;
+}
+
 export interface ApprovalRequest {
   approval_id: string;
   agent_id: string;
@@ -139,6 +146,7 @@ export interface ApprovalRequest {
   expires_at: string;
   reasons: string[];
   memory: string;
+  memory_results?: Partial<MemoryFindings> | null;
   diff: string;
   diff_ref: Blob | null;
 }

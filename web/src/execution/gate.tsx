@@ -1,14 +1,16 @@
 /** What waits for a person: what is asked, what is known about it, and the answer. */
 
-import { useRef, useState } from "preact/hooks";
-import { post } from "../api";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { post, Problem } from "../api";
+import { serverNow } from "../clock";
 import { DiffView } from "../diff/view";
 import { visible } from "../visible";
-import { Button, duration, ProblemBanner, Tag, TextArea, useNow } from "../ui";
-import { artifactPath } from "./artifact";
+import { Button, duration, Note, ProblemBanner, Tag, TextArea, useNow } from "../ui";
+import { artifactPath, fileName } from "./artifact";
 import type { ApprovalRequest } from "./events";
 import { Fold, LongText, pretty } from "./fold";
-import { MemoryFound, readMemory } from "./memory-found";
+import { memoryOf } from "./memory";
+import { MemoryFound } from "./memory-found";
 import type { ExecutionView } from "./view";
 
 export type Decision = "approved" | "rejected" | "adjusted";
@@ -22,6 +24,15 @@ const ENUM: Readonly<Record<Decision, string>> = {
 
 export function Gate({ id, view }: { id: string; view: ExecutionView }) {
   const pending = view.pending;
+  const head = useRef<HTMLHeadingElement>(null);
+  const within = useRef(false);
+  const asked = pending.map((one) => one.approval_id).join(" ");
+  // What is decided goes away, and the button that was pressed with it: whoever pressed it goes on from what is next.
+  useEffect(() => {
+    if (!within.current || (document.activeElement && document.activeElement !== document.body)) return;
+    within.current = pending.length > 0;
+    (head.current ?? document.querySelector<HTMLElement>(".execution [role=tab][aria-selected=true]"))?.focus();
+  }, [asked]);
   const said = pending.length === 1 ? "One decision waits for you" : `${pending.length} decisions wait for you`;
   return (
     <>
@@ -30,8 +41,18 @@ export function Gate({ id, view }: { id: string; view: ExecutionView }) {
         {pending.length > 0 && said}
       </p>
       {pending.length > 0 && (
-        <section class="gate stack" aria-labelledby="gate-head">
-          <h2 id="gate-head">{said}</h2>
+        <section
+          class="gate stack"
+          aria-labelledby="gate-head"
+          onFocusIn={() => (within.current = true)}
+          onFocusOut={(event) => {
+            const to = event.relatedTarget;
+            if (to instanceof Node && !event.currentTarget.contains(to)) within.current = false;
+          }}
+        >
+          <h2 id="gate-head" ref={head} tabIndex={-1}>
+            {said}
+          </h2>
           {pending.slice(0, SHOWN).map((request) => (
             <Asked key={request.approval_id} id={id} request={request} />
           ))}
@@ -44,8 +65,9 @@ export function Gate({ id, view }: { id: string; view: ExecutionView }) {
 
 function Asked({ id, request }: { id: string; request: ApprovalRequest }) {
   const plan = request.policy === "plan";
+  const memory = memoryOf(request);
   return (
-    <article class="card gate-card stack" aria-label={`${request.agent_id} asks`}>
+    <article class="card gate-card stack" aria-label={`${visible(request.agent_id)} asks`}>
       <div class="card-head">
         <h3>
           {visible(request.agent_id)} {plan ? "proposes an approach" : "asks before a call"}
@@ -73,15 +95,15 @@ function Asked({ id, request }: { id: string; request: ApprovalRequest }) {
           <Fold head="Arguments" body={() => <LongText text={pretty(request.call.arguments)} mono />} />
         </div>
       )}
-      {request.memory && <MemoryFound found={readMemory(request.memory)} />}
+      {memory && <MemoryFound found={memory} />}
       {request.diff && (
         <Fold
           head="What it has changed so far"
           body={() => (
             <>
-              <DiffView text={request.diff} style="unified" title={`Changes of ${request.agent_id} so far`} />
+              <DiffView text={request.diff} style="unified" title={`Changes of ${visible(request.agent_id)} so far`} />
               {request.diff_ref && (
-                <a href={artifactPath(id, request.diff_ref.digest)} download={`${request.agent_id}.diff`}>
+                <a href={artifactPath(id, request.diff_ref.digest)} download={fileName(`${request.agent_id}.diff`)}>
                   The whole diff
                 </a>
               )}
@@ -104,24 +126,38 @@ function Asked({ id, request }: { id: string; request: ApprovalRequest }) {
 }
 
 function Expiry({ at }: { at: string }) {
-  const now = useNow(10_000);
-  const left = Date.parse(at) - now;
+  useNow(10_000);
+  const left = Date.parse(at) - serverNow();
   if (!at || Number.isNaN(left)) return null;
   return <span class="muted small">{left > 0 ? `${duration(left)} left` : "time is up"}</span>;
 }
 
+interface AnswerProps {
+  plan: boolean;
+  /** Whether words can go with an approval. */
+  wordless?: boolean;
+  onDecide: (decision: Decision, text: string) => Promise<void>;
+}
+
 /** The three answers; a text goes with each, and `adjusted` cannot do without. */
-export function Answer({ plan, onDecide }: { plan: boolean; onDecide: (decision: Decision, text: string) => Promise<void> }) {
+export function Answer({ plan, wordless = false, onDecide }: AnswerProps) {
   const [text, setText] = useState("");
   const [busy, setBusy] = useState<Decision>();
   const [sent, setSent] = useState<Decision>();
-  const [missing, setMissing] = useState(false);
+  const [wrong, setWrong] = useState("");
+  const [late, setLate] = useState("");
   const [problem, setProblem] = useState<unknown>();
   const box = useRef<HTMLDivElement>(null);
+  const said = useRef<HTMLDivElement>(null);
+  // The buttons are gone; what took their place takes the focus, for those who go by keyboard or by ear.
+  useEffect(() => {
+    if (sent || late) said.current?.focus();
+  }, [sent, late]);
   async function decide(decision: Decision): Promise<void> {
-    if (busy || sent) return;
-    if (decision === "adjusted" && !text.trim()) {
-      setMissing(true);
+    if (busy || sent || late) return;
+    const fault = faultOf(decision, text.trim(), wordless);
+    setWrong(fault);
+    if (fault) {
       box.current?.querySelector("textarea")?.focus();
       return;
     }
@@ -131,15 +167,27 @@ export function Answer({ plan, onDecide }: { plan: boolean; onDecide: (decision:
       await onDecide(decision, text.trim());
       setSent(decision);
     } catch (error) {
-      setProblem(error);
+      // Somebody else was first, or it ended: nothing went wrong, and what holds comes with the log.
+      if (error instanceof Problem && error.status === 409) setLate(error.detail || error.title);
+      else setProblem(error);
     }
     setBusy(undefined);
   }
+  if (late)
+    return (
+      <div ref={said} tabIndex={-1}>
+        <Note>
+          <span>
+            <strong>This is decided already.</strong> {visible(late)}
+          </span>
+        </Note>
+      </div>
+    );
   if (sent)
     return (
-      <p role="status" class="muted">
+      <div ref={said} tabIndex={-1} class="muted">
         Sent: {sent}. {sent === "rejected" ? "The agent is told." : "The agent goes on."}
-      </p>
+      </div>
     );
   return (
     <div class="stack-tight" ref={box}>
@@ -149,9 +197,9 @@ export function Answer({ plan, onDecide }: { plan: boolean; onDecide: (decision:
         value={text}
         onInput={(value) => {
           setText(value);
-          setMissing(false);
+          setWrong("");
         }}
-        error={missing ? "Say what to do otherwise." : undefined}
+        error={wrong || undefined}
         hint={
           plan
             ? "Adjust: it proposes again, with this in mind. Reject: its run ends."
@@ -175,4 +223,11 @@ export function Answer({ plan, onDecide }: { plan: boolean; onDecide: (decision:
       </div>
     </div>
   );
+}
+
+function faultOf(decision: Decision, text: string, wordless: boolean): string {
+  if (decision === "adjusted" && !text) return "Say what to do otherwise.";
+  // Words that somebody wrote must not be lost without a word.
+  if (decision === "approved" && text && wordless) return "An approval takes no words: adjust, or clear them.";
+  return "";
 }

@@ -48,7 +48,11 @@ function Workflow({ id, view, graph }: { id: string; view: ExecutionView; graph:
       {!view.ended && <Steering id={id} paused={paused.map((node) => node.node_id)} />}
       <div class="graph-with-details">
         <GraphPicture graph={graph} chosen={chosen} onChoose={setChosen} />
-        <div class="stack" aria-live="polite">
+        <div class="stack">
+          {/* Only that it is there is read out: what it says changes while it runs. */}
+          <p class="sr-only" role="status">
+            {chosen && `Node ${visible(chosen)} is shown`}
+          </p>
           {chosen ? (
             <NodeDetails id={id} name={chosen} node={known} />
           ) : (
@@ -133,7 +137,7 @@ function Steering({ id, paused }: { id: string; paused: string[] }) {
 
 function NodeDetails({ id, name, node }: { id: string; name: string; node: NodeUpdate | undefined }) {
   return (
-    <article class="card stack-tight" aria-label={`Node ${name}`}>
+    <article class="card stack-tight" aria-label={`Node ${visible(name)}`}>
       <div class="row-spread">
         <h3>{visible(name)}</h3>
         <StatusBadge status={node?.status ?? "pending"} />
@@ -184,7 +188,10 @@ function Subtasks({ view, graph }: { view: ExecutionView; graph: Graph }) {
       <h3>Subtasks</h3>
       <div class="graph-with-details">
         <GraphPicture graph={graph} chosen={chosen} onChoose={setChosen} />
-        <div aria-live="polite">
+        <div>
+          <p class="sr-only" role="status">
+            {subtask && `Subtask ${visible(subtask.subtask_id)} is shown`}
+          </p>
           {subtask ? (
             <article class="card stack-tight">
               <div class="row-spread">

@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { post } from "../api";
+import { serverNow } from "../clock";
 import { visible } from "../visible";
 import { words } from "../types";
 import {
@@ -38,18 +39,17 @@ export function ExecutionHead({ id, following }: { id: string; following: Follow
   const { view, state } = following;
   const [stopping, setStopping] = useState(false);
   const task = view.task;
-  if (!task) return null;
-  const description = task.workflow ? `${task.workflow.workflow.name}: ${task.description}` : task.description;
+  const description = task?.workflow ? `${task.workflow.workflow.name}: ${task.description}` : (task?.description ?? "");
   return (
     <>
       <PageHead
-        title={visible(firstLine(description, 120)) || task.task_id}
+        title={visible(firstLine(description, 120)) || visible(task?.task_id ?? `Execution ${id}`)}
         lead={
           <span class="row execution-lead">
             <StatusBadge status={view.status} />
             {!view.ended && <Tag>{phaseOf(view)}</Tag>}
-            <Tag>{words(task.kind)}</Tag>
-            <Tag>{task.role.toLowerCase()}</Tag>
+            {task && <Tag>{words(task.kind)}</Tag>}
+            {task && <Tag>{words(task.role)}</Tag>}
             <span class={`connection connection-${state}`} data-state={state}>
               {CONNECTION[state] ?? state}
             </span>
@@ -71,20 +71,22 @@ export function ExecutionHead({ id, following }: { id: string; following: Follow
           </div>
         </div>
       )}
-      <Fold
-        class="execution-task"
-        head={<>Task {visible(task.task_id)}</>}
-        body={() => <TaskFacts id={id} view={view} description={task.description} />}
-      />
+      {task && (
+        <Fold
+          class="execution-task"
+          head={<>Task {visible(task.task_id)}</>}
+          body={() => <TaskFacts id={id} view={view} description={task.description} />}
+        />
+      )}
       {stopping && <Stop id={id} onClose={() => setStopping(false)} />}
     </>
   );
 }
 
 function Figures({ view }: { view: ExecutionView }) {
-  const now = useNow(1000);
+  useNow(1000);
   const spent = view.spent;
-  const took = view.ended ? view.durationMs || view.finishedAt - view.startedAt : now - view.startedAt;
+  const took = view.ended ? view.durationMs || view.finishedAt - view.startedAt : serverNow() - view.startedAt;
   const figures: [string, string][] = [
     [view.ended ? "Took" : "Running for", duration(Math.max(0, took))],
     view.subtasks.length

@@ -21,7 +21,7 @@ export function ExecutionPage({ id }: { id: string }) {
     return (
       <>
         <PageHead title={state === "missing" ? "No such execution" : "The fleet refuses"} />
-        <Empty title={state === "missing" ? "There is no execution with this id." : detail || "It cannot be watched."}>
+        <Empty title={state === "missing" ? "There is no execution with this id." : visible(detail) || "It cannot be watched."}>
           <p>
             <code>{visible(id)}</code>
           </p>
@@ -29,20 +29,23 @@ export function ExecutionPage({ id }: { id: string }) {
         </Empty>
       </>
     );
-  if (!view.task)
+  if (!view.task && !view.beheaded)
     return (
       <>
         <PageHead title="Execution" />
         <Connection following={following} />
-        <Loading what="Reading the log" />
+        {state === "ended" ? <Empty title="Nothing of its log is left." /> : <Loading what="Reading the log" />}
       </>
     );
   const tabs = tabsOf(id, view);
-  const chosen = place.value.query.get("tab") ?? (view.task.workflow ? "graph" : "timeline");
+  const chosen = place.value.query.get("tab") ?? (view.task?.workflow ? "graph" : "timeline");
   return (
     <div class="stack execution">
       <ExecutionHead id={id} following={following} />
       <Connection following={following} />
+      {view.beheaded && (
+        <Note tone="warn">The beginning of this log is not kept any more: what is shown began before it was read.</Note>
+      )}
       <Gate id={id} view={view} />
       {view.ended && <RatingCard subject={id} />}
       <Tabs label="What happened" tabs={tabs} chosen={chosen} onChoose={(tab) => setQuery({ tab })} />

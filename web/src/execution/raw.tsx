@@ -32,7 +32,7 @@ export function RawTab({ view }: { view: ExecutionView }) {
           label="Agent"
           value={agent}
           onInput={setAgent}
-          options={[["", "everybody"], ...agents.map((one) => [one, speaker(one)] as const)]}
+          options={[["", "everybody"], ...agents.map((one) => [one, visible(speaker(one))] as const)]}
         />
       </div>
       <p class="muted small">
@@ -48,7 +48,7 @@ export function RawTab({ view }: { view: ExecutionView }) {
                 <span class="raw-head">
                   <span class="muted">{event.sequence}</span>
                   <span class="muted">{clock(event.at_ms)}</span>
-                  <strong>{event.type}</strong>
+                  <strong>{visible(event.type)}</strong>
                   <span>{visible(speaker(event.agent_id))}</span>
                 </span>
               }

@@ -75,7 +75,7 @@ function Agent({ id, agent }: { id: string; agent: AgentView; revision: number }
   const [shown, setShown] = useState(ITEMS_AT_ONCE);
   const start = Math.max(0, agent.items.length - shown);
   return (
-    <article class="card agent" aria-label={agent.id} data-agent={agent.id}>
+    <article class="card agent" aria-label={visible(agent.id)} data-agent={agent.id}>
       <header class="agent-head">
         <div class="row-spread">
           <h3 class="agent-name">{visible(agent.id)}</h3>

@@ -62,6 +62,8 @@ export class ExecutionView {
   contextError = "";
   events: StoredEvent[] = [];
   forgotten = 0;
+  /** Its beginning is not in the log any more. */
+  beheaded = false;
   private asked = new Map<string, string>();
 
   get ended(): boolean {
@@ -101,6 +103,11 @@ export class ExecutionView {
       this.baseCommit = ((body.repository as { commit?: string } | undefined)?.commit) ?? "";
       this.startedAt = event.at_ms;
       return true;
+    }
+    if (!this.task && !this.beheaded) {
+      this.beheaded = true;
+      this.startedAt = event.at_ms;
+      if (this.status === "pending") this.status = "in_progress";
     }
     // What was on its way when it ended changes nothing any more.
     if (this.ended) return true;

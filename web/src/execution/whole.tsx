@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { Button, ProblemBanner, size } from "../ui";
-import { artifactPath, artifactText, SHOWN_BYTES } from "./artifact";
+import { artifactPath, artifactText, fileName, SHOWN_BYTES } from "./artifact";
 import { LongText } from "./fold";
 
 export function Whole({ id, digest, name }: { id: string; digest: string; name: string }) {
@@ -22,7 +22,7 @@ export function Whole({ id, digest, name }: { id: string; digest: string; name: 
           <Button small busy={state.busy ?? false} onClick={() => void load()}>
             Whole output
           </Button>
-          <a href={artifactPath(id, digest)} download={name}>
+          <a href={artifactPath(id, digest)} download={fileName(name)}>
             Download
           </a>
         </div>
@@ -31,7 +31,7 @@ export function Whole({ id, digest, name }: { id: string; digest: string; name: 
           <LongText text={state.text} most={20_000} mono />
           {!state.whole && (
             <p class="muted small">
-              The first {size(SHOWN_BYTES)}. <a href={artifactPath(id, digest)} download={name}>Download all of it</a>
+              The first {size(SHOWN_BYTES)}. <a href={artifactPath(id, digest)} download={fileName(name)}>Download all of it</a>
             </p>
           )}
         </>

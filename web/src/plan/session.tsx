@@ -94,6 +94,7 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
             <Answer
               key={found.proposals}
               plan
+              wordless
               onDecide={async (decision, text) => {
                 await decide(id, decision, text);
                 const failed = underway.value.get(id)?.problem;

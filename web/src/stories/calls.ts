@@ -82,6 +82,25 @@ export interface StoryContext {
   omitted: string[];
 }
 
+/** A story in a list. */
+export interface StoryCard {
+  story_id: string;
+  title: string;
+  case_id: string;
+  phase: string;
+  version: number;
+  task_count: number;
+  open_task_count: number;
+  decision_count: number;
+  created_at_ms: number;
+  changed_at_ms: number;
+}
+
+export interface ListStories {
+  stories: StoryCard[];
+  next_page_token: string;
+}
+
 export const PHASES = ["PLAN", "DESIGN", "BUILD", "TEST", "REVIEW", "DONE"] as const;
 
 export interface Opened {
@@ -98,29 +117,6 @@ export async function openStory(id: string, signal: AbortSignal): Promise<Opened
   const session = told.stories[0];
   if (!session?.story) throw new Problem("Not found", 404, `There is no story ${id}.`, "NOT_FOUND");
   return { session, graph };
-}
-
-const RECENT = "fleet-stories";
-const MOST_RECENT = 20;
-
-/** Stories that this browser opened, the last one first: the service finds stories by their ids alone. */
-export function recentStories(): { id: string; title: string }[] {
-  try {
-    const kept: unknown = JSON.parse(localStorage.getItem(RECENT) ?? "[]");
-    if (!Array.isArray(kept)) return [];
-    return kept.filter((one): one is { id: string; title: string } => typeof one?.id === "string" && typeof one?.title === "string");
-  } catch {
-    return [];
-  }
-}
-
-export function remember(id: string, title: string): void {
-  try {
-    const others = recentStories().filter((one) => one.id !== id);
-    localStorage.setItem(RECENT, JSON.stringify([{ id, title }, ...others].slice(0, MOST_RECENT)));
-  } catch {
-    // Then they have to be found by id.
-  }
 }
 
 /** Where a node of the graph is shown, if it is. */

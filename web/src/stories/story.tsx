@@ -1,8 +1,8 @@
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { post } from "../api";
 import { bare, words } from "../types";
 import { age, Button, Empty, Link, Loading, PageHead, ProblemBanner, StatusBadge, Table, Tabs, Tag, useLoad } from "../ui";
-import { openStory, PHASES, placeOf, remember, type Opened, type StoryContext } from "./calls";
+import { openStory, PHASES, placeOf, type Opened, type StoryContext } from "./calls";
 import { NewDecision, NewTask, Transition } from "./dialogs";
 
 type Open = "task" | "decision" | "phase" | undefined;
@@ -14,9 +14,6 @@ export function StoryView({ id }: { id: string }) {
   const [tab, setTab] = useState("tasks");
   const session = found.value?.session;
   const story = session?.story;
-  useEffect(() => {
-    if (story) remember(story.story_id, story.title);
-  }, [story?.story_id, story?.title]);
   if (!session || !story) {
     return (
       <>

@@ -33,8 +33,16 @@ const NAMES: Record<string, string> = {
   approach: "Approach",
 };
 
+interface AdviceProps {
+  said: Recommendation;
+  /** The roles of the councils there are, by the councils' ids. */
+  councils: ReadonlyMap<string, string>;
+  onTake: (said: Recommendation) => void;
+  onClose: () => void;
+}
+
 /** What experience recommends for the task, and how sure it is. */
-export function AdviceDialog({ said, onTake, onClose }: { said: Recommendation; onTake: (said: Recommendation) => void; onClose: () => void }) {
+export function AdviceDialog({ said, councils, onTake, onClose }: AdviceProps) {
   const parts = [said.approach, said.agents, said.model_profile, said.council].filter((one) => one?.value) as Advice[];
   return (
     <Dialog
@@ -66,6 +74,11 @@ export function AdviceDialog({ said, onTake, onClose }: { said: Recommendation; 
             <StatusBadge status="" tone="live" text={part.value} />
           </div>
           {part.reason && <p>{part.reason}</p>}
+          {part.choice === "council" && (
+            <p class="muted">
+              {councils.has(part.value) ? `It is the council of the role ${councils.get(part.value)}, which a task of that role goes to.` : "There is no such council now."}
+            </p>
+          )}
           {part.options.length > 1 && (
             <Table
               caption={`${NAMES[part.choice] ?? part.choice}: what was weighed`}
@@ -86,15 +99,20 @@ export function AdviceDialog({ said, onTake, onClose }: { said: Recommendation; 
   );
 }
 
-/** The fields of the form that a recommendation decides. */
-export function taken(said: Recommendation): { agents?: string; profile?: string; mode?: "deliberate" | "orchestrate"; planning?: string } {
+/** The fields of the form that a recommendation decides; a task goes to the council of its role. */
+export function taken(
+  said: Recommendation,
+  councils: ReadonlyMap<string, string>,
+): { agents?: string; profile?: string; mode?: "deliberate" | "orchestrate"; planning?: string; role?: string } {
   const [mode, planning] = (said.approach?.value ?? "").split("/");
   const value = (advice: Advice | null | undefined): string | undefined => (advice && advice.value !== "default" ? advice.value : undefined);
   const agents = value(said.agents);
   const profile = value(said.model_profile);
+  const role = councils.get(value(said.council) ?? "");
   return {
     ...(agents && /^\d+$/.test(agents) && { agents }),
     ...(profile && { profile }),
+    ...(role && { role }),
     ...((mode === "deliberate" || mode === "orchestrate") && { mode }),
     ...(planning && ["simple", "agentic", "hybrid"].includes(planning) && { planning: planning.toUpperCase() }),
   };

@@ -168,27 +168,28 @@ export function repository(form: TaskForm): Body {
   });
 }
 
-function context(form: TaskForm): string {
-  if (!form.entities.length) return form.context.trim();
-  const chosen = form.entities.map((one) => `- ${(one.text || one.name).trim().replaceAll("\n", "\n  ")}`);
-  return [form.context.trim(), `Chosen as relevant by whoever submitted this task:\n${chosen.join("\n")}`].filter(Boolean).join("\n\n");
+/** How memory is used. What was chosen is asked of it by name, so it is read then. */
+function memory(form: TaskForm): Body | undefined {
+  const entities = form.entities.map((one) => one.name.trim()).filter(Boolean);
+  const read = form.memoryRead || entities.length > 0;
+  if (!read && !form.memoryWrite) return undefined;
+  return given({ read, write: form.memoryWrite, namespaces: lines(form.namespaces), entities });
 }
 
 /** The request that a form stands for. `repo` is the repository as the server knows it. */
 export function requestOf(form: TaskForm, repo: Body): Body {
-  const memory = form.memoryRead || form.memoryWrite;
   const common = given({
     task_id: form.taskId.trim(),
     task_description: form.text.trim(),
     role: form.role,
     constraints: constraints(form),
     repo,
-    context: context(form),
+    context: form.context.trim(),
     model_profile: form.profile.trim(),
     approval: form.approval && `APPROVAL_POLICY_${form.approval}`,
     planning_mode: form.planning && `PLANNING_MODE_${form.planning}`,
     enable_tools: form.tools ? undefined : false,
-    memory: memory ? { read: form.memoryRead, write: form.memoryWrite, namespaces: lines(form.namespaces) } : undefined,
+    memory: memory(form),
     priority: number(form.priority),
   });
   if (form.mode === "deliberate") {

@@ -1,6 +1,6 @@
 // The form of a task, part by part. `set` changes fields, `wrong` has what a field of the request was refused for.
 import type { ComponentChildren } from "preact";
-import { EntityPicker } from "../entities/picker";
+import { EntityPicker, type Entity } from "../entities/picker";
 import { Button, Checkbox, Select, TextArea, TextField } from "../ui";
 import { lines, type CheckRow, type TaskForm } from "./form";
 
@@ -234,11 +234,18 @@ export function LimitsPart({ form, set, wrong }: PartProps) {
   );
 }
 
+/** The namespaces with those of chosen memories: a task is told only what stands in its own. */
+function reaching(namespaces: string, entities: readonly Entity[]): string {
+  const known = new Set(lines(namespaces));
+  const more = new Set(entities.map((one) => one.namespace ?? "").filter((one) => one && !known.has(one)));
+  return more.size ? [...known, ...more].join("\n") : namespaces;
+}
+
 export function MemoryPart({ form, set, wrong }: PartProps) {
   return (
     <Section title="Memory and context">
       <div class="checks-row">
-        <Checkbox label="Recall what fits" checked={form.memoryRead} onChange={(memoryRead) => set({ memoryRead })} />
+        <Checkbox label="Recall what fits" checked={form.memoryRead || form.entities.length > 0} onChange={(memoryRead) => set(memoryRead ? { memoryRead } : { memoryRead, entities: [] })} />
         <Checkbox label="Remember the outcome" checked={form.memoryWrite} onChange={(memoryWrite) => set({ memoryWrite })} />
       </div>
       <div class="fields fields-broad">
@@ -250,13 +257,19 @@ export function MemoryPart({ form, set, wrong }: PartProps) {
           placeholder={"fleet\nrepository:acme/app"}
           onInput={(namespaces) => set({ namespaces })}
           error={wrong("memory.namespaces", "memory")}
-          hint="None: the repository's own."
+          hint="Where a chosen memory stands is added. None: the repository's own."
         />
         {form.mode === "orchestrate" && (
           <TextField label="Story" value={form.storyId} onInput={(storyId) => set({ storyId })} error={wrong("story_id")} hint="Its id, where the task belongs to one." />
         )}
       </div>
-      <EntityPicker chosen={form.entities} onChange={(entities) => set({ entities })} namespaces={lines(form.namespaces)} />
+      <EntityPicker
+        chosen={form.entities}
+        onChange={(entities) => set(entities.length ? { entities, memoryRead: true, namespaces: reaching(form.namespaces, entities) } : { entities })}
+        namespaces={lines(form.namespaces)}
+        hint="The agents are told what memory has on these names, whatever else fits; memory is read for it. At most 30."
+        problem={wrong("memory.entities")}
+      />
     </Section>
   );
 }

@@ -1,6 +1,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { Problem } from "../api";
+import { visible } from "../visible";
 import { Button } from "./button";
 
 /** Says that something is on its way. */
@@ -30,14 +31,14 @@ export function ProblemBanner({ problem, retry }: { problem: unknown; retry?: ()
   return (
     <div class="banner banner-bad" role="alert">
       <div class="banner-words">
-        <strong>{known?.title || "That did not work"}</strong>
-        {said && said !== known?.title && <p>{said}</p>}
+        <strong>{visible(known?.title ?? "") || "That did not work"}</strong>
+        {said && said !== known?.title && <p>{visible(said)}</p>}
         {known?.field && (
           <p>
-            Field: <code>{known.field}</code>
+            Field: <code>{visible(known.field)}</code>
           </p>
         )}
-        {known?.hint && <p>{known.hint}</p>}
+        {known?.hint && <p>{visible(known.hint)}</p>}
         {known && known.retryAfterSeconds > 0 && <p>Try again in {known.retryAfterSeconds} s.</p>}
       </div>
       {retry && (

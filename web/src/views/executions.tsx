@@ -120,7 +120,7 @@ const COLUMNS = (now: number): Column<Execution>[] => [
 ];
 
 function agents(row: Execution): string {
-  const all = row.agents.length;
+  const all = Math.max(row.agents.length, row.agent_count);
   if (!all) return "–";
   const done = row.agents.filter((agent) => ["FINISHED", "LOST"].includes(bare(agent.status))).length;
   return ended(row.status) || done === all ? String(all) : `${done} / ${all}`;

@@ -4,6 +4,7 @@ import { AdviceDialog, taken, type Recommendation } from "../submission/advice";
 import { emptyForm, fieldName, repository, requestOf, wrongWith, type TaskForm } from "../submission/form";
 import { AgentsPart, ChecksPart, LimitsPart, MemoryPart, RepositoryPart, TaskPart } from "../submission/sections";
 import { begin } from "../plan/calls";
+import { bare } from "../types";
 import { navigate } from "../router";
 import { Button, Checkbox, PageHead, ProblemBanner, TextField, toast } from "../ui";
 
@@ -42,6 +43,7 @@ export function SubmitView() {
   const [problem, setProblem] = useState<unknown>();
   const [here, setHere] = useState<readonly [field: string, words: string]>();
   const [advice, setAdvice] = useState<Recommendation>();
+  const [councils, setCouncils] = useState<ReadonlyMap<string, string>>(new Map());
   const [profiles, setProfiles] = useState<string[]>([]);
   const top = useRef<HTMLFormElement>(null);
   const more = useRef<HTMLDetailsElement>(null);
@@ -52,6 +54,9 @@ export function SubmitView() {
     // Names to choose from; without them any may be typed.
     get<{ model_endpoints?: { profiles: string[] }[] }>("/api/status", { include_fleet: true }, giveUp.signal)
       .then((status) => setProfiles([...new Set((status.model_endpoints ?? []).flatMap((one) => one.profiles))].sort()))
+      .catch(() => undefined);
+    get<{ councils: { council_id: string; role: string }[] }>("/api/councils", {}, giveUp.signal)
+      .then((found) => setCouncils(new Map(found.councils.map((one) => [one.council_id, bare(one.role)]))))
       .catch(() => undefined);
     return () => giveUp.abort();
   }, []);
@@ -108,6 +113,8 @@ export function SubmitView() {
         goal: form.text.trim().slice(0, 4000),
         role: `ROLE_${form.role}`,
         repository: form.repoKind === "url" ? form.repoUrl.trim() : form.repoKind === "path" ? form.repoPath.trim() : "",
+        // Of another role a council does other work.
+        councils: [...councils].filter(([, role]) => role === form.role).map(([id]) => id),
         model_profiles: profiles.slice(0, 50),
         approaches: ["deliberate", "orchestrate"],
       };
@@ -183,7 +190,7 @@ export function SubmitView() {
           </Button>
         </div>
       </form>
-      {advice && <AdviceDialog said={advice} onClose={() => setAdvice(undefined)} onTake={(said) => set(taken(said))} />}
+      {advice && <AdviceDialog said={advice} councils={councils} onClose={() => setAdvice(undefined)} onTake={(said) => set(taken(said, councils))} />}
     </>
   );
 }

@@ -12,7 +12,7 @@ from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_ex
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.domain.task import RepoRef, check_branch
 
 _PACK_SECONDS = 1_800.0
 _UNNAMED = "base"
@@ -65,9 +65,10 @@ async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: P
     """Put a bundle's branch into a local repository, where it must not exist yet; its commit.
 
     `known` is a bundle that has what the other one builds on, where the repository itself may not. No work tree is
-    touched, and no hook runs. Raises PreconditionFailed.
+    touched, and no hook runs. Raises InvalidRequest where it is no name of a branch, PreconditionFailed.
     """
-    git, ref = Git(os.environ), f"refs/heads/{branch}"
+    # A server says its name: with a star in it, branches of any name would be written.
+    git, ref = Git(os.environ), f"refs/heads/{check_branch(branch, field='--fetch')}"
     fetch = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--")
     try:
         there = await git.run("for-each-ref", "--format=%(objectname)", "--", ref, cwd=repository)

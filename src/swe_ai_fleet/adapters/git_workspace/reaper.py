@@ -56,7 +56,8 @@ def reap(home: Path, ages: Ages) -> Reaped:
         for leftover in _entries(place):
             if leftover.is_dir() and not leftover.is_symlink() and _age(leftover) > _DRAFT_AGE_SECONDS:
                 remove_tree(leftover)
-    for depth, place in ((2, home / "seeds"), (1, home / "environments"), (1, home / "tools")):
+    shared = ((1, home / name) for name in ("environments", "tools", "repositories"))
+    for depth, place in ((2, home / "seeds"), *shared):
         for draft in _directories(place, depth=depth, drafts=True):
             if _age(draft) > _DRAFT_AGE_SECONDS:
                 remove_tree(draft)

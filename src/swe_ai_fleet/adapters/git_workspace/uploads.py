@@ -28,6 +28,7 @@ MAX_FILES_BYTES = 10 * 1024**3
 _LISTING_BYTES = 64 * 1024 * 1024
 _PACK_SECONDS = 900.0
 MEMORY_BYTES = 2 * 1024**3
+_OURS = "refs/fleet/"
 _FULL_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-")
 # Faults of old but honest histories. Everything that a checkout could be harmed by (`..`, `.git`, a
@@ -110,7 +111,12 @@ class UploadedRepositories:
                 timeout_seconds=_PACK_SECONDS,
                 memory_bytes=self._memory_bytes + 2 * pack.stat().st_size,
             )
-            lines = "".join(f"create {name} {commit}\n" for name, commit in header.refs.items() if name != "HEAD")
+            lines = "".join(
+                f"create {name} {commit}\n"
+                for name, commit in header.refs.items()
+                # Under the fleet's own names stands what it delivered, and what is never taken away.
+                if name != "HEAD" and not name.startswith(_OURS)
+            )
             if lines:
                 await self._git.run(
                     "update-ref",

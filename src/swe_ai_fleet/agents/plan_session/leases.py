@@ -81,11 +81,15 @@ class KeyValueLeases:
         entry = await self._store.get(key)
         if entry is not None and entry.value:
             raise being_worked_on()
+        lease = _Lease(store=self._store, key=key, value=mine, revision=entry.revision if entry is not None else 0)
         try:
-            revision = await self._store.put(key, mine, revision=entry.revision if entry is not None else 0)
+            await lease.take()
         except Fenced:
             raise being_worked_on() from None
-        lease = _Lease(store=self._store, key=key, value=mine, revision=revision)
+        except BaseException:
+            # It may be ours all the same.
+            await lease.give_back()
+            raise
         scope = asyncio.timeout_at(until)
         try:
             async with scope:
@@ -137,6 +141,10 @@ class _Lease:
         self._key = key
         self._value = value
         self._revision = revision
+
+    async def take(self) -> None:
+        """Put it for the first time. Raises Fenced, Unavailable."""
+        self._revision = await self._store.put(self._key, self._value, revision=self._revision)
 
     async def renew(self) -> None:
         """Put it once more. Raises Fenced, Unavailable."""

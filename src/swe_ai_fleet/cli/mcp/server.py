@@ -88,7 +88,7 @@ class FleetTools:
             list[str] | None, Field(description="Commands that a candidate must pass; default: the repository's tests.")
         ] = None,
         approval: Annotated[
-            Policy, Field(description="What a person has to approve; empty: the fleet's default.")
+            Policy, Field(description="What a person has to approve; empty: risky, or none where you may answer.")
         ] = "",
         mode: Annotated[
             Literal["orchestrate", "deliberate"],

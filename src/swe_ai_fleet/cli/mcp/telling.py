@@ -95,7 +95,8 @@ def standing(found: shapes.ExecutionState, *, may_approve: bool) -> str:
 def result(found: pb.Execution, diff: str, *, characters: int) -> shapes.Result:
     """What came of an execution, with at most so many characters of the winner's diff."""
     state = execution(found)
-    shown = visible(diff)
+    # What is not shown is not gone through: a diff may be of any size.
+    shown = visible(diff[:characters])
     return shapes.Result(
         execution_id=state.execution_id,
         task_id=state.task_id,
@@ -106,8 +107,8 @@ def result(found: pb.Execution, diff: str, *, characters: int) -> shapes.Result:
         commit=state.commit,
         candidates=[_candidate(one) for one in found.results],
         diff=shown[:characters],
-        diff_characters=len(shown),
-        diff_cut=len(shown) > characters,
+        diff_characters=len(diff),
+        diff_cut=len(diff) > characters or len(shown) > characters,
         error=state.error,
     )
 

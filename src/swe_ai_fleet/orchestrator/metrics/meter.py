@@ -130,8 +130,7 @@ class Meter:
         if start and since >= until:
             field = "end_time_ms" if end and end <= start else "start_time_ms"
             raise InvalidRequest("the range of time is empty", field=field, hint="an earlier start, or a later end")
-        tier = self._history.tier(since, now)
-        step = _step(step, until - since, tier)
+        tier, step = self._grid(step, since, until, now)
         first, last = int(since) // step * step, -(-int(until + 1) // step) * step
         if last <= first:
             last = first + step
@@ -152,6 +151,16 @@ class Meter:
         return Measurement(
             start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
         )
+
+    def _grid(self, asked: int, since: float, until: float, now: float) -> tuple[Tier, int]:
+        """The finest tier that has the whole range once it is widened to whole steps, and the step."""
+        tier = self._history.tier(since, now)
+        while True:
+            step = _step(asked, until - since, tier)
+            reaching = self._history.tier(int(since) // step * step, now)
+            if reaching.cell_seconds <= tier.cell_seconds:
+                return tier, step
+            tier = reaching
 
     async def _begin(self) -> None:
         """Read what is stored, however often the log does not answer."""
@@ -183,11 +192,12 @@ async def _points(
             for key, found in cell.figures.items():
                 if wanted(key):
                     figures.merge(found)
+            await asyncio.sleep(0)
         total.merge(figures)
         gauges.merge(figures.change)
         stands = Gauges(agents=max(0, gauges.agents), driven=max(0, gauges.driven), queued=max(0, gauges.queued))
         series.append(Point(start=at, figures=figures, gauges=stands))
-        if number % _SLICE == 0 or at in steps:
+        if number % _SLICE == 0:
             await asyncio.sleep(0)
     return total, tuple(series)
 
