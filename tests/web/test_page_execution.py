@@ -348,6 +348,82 @@ async def test_what_is_not_there_is_said_to_be_not_there(page: Page, stage: Stag
     await expect(page.get_by_text("There is no such session.")).to_be_visible()
 
 
+async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Page, stage: Stage) -> None:
+    name = f"{MARKUP}\u202e{'W' * 400}"
+    call = {"call_id": "c", "name": name, "arguments": json.dumps({"x": name})}
+    asked = {
+        "approval_id": "a", "agent_id": name, "policy": "every", "goal": name, "approach": name, "call": call, "step": 1,
+        "requested_at": "", "expires_at": "", "reasons": [name], "memory": "", "diff": "", "diff_ref": None,
+        "memory_results": {"coverage": 250, "gaps": [name], "sources": ["javascript:alert(1)"], "content": name},
+    }  # fmt: skip
+    left = {"commit_sha": "", "branch": name, "patch": {"digest": "d", "size": 1, "media_type": ""},
+            "files_changed": [name], "insertions": 1, "deletions": 0, "tests": None}  # fmt: skip
+    check = {"kind": "x", "name": name, "passed": False, "required": True, "score": 0, "message": name, "output": name,
+             "exit_code": 1, "problems": [name], "warnings": 0, "details": {name: name}, "duration_ms": 1}  # fmt: skip
+    told = [
+        ("_", "execution_started", {"task": {"task_id": name, "kind": "deliberate", "description": name, "role": "DEV"}}),
+        ("_", "execution_claimed", {"owner": name}),
+        (name, "model_replied", {"step": 1, "reply": {"message": {"content": name, "tool_calls": [call]}}}),
+        (name, "approval_requested", {"request": asked}),
+        ("_", "candidate_submitted", {"candidate": {"candidate_id": name, "agent_id": name, "role": "DEV",
+            "summary": name, "stop_reason": "final_answer", "artifacts": left}}),
+        ("_", "checks_finished", {"report": {"candidate_id": name, "results": [check]}}),
+        ("_", "candidates_ranked", {"winner_id": name, "ranking": [
+            {"candidate_id": name, "rank": 1, "score": 1, "accepted": True, "duplicates": [], "reason": name}]}),
+        ("_", "winner_delivered", {"delivered": {"commit_sha": "c", "branch": name, "pushed": True}, "report": None}),
+    ]  # fmt: skip
+
+    async def send(socket: WebSocketRoute) -> None:
+        for number, (agent, kind, payload) in enumerate(told, start=1):
+            socket.send(_message(number, agent, kind, payload))
+
+    await page.route_web_socket(re.compile("/api/ws/executions/names"), send)
+    for width in (1360, 390):
+        await page.set_viewport_size({"width": width, "height": 860})
+        for tab in ("timeline", "candidates", "events"):
+            await _open(page, stage, f"/executions/names?tab={tab}")
+            await expect(page.locator(".gate .sources li")).to_have_text("javascript:alert(1)")
+            await page.evaluate("document.querySelectorAll('#view details').forEach((each) => { each.open = true })")
+            await page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (width, tab)
+            assert not await page.evaluate("document.body.innerText.includes('\\u202e')"), tab
+            await expect(page.locator("#view img, #view script, a[href^='javascript']")).to_have_count(0)
+            if tab == "candidates":
+                saved = await page.get_by_text("Download the patch").get_attribute("download")
+                assert saved is not None and re.fullmatch(r"[A-Za-z0-9._-]+\.patch", saved)
+
+
+async def test_a_log_without_its_beginning_and_one_that_is_refused(page: Page, stage: Stage) -> None:
+    async def late(socket: WebSocketRoute) -> None:
+        socket.send(
+            _message(500, "agent-dev-1", "model_replied", {"step": 7, "reply": {"message": {"content": "Hm."}}})
+        )
+        socket.send(_message(501, "_", "execution_finished", {"status": "failed", "error": "out of <b>luck</b>"}))
+        await socket.close(code=1000)
+
+    async def refusing(socket: WebSocketRoute) -> None:
+        await socket.close(code=int(socket.url.partition("code-")[2][:4]), reason="<b>because</b>\u202e")
+
+    await page.route_web_socket(re.compile("/api/ws/executions/late"), late)
+    await page.route_web_socket(re.compile("/api/ws/executions/code-"), refusing)
+    await _open(page, stage, "/executions/late")
+    await expect(page.get_by_text("The beginning of this log is not kept")).to_be_visible()
+    await expect(page.get_by_text("out of <b>luck</b>")).to_be_visible()
+    await expect(page.get_by_text("Step 7", exact=True)).to_be_visible()
+    for code, shown in (
+        (4400, "<b>because</b>⟨U+202E⟩"),
+        (4403, "<b>because</b>⟨U+202E⟩"),
+        (4404, "There is no execution with this id."),
+        (1001, "Reconnecting …"),
+        (1013, "Reconnecting …"),
+        (4408, "Reconnecting …"),
+        (4429, "Reconnecting …"),
+        (4401, "To the fleet at this address."),
+    ):
+        await _open(page, stage, f"/executions/code-{code}")
+        await expect(page.locator("#view")).to_contain_text(shown)
+
+
 async def test_ten_thousand_events_of_three_hundred_agents_do_not_freeze_the_page(page: Page, stage: Stage) -> None:
     def told() -> Iterator[str]:
         repository = {"commit": "c"}

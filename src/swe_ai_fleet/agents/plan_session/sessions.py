@@ -253,12 +253,11 @@ class PlanSessions:
         run = self._run(session, tools)
         trajectory, conversation = await run.carry_out(messages)
         session = replace(run.after(session, trajectory, conversation), answer=self._clean(trajectory.answer))
-        error = self._clean(trajectory.error)
+        error = "" if trajectory.stop_reason in _GOOD_ENDS else self._clean(trajectory.error)
         if trajectory.stop_reason in FAULTS:
             # The conversation is whole, so the next call goes on behind what was done.
             session = await self._book.keep(replace(session, status=SessionStatus.APPROVED, error=error))
             return self._result(session, "error")
-        error = "" if trajectory.stop_reason in _GOOD_ENDS else error
         session = await self._book.keep(replace(session, status=SessionStatus.COMPLETED, error=error))
         await self._book.tell(session)
         return self._result(session, _status(session.stop_reason))
