@@ -46,6 +46,8 @@ def gateway_app(around: Surroundings) -> Starlette:
         middleware=access_middleware(around.settings, around.token, around.keys),
         exception_handlers=dict(HANDLERS),
     )
+    # A redirection names our own scheme, which behind a proxy that ends TLS is the wrong one.
+    app.router.redirect_slashes = False
     # Ended before the server is: it waits for who still watches.
     app.state.streams = streams
     return app

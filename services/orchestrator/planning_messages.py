@@ -38,6 +38,7 @@ def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanRes
         approach=well_formed(answer.approach),
         reasoning=well_formed(answer.reasoning),
         memory_results=_memory_message(answer.memory_results),
+        proposal=answer.proposal,
     )
 
 
@@ -61,6 +62,7 @@ def decision_message(answer: Approved | AwaitingApproval | Rejected | PlanFailed
                 approach=well_formed(answer.approach),
                 reasoning=well_formed(answer.reasoning),
                 memory_results=_memory_message(answer.memory_results),
+                proposal=answer.proposal,
             )
 
 

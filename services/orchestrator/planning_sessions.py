@@ -65,7 +65,10 @@ class PlanningServicer(PlanningServiceServicer):
 
     async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
         check_values(request)
-        return decision_message(await self._desk.approve(request.session_id, request.decision, request.adjustment))
+        answer = await self._desk.approve(
+            request.session_id, request.decision, request.adjustment, proposal=request.proposal
+        )
+        return decision_message(answer)
 
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
         check_values(request)

@@ -1073,3 +1073,15 @@ async def test_a_handshake_that_is_none_is_refused_and_closed(home: House, metho
         f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{framing}"
     )
     assert (await raw(home.port, head, seconds=5)).startswith(b"HTTP/1.1 4")
+
+
+async def test_nobody_is_sent_to_another_address() -> None:
+    async def ready() -> bool:
+        return True
+
+    async with open_upstream("127.0.0.1:1", "127.0.0.1:1") as upstream:
+        around = Surroundings(settings=Settings(), upstream=upstream, token=TOKEN, ready=ready, keys=MemoryKeyValue())
+        async with serve_http(gateway_app(around), "127.0.0.1:0") as url, AsyncClient(base_url=url) as client:
+            # Behind a proxy that ends TLS a redirection would lead to plain HTTP, the token with it.
+            for path in ("/api/status/", "/api/session/"):
+                refused(await client.get(path, headers=BEARER), 404)

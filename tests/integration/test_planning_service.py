@@ -297,6 +297,7 @@ class TestTheWholeWay:
             "reasoning": "It is small.",
             "memory_results": {**shown["memory_results"], "coverage": 100.0, "gaps": []},
             "error": "",
+            "proposal": 1,
         }
         assert shown["memory_results"].keys() == {"coverage", "content", "gaps", "sources"}
         told = MessageToDict(result, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
@@ -306,6 +307,22 @@ class TestTheWholeWay:
         }  # fmt: skip
         assert told["stop_reason"] == "final_answer"
         assert told["usage"]["model_calls"] == 2
+
+    async def test_a_decision_about_another_proposal_than_the_one_that_waits(
+        self, knowledge: Knowledge, name: str
+    ) -> None:
+        async with served(knowledge, planned("Round invoice totals", PROPOSE, AGAIN, START, DONE)) as one:
+            seen = (await one.execute("Round invoice totals", name)).proposal
+            second = await one.decide(name, "adjusted", "with two agents")
+            assert (seen, second.proposal) == (1, 2)
+            request = pb.ApproveApproachRequest(session_id=name, decision="approved", proposal=seen)
+            with pytest.raises(grpc.aio.AioRpcError) as fault:
+                await one.stub.ApproveApproach(request, metadata=METADATA)
+            assert fault.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            assert "proposal 2 waits" in str(fault.value.details())
+            assert (await one.show(name)).status == "awaiting_approval"
+            request.proposal = second.proposal
+            assert (await one.stub.ApproveApproach(request, metadata=METADATA)).status == "approved"
 
     async def test_a_rejection_ends_it_and_is_learned_from(self, knowledge: Knowledge, name: str) -> None:
         async with served(knowledge, planned("Reject", PROPOSE, START)) as one:

@@ -352,8 +352,8 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
     name = f"{MARKUP}\u202e{'W' * 400}"
     call = {"call_id": "c", "name": name, "arguments": json.dumps({"x": name})}
     asked = {
-        "approval_id": "a", "agent_id": name, "policy": "every", "goal": name, "approach": name, "call": call, "step": 1,
-        "requested_at": "", "expires_at": "", "reasons": [name], "memory": "", "diff": "", "diff_ref": None,
+        "approval_id": "a", "agent_id": name, "policy": "every", "goal": name, "approach": name, "call": call,
+        "step": 1, "requested_at": "", "expires_at": "", "reasons": [name], "memory": "", "diff": "", "diff_ref": None,
         "memory_results": {"coverage": 250, "gaps": [name], "sources": ["javascript:alert(1)"], "content": name},
     }  # fmt: skip
     left = {"commit_sha": "", "branch": name, "patch": {"digest": "d", "size": 1, "media_type": ""},
@@ -361,7 +361,7 @@ async def test_names_of_any_kind_break_neither_the_page_nor_its_meaning(page: Pa
     check = {"kind": "x", "name": name, "passed": False, "required": True, "score": 0, "message": name, "output": name,
              "exit_code": 1, "problems": [name], "warnings": 0, "details": {name: name}, "duration_ms": 1}  # fmt: skip
     told = [
-        ("_", "execution_started", {"task": {"task_id": name, "kind": "deliberate", "description": name, "role": "DEV"}}),
+        ("_", "execution_started", {"task": {"task_id": name, "kind": "x", "description": name, "role": "DEV"}}),
         ("_", "execution_claimed", {"owner": name}),
         (name, "model_replied", {"step": 1, "reply": {"message": {"content": name, "tool_calls": [call]}}}),
         (name, "approval_requested", {"request": asked}),

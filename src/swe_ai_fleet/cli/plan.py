@@ -180,13 +180,14 @@ async def pursue(
                 screen.note(f"answer with: {how_to_decide(proposal.session_id)}")
                 return Exit.ACCEPTED
             case "approve" | "approved" | "yes" | "y":
-                await client.decide(proposal.session_id, "approved")
+                await client.decide(proposal.session_id, "approved", proposal=proposal.proposal)
                 return await carry_on(screen, client, proposal.session_id)
             case "reject" | "rejected" | "no" | "n":
-                screen.line(one_line((await client.decide(proposal.session_id, "rejected")).message))
+                ended = await client.decide(proposal.session_id, "rejected", proposal=proposal.proposal)
+                screen.line(one_line(ended.message))
                 return Exit.REJECTED
             case _:
-                proposal = await client.decide(proposal.session_id, "adjusted", answer)
+                proposal = await client.decide(proposal.session_id, "adjusted", answer, proposal=proposal.proposal)
     raise _nothing_proposed(proposal)
 
 

@@ -37,9 +37,13 @@ class PlanClient:
         """Have an approach proposed."""
         return await self._call("ExecutePlan", request, pb.ExecutePlanResponse, WORK_SECONDS)
 
-    async def decide(self, session_id: str, decision: str, adjustment: str = "") -> pb.ApproveApproachResponse:
-        """Decide about an approach; `decision` is approved, rejected or adjusted."""
-        request = pb.ApproveApproachRequest(session_id=session_id, decision=decision, adjustment=adjustment)
+    async def decide(
+        self, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0
+    ) -> pb.ApproveApproachResponse:
+        """Decide about an approach; `decision` is approved, rejected or adjusted. `proposal` 0: whichever waits."""
+        request = pb.ApproveApproachRequest(
+            session_id=session_id, decision=decision, adjustment=adjustment, proposal=proposal
+        )
         return await self._call("ApproveApproach", request, pb.ApproveApproachResponse, WORK_SECONDS)
 
     async def go_on(self, session_id: str) -> pb.ContinuePlanResponse:

@@ -72,11 +72,13 @@ class PlanDesk:
         )
 
     async def approve(
-        self, session_id: str, decision: str, adjustment: str = ""
+        self, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """See `PlanSessions.approve`. Raises ResourceExhausted too."""
-        key = ("approve", session_id, decision, adjustment)
-        return await self._outliving(key, lambda: self._sessions.approve(session_id, decision, adjustment))
+        key = ("approve", session_id, decision, adjustment, proposal)
+        return await self._outliving(
+            key, lambda: self._sessions.approve(session_id, decision, adjustment, proposal=proposal)
+        )
 
     async def continue_plan(self, session_id: str) -> PlanResult:
         """See `PlanSessions.continue_plan`. Raises ResourceExhausted too."""

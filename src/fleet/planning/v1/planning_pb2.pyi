@@ -21,7 +21,7 @@ class ExecutePlanRequest(_message.Message):
     def __init__(self, goal: _Optional[str] = ..., selected_entities: _Optional[_Iterable[str]] = ..., session_id: _Optional[str] = ..., repository: _Optional[str] = ..., ref: _Optional[str] = ...) -> None: ...
 
 class ExecutePlanResponse(_message.Message):
-    __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error")
+    __slots__ = ("status", "session_id", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class ExecutePlanResponse(_message.Message):
     REASONING_FIELD_NUMBER: _ClassVar[int]
     MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     status: str
     session_id: str
     goal: str
@@ -36,7 +37,8 @@ class ExecutePlanResponse(_message.Message):
     reasoning: str
     memory_results: MemoryResults
     error: str
-    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+    proposal: int
+    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
 
 class MemoryResults(_message.Message):
     __slots__ = ("coverage", "content", "gaps", "sources", "research")
@@ -67,17 +69,19 @@ class Research(_message.Message):
     def __init__(self, summary: _Optional[str] = ..., sources: _Optional[_Iterable[str]] = ..., data_points: _Optional[_Iterable[str]] = ..., coverage: _Optional[float] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ApproveApproachRequest(_message.Message):
-    __slots__ = ("session_id", "decision", "adjustment")
+    __slots__ = ("session_id", "decision", "adjustment", "proposal")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     ADJUSTMENT_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     decision: str
     adjustment: str
-    def __init__(self, session_id: _Optional[str] = ..., decision: _Optional[str] = ..., adjustment: _Optional[str] = ...) -> None: ...
+    proposal: int
+    def __init__(self, session_id: _Optional[str] = ..., decision: _Optional[str] = ..., adjustment: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
 
 class ApproveApproachResponse(_message.Message):
-    __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error")
+    __slots__ = ("status", "session_id", "message", "goal", "approach", "reasoning", "memory_results", "error", "proposal")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +90,7 @@ class ApproveApproachResponse(_message.Message):
     REASONING_FIELD_NUMBER: _ClassVar[int]
     MEMORY_RESULTS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     status: str
     session_id: str
     message: str
@@ -94,7 +99,8 @@ class ApproveApproachResponse(_message.Message):
     reasoning: str
     memory_results: MemoryResults
     error: str
-    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+    proposal: int
+    def __init__(self, status: _Optional[str] = ..., session_id: _Optional[str] = ..., message: _Optional[str] = ..., goal: _Optional[str] = ..., approach: _Optional[str] = ..., reasoning: _Optional[str] = ..., memory_results: _Optional[_Union[MemoryResults, _Mapping]] = ..., error: _Optional[str] = ..., proposal: _Optional[int] = ...) -> None: ...
 
 class ContinuePlanRequest(_message.Message):
     __slots__ = ("session_id",)

@@ -16,13 +16,17 @@ Ending = Literal["completed", "limit_reached", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitingApproval:
-    """A proposal that waits for a person. `memory_results` has coverage (percent), content, gaps, sources, research."""
+    """A proposal that waits for a person. `memory_results` has coverage (percent), content, gaps, sources, research.
+
+    `proposal` is its number in the session.
+    """
 
     session_id: str
     goal: str
     approach: str
     reasoning: str
     memory_results: Mapping[str, object]
+    proposal: int = 1
     status: Literal["awaiting_approval"] = "awaiting_approval"
 
     @classmethod
@@ -34,6 +38,7 @@ class AwaitingApproval:
             approach=session.approach,
             reasoning=session.reasoning,
             memory_results={**to_plain(session.memory), "research": research},
+            proposal=session.proposals,
         )
 
 

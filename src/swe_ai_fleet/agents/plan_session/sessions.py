@@ -139,13 +139,19 @@ class PlanSessions:
                 return await self._failed(session, str(error))
 
     async def approve(
-        self, session_id: str, decision: ApprovalDecision | str, adjustment: str = ""
+        self, session_id: str, decision: ApprovalDecision | str, adjustment: str = "", *, proposal: int = 0
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """Decide about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
 
+        Args:
+            session_id: Whose proposal.
+            decision: approved, rejected or adjusted.
+            adjustment: What is to be different, or why it is rejected.
+            proposal: The number of the one that the person has seen; 0: whichever waits.
+
         Raises:
             NotFound: There is no such session.
-            PreconditionFailed: Nothing waits there, or it is being worked on.
+            PreconditionFailed: Nothing waits there, or another proposal, or it is being worked on.
             InvalidRequest: There is no such decision, or an adjustment without text.
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
@@ -161,6 +167,10 @@ class PlanSessions:
                     pass
             if session.status is not SessionStatus.AWAITING_APPROVAL:
                 raise PreconditionFailed(f"no proposal waits in this session: it is {session.status}")
+            if proposal and proposal != session.proposals:
+                raise PreconditionFailed(
+                    f"proposal {session.proposals} waits, not {proposal}", field="proposal", hint="look at it first"
+                )
             match decision:
                 case ApprovalDecision.APPROVED:
                     await self._book.keep(replace(session, status=SessionStatus.APPROVED))
