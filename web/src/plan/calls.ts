@@ -71,9 +71,11 @@ export function begin(goal: string, entities: readonly string[]): string {
   return session;
 }
 
-export function decide(session: string, decision: string, adjustment: string): Promise<void> {
+/** Decides about the proposal of that number, and about no other that may have taken its place meanwhile. */
+export function decide(session: string, proposal: number, decision: string, adjustment: string): Promise<void> {
   return send(session, "/api/approve-approach", {
     session_id: session,
+    proposal,
     decision,
     ...(adjustment && decision !== "approved" && { adjustment }),
   });

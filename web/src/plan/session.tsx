@@ -96,7 +96,7 @@ function Session({ id, found, busy, problem }: { id: string; found: PlanSession;
               plan
               wordless
               onDecide={async (decision, text) => {
-                await decide(id, decision, text);
+                await decide(id, found.proposals, decision, text);
                 const failed = underway.value.get(id)?.problem;
                 if (failed) throw failed;
               }}
