@@ -24,7 +24,8 @@ class Outcome:
     is their number, `agents_used` the names of those (or of the sub-agents) that did something. `memory_share`,
     `research_share` and `tool_share` are the shares of tool calls that went to each, between 0 and 1 and together at
     most 1. `evidence` is the winner's share of passed checks, between 0 and 1. `rating` is people's, from 1 to 5; 0:
-    nobody has rated it. `comment` is what they say of it, at most `MAX_COMMENT_CHARS`. `cost` is in the currency of the model prices.
+    nobody has rated it. `comment` is what they say of it, at most `MAX_COMMENT_CHARS`. `cost` is in the
+    currency of the model prices.
     """
 
     subject_id: str
