@@ -116,3 +116,9 @@ def test_what_people_approve(alone: bool) -> None:
     with pytest.raises(CommandFault, match="maybe") as fault:
         Order(description="x", approve="maybe", deliberate_only=alone).request()
     assert "plan, risky, every" in fault.value.hint
+
+
+@pytest.mark.parametrize("location", ["~no-such-user-here/app", "a\0b", "x" * 5_000, ""])
+def test_what_names_no_directory_is_told_so(location: str) -> None:
+    with pytest.raises(CommandFault, match="neither a directory nor a URL"):
+        repo_ref(location, ref="", uncommitted=UncommittedChanges.REFUSE)

@@ -22,9 +22,9 @@ def repository_reference(
     location: str, *, ref: str = "", uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
 ) -> pb.RepoRef:
     """The repository that `location` names: a directory of this machine, or a URL. Raises InvalidRequest."""
-    directory = Path(location).expanduser()
-    if location and directory.is_dir():
-        return pb.RepoRef(path=str(directory.resolve()), ref=ref, uncommitted=_UNCOMMITTED[uncommitted])
+    directory = _directory(location)
+    if directory is not None:
+        return pb.RepoRef(path=str(directory), ref=ref, uncommitted=_UNCOMMITTED[uncommitted])
     if is_url(location):
         return pb.RepoRef(url=location, ref=ref)
     raise InvalidRequest(
@@ -32,6 +32,15 @@ def repository_reference(
         field="repo",
         hint="give a git repository's directory, or a URL that git clones",
     )
+
+
+def _directory(location: str) -> Path | None:
+    try:
+        directory = Path(location).expanduser()
+        return directory.resolve() if location and directory.is_dir() else None
+    except (OSError, RuntimeError, ValueError):
+        # Too long a name, the home of somebody who is not there, a NUL: names of no directory.
+        return None
 
 
 def is_url(location: str) -> bool:
