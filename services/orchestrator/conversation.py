@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +12,7 @@ from fleet.conversation.v1 import conversation_pb2_grpc
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
 from services.errors import Context
 from services.grpc_server import Service
+from services.orchestrator.pages import page_of
 from services.values import check_values
 from swe_ai_fleet.conversations.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.conversations.chat import Chat
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 SERVICE = pb.DESCRIPTOR.services_by_name["ConversationService"].full_name
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""
-DEFAULT_PAGE_SIZE = 50
-MAX_PAGE_SIZE = 200
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 _CHANNELS = {
     pb.CHANNEL_UNSPECIFIED: Channel.PLAIN,
@@ -98,19 +97,10 @@ class ConversationServicer(ConversationServiceServicer):
         self, request: pb.ListConversationsRequest, context: Context
     ) -> pb.ListConversationsResponse:
         check_values(request)
-        if request.page_size > MAX_PAGE_SIZE:
-            raise InvalidRequest(
-                f"page_size is {request.page_size}",
-                field="page_size",
-                hint=f"at most {MAX_PAGE_SIZE}; 0 for the default",
-            )
         found = await self._chat.sessions()
-        start = _start(found, request.page_token)
-        end = start + (request.page_size or DEFAULT_PAGE_SIZE)
-        shown = found[start:end]
+        shown, following = page_of(request, found, lambda one: (one.updated_at or one.started_at, one.session_id))
         return pb.ListConversationsResponse(
-            conversations=[_conversation(session) for session in shown],
-            next_page_token=_token(shown[-1]) if end < len(found) else "",
+            conversations=[_conversation(session) for session in shown], next_page_token=following
         )
 
     async def EndConversation(self, request: pb.EndConversationRequest, context: Context) -> pb.EndConversationResponse:
@@ -204,20 +194,3 @@ def _turn(turn: Turn) -> pb.Turn:
 
 def _milliseconds(at: str) -> int:
     return round(datetime.fromisoformat(at).timestamp() * 1000)
-
-
-def _token(session: Session) -> str:
-    return f"{session.updated_at or session.started_at}/{session.session_id}"
-
-
-def _start(found: Sequence[Session], token: str) -> int:
-    """Where the page behind a token begins; its session need not be there any more."""
-    if not token:
-        return 0
-    at, slash, session_id = token.partition("/")
-    if not slash or not session_id:
-        raise InvalidRequest("not a token of this server", field="page_token")
-    for number, session in enumerate(found):
-        if ((session.updated_at or session.started_at), session.session_id) < (at, session_id):
-            return number
-    return len(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +11,7 @@ from fleet.planning.v1 import planning_pb2_grpc
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceServicer
 from services.errors import Context
 from services.grpc_server import Service
+from services.orchestrator.pages import page_of
 from services.orchestrator.planning_messages import (
     card_message,
     decision_message,
@@ -19,8 +20,7 @@ from services.orchestrator.planning_messages import (
     session_message,
 )
 from services.values import check_values
-from swe_ai_fleet.agents.plan_session import LEASE_SECONDS, LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET, SessionCard
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.agents.plan_session import LEASE_SECONDS, LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
 PLANS_KEPT_SECONDS = 90 * 86_400.0
 """After the last request of a session."""
-DEFAULT_PAGE_SIZE = 50
-MAX_PAGE_SIZE = 200
 CALLER = "plan"
 
 
@@ -85,20 +83,9 @@ class PlanningServicer(PlanningServiceServicer):
         self, request: pb.ListPlanSessionsRequest, context: Context
     ) -> pb.ListPlanSessionsResponse:
         check_values(request)
-        if request.page_size > MAX_PAGE_SIZE:
-            raise InvalidRequest(
-                f"page_size is {request.page_size}",
-                field="page_size",
-                hint=f"at most {MAX_PAGE_SIZE}; 0 for the default",
-            )
         found = await self._desk.sessions()
-        start = _start(found, request.page_token)
-        end = start + (request.page_size or DEFAULT_PAGE_SIZE)
-        shown = found[start:end]
-        return pb.ListPlanSessionsResponse(
-            sessions=[card_message(card) for card in shown],
-            next_page_token=f"{shown[-1].updated_at}/{shown[-1].session_id}" if end < len(found) else "",
-        )
+        shown, following = page_of(request, found, lambda card: (card.updated_at, card.session_id))
+        return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in shown], next_page_token=following)
 
 
 @asynccontextmanager
@@ -131,16 +118,3 @@ def planning_service(servicer: PlanningServicer) -> Service:
     """What a gRPC server needs to serve it."""
     add = cast("Any", planning_pb2_grpc).add_PlanningServiceServicer_to_server
     return Service(name=SERVICE, add=add, servicer=servicer)
-
-
-def _start(found: Sequence[SessionCard], token: str) -> int:
-    """Where the page behind a token begins; its session need not be there any more."""
-    if not token:
-        return 0
-    at, slash, session_id = token.partition("/")
-    if not slash or not session_id:
-        raise InvalidRequest("not a token of this server", field="page_token")
-    for number, card in enumerate(found):
-        if (card.updated_at, card.session_id) < (at, session_id):
-            return number
-    return len(found)

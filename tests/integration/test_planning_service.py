@@ -26,6 +26,7 @@ from services.orchestrator.planning_sessions import PlanningServicer, plan_bucke
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
+from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.plan import carry_on, decide, pursue
 from swe_ai_fleet.cli.plan_client import PlanClient
@@ -523,7 +524,7 @@ def asked(goal: str, session_id: str, *entities: str) -> pb.ExecutePlanRequest:
 @asynccontextmanager
 async def client_of(one: Replica) -> AsyncIterator[PlanClient]:
     async with grpc.aio.insecure_channel(one.address) as channel:
-        yield PlanClient(channel, address=one.address, token=TOKEN)
+        yield PlanClient(Calls(PlanningServiceStub, channel, address=one.address, token=TOKEN))
 
 
 class TestCommand:

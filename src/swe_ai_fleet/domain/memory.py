@@ -11,7 +11,6 @@ from enum import StrEnum
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 
-FLEET_NAMESPACE = "fleet"
 MAX_MEMORY_CHARS = 4_000
 MAX_NAMESPACES = 16
 MAX_ENTITIES = 30

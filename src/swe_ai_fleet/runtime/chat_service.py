@@ -18,11 +18,11 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, PlanningMode
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.sandboxes import make_sandbox, sandbox_policy, with_rung
+from swe_ai_fleet.runtime.operator_tools import operator_tools
+from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
-from swe_ai_fleet.tools.mcp import McpTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.registry.base_tool import BaseTool
 
@@ -97,21 +97,14 @@ def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules
 @asynccontextmanager
 async def _mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
     """What the configured MCP servers offer that only reads: what changes something is for agents, in their clones."""
-    servers = tool_access(settings).mcp_servers
-    if not servers:
+    if not settings.mcp_servers:
         yield ()
         return
     here = await with_rung(settings)
-    directory = settings.home / "chats" / "scratch"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    async with (
-        make_sandbox(here).workspace(directory) as workspace,
-        McpTool(workspace, servers=servers, sandbox=sandbox_policy(here), reserved=_RESERVED) as kit,
-    ):
-        for note in kit.notes:
-            _log.warning("chat.mcp_tools_missing", note=note)
-        kit.definitions = {name: one for name, one in kit.definitions.items() if one.spec.read_only}
-        yield (kit,)
+    async with operator_tools(here, settings.home / "chats" / "scratch", reserved=_RESERVED) as kits:
+        for kit in kits:
+            kit.definitions = {name: one for name, one in kit.definitions.items() if one.spec.read_only}
+        yield kits
 
 
 def chat_tools(settings: Settings, *, files: Path | None = None) -> tuple[BaseTool, ...]:

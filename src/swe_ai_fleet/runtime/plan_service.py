@@ -32,13 +32,12 @@ from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.operator_tools import operator_tools
 from swe_ai_fleet.runtime.plan_desk import PlanDesk
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
-from swe_ai_fleet.runtime.sandboxes import make_sandbox, sandbox_policy, with_rung
+from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.mcp import McpTool
-from swe_ai_fleet.tools.operation import Toolkit
 
 PATIENCE_SECONDS = 10.0
 """How long somebody who waits for a proposal waits for a model server that is down."""
@@ -125,7 +124,7 @@ async def open_plans(
     scope = MemoryScope(tenant=tenant)
     async with (
         open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
-        _mcp_tools(here) as mcp,
+        operator_tools(here, settings.home / "plans" / "mcp", reserved=_RESERVED) as mcp,
     ):
         equipment = PlanEquipment(
             home=settings.home,
@@ -166,21 +165,3 @@ def plan_limits(settings: Settings) -> Limits:
         max_tool_calls=settings.chat_max_tool_calls,
         timeout_seconds=settings.chat_timeout_seconds,
     )
-
-
-@asynccontextmanager
-async def _mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
-    """What the operator's MCP servers offer; what changes something waits for an approved approach."""
-    servers = tool_access(settings).mcp_servers
-    if not servers:
-        yield ()
-        return
-    directory = settings.home / "plans" / "mcp"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    async with (
-        make_sandbox(settings).workspace(directory) as workspace,
-        McpTool(workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=_RESERVED) as kit,
-    ):
-        for note in kit.notes:
-            _log.warning("plans.mcp_tools_missing", note=note)
-        yield (kit,)

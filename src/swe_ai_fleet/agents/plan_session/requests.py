@@ -10,11 +10,10 @@ from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_ENTITIES, MAX_ENTITY_CHARS
 from swe_ai_fleet.tools.secrets import well_formed
 
 MAX_GOAL_CHARS = 20_000
-MAX_ENTITIES = 30
-MAX_ENTITY_CHARS = 200
 MAX_LOCATION_CHARS = 2_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
