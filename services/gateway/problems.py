@@ -63,7 +63,6 @@ _GRPC_OWN: Mapping[str, str] = {
     "DEADLINE_EXCEEDED": "the service behind the gateway did not answer in time",
     "UNIMPLEMENTED": "the service behind the gateway does not offer this",
     "RESOURCE_EXHAUSTED": "the message is too large for the service behind the gateway",
-    "CANCELLED": "the call was cancelled",
 }
 _RETRY_SECONDS: Mapping[int, int] = {429: 5, 503: 1}
 _DETAILS = "grpc-status-details-bin"
@@ -194,7 +193,8 @@ def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", wit
             retry_after_seconds=_RETRY_SECONDS.get(status),
             instance=instance,
         )
-    code = error.code().name
+    # A call that nobody cancelled here was let go by a server that ends.
+    code = "UNAVAILABLE" if error.code() is grpc.StatusCode.CANCELLED else error.code().name
     status = STATUSES[code]
     rich = _rich(error)
     if rich is None:

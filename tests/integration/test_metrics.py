@@ -172,19 +172,22 @@ async def test_ranges_that_are_none_are_refused(caller: Caller, fields: dict[str
 
 
 async def test_every_replica_has_the_same_figures(caller: Caller, fleet: FleetUnderTest, tmp_path: Path) -> None:
-    """Another reader of the same log, begun later and interrupted, counts what the orchestrator counted."""
+    """Another reader of the same log, begun later and interrupted twice, counts what the orchestrator counted."""
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     await caller.until(await caller.submit(repository, HELLO, num_agents=1), "execution_finished")
     end = int(time.time()) // 60 * 60
     credentials = Credentials(token=fleet.running.nats_token)
     async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
 
+        stumbles = iter((20, 50))
+
         async def stumbling(start: int):
-            """Breaks off now and then, and begins a little too early."""
+            """Breaks off twice, and begins a little too early each time."""
+            end_at = next(stumbles, None)
             async with aclosing(log.everything(from_sequence=max(1, start - 5), follow=True)) as events:
                 async for number, stored in _numbered(events):
                     yield stored
-                    if number == 50:
+                    if number == end_at:
                         return
 
         async with asyncio.timeout(SECONDS), Meter(stumbling) as meter:

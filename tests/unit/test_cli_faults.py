@@ -82,7 +82,7 @@ def test_an_unreached_server_is_told_apart_from_one_whose_dependency_is_down() -
         (grpc.StatusCode.UNAUTHENTICATED, Exit.USAGE),
         (grpc.StatusCode.UNIMPLEMENTED, Exit.USAGE),
         (grpc.StatusCode.DEADLINE_EXCEEDED, Exit.STOPPED),
-        (grpc.StatusCode.CANCELLED, Exit.STOPPED),
+        (grpc.StatusCode.CANCELLED, Exit.UNAVAILABLE),
         (grpc.StatusCode.INTERNAL, Exit.NOT_ACCEPTED),
     ],
 )

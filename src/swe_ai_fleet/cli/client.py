@@ -36,7 +36,8 @@ _STATUS_EXITS = {
     grpc.StatusCode.UNIMPLEMENTED: Exit.USAGE,
     grpc.StatusCode.UNAVAILABLE: Exit.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Exit.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED: Exit.STOPPED,
+    # Who cancels a call here gets no status of it: this is a server that goes away.
+    grpc.StatusCode.CANCELLED: Exit.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: Exit.STOPPED,
 }
 
@@ -183,7 +184,7 @@ def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
     message = error.details() or code.name.lower().replace("_", " ")
     field = named_field(error)
     hint = ""
-    if code is grpc.StatusCode.UNAVAILABLE and field is None:
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) and field is None:
         message = f"no fleet answers at {address}"
         hint = f"{START_HINT} (the call said: {error.details()})"
     elif code is grpc.StatusCode.UNAUTHENTICATED:

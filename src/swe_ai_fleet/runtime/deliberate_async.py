@@ -38,6 +38,7 @@ _FAULTS: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
 }
 # What a fleet decides for all of its tasks.
