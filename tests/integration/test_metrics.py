@@ -178,7 +178,6 @@ async def test_every_replica_has_the_same_figures(caller: Caller, fleet: FleetUn
     end = int(time.time()) // 60 * 60
     credentials = Credentials(token=fleet.running.nats_token)
     async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
-
         stumbles = iter((20, 50))
 
         async def stumbling(start: int):
