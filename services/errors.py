@@ -54,7 +54,11 @@ class NotAvailable(FleetError):
 
 
 class Unauthenticated(FleetError):
-    """The caller did not show the token."""
+    """The caller did not show what would tell who it is."""
+
+
+class PermissionDenied(FleetError):
+    """The caller is known, and may not do this."""
 
 
 _CODES: dict[type[FleetError], grpc.StatusCode] = {
@@ -71,6 +75,7 @@ _CODES: dict[type[FleetError], grpc.StatusCode] = {
     Fenced: grpc.StatusCode.UNAVAILABLE,
     NotAvailable: grpc.StatusCode.UNIMPLEMENTED,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     InternalFault: grpc.StatusCode.INTERNAL,
 }
 _RETRY_SECONDS = {grpc.StatusCode.UNAVAILABLE: 1, grpc.StatusCode.RESOURCE_EXHAUSTED: 5}
@@ -129,18 +134,21 @@ class ErrorInterceptor(Interceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         found = cast("Handler | None", await continuation(handler_call_details))
-        if found is None:
-            return cast("Handler", None)
         method = str(handler_call_details.method)
-        shape = (
-            f"{'stream' if found.request_streaming else 'unary'}_{'stream' if found.response_streaming else 'unary'}"
-        )
-        behaviour: Any = getattr(found, shape)
-        told: Any = (_told_stream if inspect.isasyncgenfunction(behaviour) else _told)(behaviour, method)
-        make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
-        return cast(
-            "Handler", make(told, cast("Any", found).request_deserializer, cast("Any", found).response_serializer)
-        )
+        return reshaped(found, lambda one: _told(one, method), lambda one: _told_stream(one, method))
+
+
+def reshaped(found: Handler | None, call: Callable[[Any], Any], stream: Callable[[Any], Any]) -> Handler:
+    """A method's handler around another behaviour: `call` wraps one that is awaited, `stream` an async generator."""
+    if found is None:
+        return cast("Handler", None)
+    shape = f"{'stream' if found.request_streaming else 'unary'}_{'stream' if found.response_streaming else 'unary'}"
+    behaviour: Any = getattr(found, shape)
+    wrapped = (stream if inspect.isasyncgenfunction(behaviour) else call)(behaviour)
+    make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
+    return cast(
+        "Handler", make(wrapped, cast("Any", found).request_deserializer, cast("Any", found).response_serializer)
+    )
 
 
 def _told(behaviour: Callable[[Any, Context], Awaitable[Any]], method: str) -> Callable[[Any, Context], Awaitable[Any]]:

@@ -12,7 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from services.auth import TokenInterceptor
+from services.auth import AccessInterceptor, Authenticator, OneToken
 from services.errors import ErrorInterceptor, Interceptor
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 
@@ -47,7 +47,7 @@ class Service:
 async def serve_grpc(
     services: Sequence[Service],
     listen: str,
-    token: str | None,
+    token: str | Authenticator | None,
     ready: Callable[[], Awaitable[bool]],
     *,
     setting: str = "listen",
@@ -59,7 +59,7 @@ async def serve_grpc(
     Args:
         services: Answer the calls.
         listen: `host:port`; port 0 takes any free one.
-        token: What callers must show; None lets everybody in.
+        token: What callers must show, or who knows them by it; None lets everybody in.
         ready: Whether the server can do its work now; asked before the first call and then again and again.
         setting: Where `listen` comes from, for a fault to name.
         readiness_seconds: Between two questions.
@@ -68,9 +68,8 @@ async def serve_grpc(
     Raises:
         PreconditionFailed: The address cannot be bound.
     """
-    interceptors: Sequence[Interceptor] = [ErrorInterceptor()]
-    if token is not None:
-        interceptors = [TokenInterceptor(token), *interceptors]
+    authenticator = OneToken(token) if token is None or isinstance(token, str) else token
+    interceptors: Sequence[Interceptor] = [AccessInterceptor(authenticator), ErrorInterceptor()]
     server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
     for service in services:
         service.add(service.servicer, server)

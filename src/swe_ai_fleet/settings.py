@@ -115,12 +115,50 @@ class Settings(BaseSettings):
         description="NATS server; empty = an embedded one under `home`.",
     )
     nats_token: str = Field(default="", description="Token of the NATS server named by `nats_url`.", repr=False)
+    nats_nkey_file: Path | None = Field(
+        default=None, description="File with the nkey seed that this process shows to NATS, instead of a token."
+    )
+    nats_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the certificate of NATS; makes TLS required."
+    )
+    nats_cert: Path | None = Field(default=None, description="PEM certificate that this process shows to NATS.")
+    nats_key: Path | None = Field(default=None, description="Its key.")
     ray_address: str = Field(
         default="",
         validation_alias=_named("FLEET_RAY_ADDRESS", "ray_address", "RAY_ADDRESS"),
         description="Ray cluster; empty = a private local one.",
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
+    access_file: Path | None = Field(
+        default=None,
+        description="TOML file with tenants, their quotas, tokens, JWT issuers and certificates; read anew when it "
+        "changes. Empty: one token for everybody, in `home`.",
+    )
+    tls_cert: Path | None = Field(
+        default=None, description="PEM certificate chain of gRPC and HTTP servers; read anew when it changes."
+    )
+    tls_key: Path | None = Field(default=None, description="Its key.")
+    tls_client_ca: Path | None = Field(
+        default=None, description="PEM file of the authority whose certificates callers may show; see `access_file`."
+    )
+    tls_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the certificates of the servers called."
+    )
+    tls_client_cert: Path | None = Field(default=None, description="PEM certificate shown to those servers.")
+    tls_client_key: Path | None = Field(default=None, description="Its key.")
+    metrics_listen: str = Field(
+        default="",
+        description="Address of this process's Prometheus metrics, such as 127.0.0.1:9464; empty = none.",
+    )
+    otlp_endpoint: str = Field(
+        default="",
+        validation_alias=_named("FLEET_OTLP_ENDPOINT", "otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="Base URL of an OpenTelemetry collector (OTLP over HTTP), such as http://127.0.0.1:4318; "
+        "empty = no traces.",
+    )
+    trace_content: bool = Field(
+        default=False, description="Whether traces hold prompts, replies and tool arguments (masked), too."
+    )
     http_listen: str = Field(
         default="",
         description="Address of the HTTP gateway and its page; empty = 127.0.0.1:8000, or any free port where that is "
@@ -295,6 +333,14 @@ class Settings(BaseSettings):
         default="", description="Key of the digests of full tool arguments; empty = a random one a run.", repr=False
     )
     log_level: str = Field(default="info", description="debug, info, warning or error.")
+    log_format: Literal["auto", "json", "text"] = Field(
+        default="auto", description="auto = text for terminals, JSON otherwise."
+    )
+    executor: Literal["ray", "kubernetes"] = Field(
+        default="ray",
+        description="Where agents run: on Ray, or as Kubernetes Jobs that the workspace runner starts from "
+        "`agent.jobs.<tenant>.<priority>`.",
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -1,0 +1,82 @@
+"""Who calls, for which tenant, and what they and the tenant may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, ApprovalPolicy
+
+
+class AccessRole(StrEnum):
+    """What somebody may do inside a tenant. Everybody with a role may look.
+
+    SERVICE is for processes of the fleet itself, which call on behalf of others and name the tenant.
+    """
+
+    VIEWER = "viewer"
+    SUBMITTER = "submitter"
+    APPROVER = "approver"
+    ADMIN = "admin"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who makes a call, once it is known.
+
+    Attributes:
+        tenant: Whose executions, memories and workspaces they reach; never another's.
+        name: Who they are, as their token or certificate says; empty where one token is everybody's.
+        roles: What they may do.
+        sole: Whether the fleet has one token for everybody, so that submitters and approvers cannot be told apart.
+    """
+
+    tenant: str
+    name: str = ""
+    roles: frozenset[AccessRole] = frozenset()
+    sole: bool = False
+
+    def may(self, role: AccessRole) -> bool:
+        """Whether they may do what takes a role: an admin all that people may, everybody with a role may look."""
+        if role is AccessRole.SERVICE:
+            return role in self.roles
+        return role in self.roles or AccessRole.ADMIN in self.roles or (role is AccessRole.VIEWER and bool(self.roles))
+
+
+SOLE = Principal(tenant=DEFAULT_TENANT, roles=frozenset(AccessRole), sole=True)
+"""Whoever shows the one token of a fleet that has no file of tenants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What one tenant may use at once and in a day; 0: as much as the fleet has.
+
+    Attributes:
+        agents: Agents that run at the same time.
+        tokens_per_day: Prompt and completion tokens from midnight UTC on.
+        queued: Executions that wait.
+        queue_share: Of the fleet's agents while others wait too, 0 to 1; 0: as much as every other tenant.
+    """
+
+    agents: int = 0
+    tokens_per_day: int = 0
+    queued: int = 0
+    queue_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRules:
+    """What holds for a tenant whatever its callers ask for.
+
+    Attributes:
+        tenant: Its name: 1 to 63 of a-z, 0-9 and '-', beginning with a letter.
+        quota: What it may use.
+        approval: The least that people approve of its tasks; a caller may ask for more.
+        agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
+    """
+
+    tenant: str
+    quota: Quota = field(default_factory=Quota)
+    approval: ApprovalPolicy = ApprovalPolicy.NONE
+    agent_endpoints: tuple[str, ...] = ()
