@@ -7,44 +7,126 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 import grpc
 
-from services.errors import Context, Handler, Interceptor, Unauthenticated, abort, reshaped, status
-from swe_ai_fleet.domain.access import SOLE, Principal
+from services.access.roles import check_role
+from services.errors import (
+    Context,
+    Handler,
+    Interceptor,
+    PermissionDenied,
+    Unauthenticated,
+    abort,
+    reshaped,
+    status,
+)
+from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/",)
 """Probes ask for these without a token; they say no more than whether the server is ready."""
 CALLER = "fleet-caller"
-"""The metadata in which callers name themselves where one token is everybody's."""
+"""The metadata in which callers name themselves where one token is everybody's, and services those they call for."""
+TENANT = "fleet-tenant"
+"""The metadata in which services name the tenant that they call for."""
 _HEADER = "authorization"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _principal: ContextVar[Principal] = ContextVar("principal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presented:
+    """What a call shows of its caller.
+
+    Attributes:
+        authorization: The `authorization` headers.
+        tenants: The values of `fleet-tenant`.
+        callers: The values of `fleet-caller`.
+        certificate: The client's, in PEM; empty where it showed none, or nobody has looked yet.
+    """
+
+    authorization: Sequence[str | bytes] = field(default=(), repr=False)
+    tenants: Sequence[str | bytes] = ()
+    callers: Sequence[str | bytes] = ()
+    certificate: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Who somebody is, and until when that holds: seconds since 1970, 0 = no end is known."""
+
+    principal: Principal
+    expires: float = 0.0
 
 
 class Authenticator(Protocol):
     """Knows callers by what they show."""
 
-    async def authenticate(self, headers: Sequence[str | bytes]) -> Principal:
-        """Whom the `authorization` headers of a call show. Raises Unauthenticated."""
+    @property
+    def takes_certificates(self) -> bool:
+        """Whether a client's certificate alone can say who calls."""
+        ...
+
+    async def authenticate(self, presented: Presented) -> Admission:
+        """Who calls. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
         ...
 
 
 class OneToken:
     """Whoever shows the token may do everything; without a token, everybody may."""
 
+    takes_certificates = False
+
     def __init__(self, token: str | None) -> None:
         if token == "":
             raise ValueError("an empty token protects nothing")
         self._token = token
 
-    async def authenticate(self, headers: Sequence[str | bytes]) -> Principal:
-        """Whom the headers show. Raises Unauthenticated."""
-        if self._token is not None and not shows(headers, self._token):
-            raise Unauthenticated("no valid token", hint="send the metadata 'authorization: Bearer <token>'")
-        return SOLE
+    async def authenticate(self, presented: Presented) -> Admission:
+        """Who calls. Raises Unauthenticated, InvalidRequest."""
+        if self._token is not None and not shows(presented.authorization, self._token):
+            raise unknown()
+        return Admission(principal=on_behalf(SOLE, presented))
+
+
+def unknown() -> Unauthenticated:
+    """What whoever is not known is told: the same, whatever is wrong with what they showed."""
+    return Unauthenticated("no valid token", hint="send the metadata 'authorization: Bearer <token>'")
+
+
+def bearer(headers: Sequence[str | bytes]) -> str | None:
+    """The token in the `authorization` headers of a call; None where they are not one `Bearer <token>`."""
+    if len(headers) != 1:
+        return None
+    header = headers[0].encode("utf-8", "replace") if isinstance(headers[0], str) else headers[0]
+    scheme, _, credential = header.partition(b" ")
+    credential = credential.strip()
+    if scheme.lower() != b"bearer" or not credential or not credential.isascii():
+        return None
+    return credential.decode("ascii")
+
+
+def on_behalf(who: Principal, presented: Presented) -> Principal:
+    """Whom a call is carried out for: services name the tenant and the caller, everybody else is who they are.
+
+    Raises:
+        PermissionDenied: Somebody who is no service names a tenant that is not theirs.
+        InvalidRequest: What is named is no name.
+    """
+    named = _named_tenant(presented.tenants) or who.tenant
+    if not who.may(AccessRole.SERVICE):
+        if named != who.tenant:
+            raise PermissionDenied(
+                "only services of the fleet act for other tenants", field=TENANT, hint="leave it out, or name your own"
+            )
+        return who
+    # With one token for everybody a name is one that callers gave themselves: `caller_of`.
+    name = "" if who.sole else caller_name(presented.callers) or who.name
+    return replace(who, tenant=named, name=name)
 
 
 class AccessInterceptor(Interceptor):
@@ -59,16 +141,33 @@ class AccessInterceptor(Interceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
         method = str(handler_call_details.method)
-        metadata = cast("Sequence[tuple[str, str | bytes]]", handler_call_details.invocation_metadata or ())
         if method.startswith(OPEN_SERVICES):
             return await continuation(handler_call_details)
-        try:
-            caller = await self._authenticator.authenticate([value for key, value in metadata if key == _HEADER])
-        except FleetError as error:
-            # On the wire every kind of call is a stream, and this one need not read anything.
-            return cast("Any", grpc).stream_stream_rpc_method_handler(_refusing(error))
+        presented = _presented(handler_call_details)
+        caller: Principal | None = None
+        # A certificate is seen only by the handler; who shows a token beside it is who the token says.
+        if presented.authorization or not self._authenticator.takes_certificates:
+            try:
+                caller = await self._admitted(presented, method)
+            except FleetError as error:
+                # On the wire every kind of call is a stream, and this one need not read anything.
+                return cast("Any", grpc).stream_stream_rpc_method_handler(_refusing(error))
+
+        async def who(context: Context) -> Principal:
+            if caller is not None:
+                return caller
+            try:
+                return await self._admitted(replace(presented, certificate=_certificate(context)), method)
+            except FleetError as error:
+                await abort(context, status(error))
+
         found = cast("Handler | None", await continuation(handler_call_details))
-        return reshaped(found, lambda one: _called(one, caller), lambda one: _streamed(one, caller))
+        return reshaped(found, lambda one: _called(one, who), lambda one: _streamed(one, who))
+
+    async def _admitted(self, presented: Presented, method: str) -> Principal:
+        who = (await self._authenticator.authenticate(presented)).principal
+        check_role(who, method)
+        return who
 
 
 def principal() -> Principal:
@@ -112,21 +211,45 @@ def caller_name(names: Sequence[str | bytes]) -> str:
     return names[0]
 
 
+def _named_tenant(names: Sequence[str | bytes]) -> str:
+    if not names:
+        return ""
+    if len(names) > 1 or not isinstance(names[0], str) or not _TENANT.fullmatch(names[0]):
+        raise InvalidRequest(
+            f"the metadata {TENANT!r} is no tenant", field=TENANT, hint="once, 1 to 63 of a-z, 0-9 and '-'"
+        )
+    return names[0]
+
+
+def _presented(details: grpc.HandlerCallDetails) -> Presented:
+    metadata = cast("Sequence[tuple[str, str | bytes]]", details.invocation_metadata or ())
+    return Presented(
+        authorization=[value for key, value in metadata if key == _HEADER],
+        tenants=[value for key, value in metadata if key == TENANT],
+        callers=[value for key, value in metadata if key == CALLER],
+    )
+
+
+def _certificate(context: Context) -> bytes:
+    shown = list(cast("Any", context).auth_context().get("x509_pem_cert", ()))
+    return shown[0] if len(shown) == 1 else b""
+
+
 def _called(
-    behaviour: Callable[[Any, Context], Awaitable[Any]], caller: Principal
+    behaviour: Callable[[Any, Context], Awaitable[Any]], who: Callable[[Context], Awaitable[Principal]]
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
-        _principal.set(caller)
+        _principal.set(await who(context))
         return await behaviour(request, context)
 
     return call
 
 
 def _streamed(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], caller: Principal
+    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], who: Callable[[Context], Awaitable[Principal]]
 ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        _principal.set(caller)
+        _principal.set(await who(context))
         async with aclosing(behaviour(request, context)) as replies:
             async for reply in replies:
                 yield reply

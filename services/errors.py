@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -135,26 +135,66 @@ class ErrorInterceptor(Interceptor):
     ) -> Handler:
         found = cast("Handler | None", await continuation(handler_call_details))
         method = str(handler_call_details.method)
-        return reshaped(found, lambda one: _told(one, method), lambda one: _told_stream(one, method))
+        return reshaped(
+            found, lambda one: _told(one, method), lambda one: _told_stream(one, method), read=_noting_what_is_none
+        )
 
 
-def reshaped(found: Handler | None, call: Callable[[Any], Any], stream: Callable[[Any], Any]) -> Handler:
-    """A method's handler around another behaviour: `call` wraps one that is awaited, `stream` an async generator."""
+def reshaped(
+    found: Handler | None,
+    call: Callable[[Any], Any],
+    stream: Callable[[Any], Any],
+    *,
+    read: Callable[[Any], Any] = lambda deserializer: deserializer,
+) -> Handler:
+    """A method's handler around another behaviour.
+
+    Args:
+        found: The handler; None where there is no such method, and then so is the result.
+        call: Wraps a behaviour that is awaited.
+        stream: Wraps one that is an async generator.
+        read: Wraps what makes a message of bytes.
+    """
     if found is None:
         return cast("Handler", None)
     shape = f"{'stream' if found.request_streaming else 'unary'}_{'stream' if found.response_streaming else 'unary'}"
     behaviour: Any = getattr(found, shape)
     wrapped = (stream if inspect.isasyncgenfunction(behaviour) else call)(behaviour)
     make: Any = getattr(grpc, f"{shape}_rpc_method_handler")
-    return cast(
-        "Handler", make(wrapped, cast("Any", found).request_deserializer, cast("Any", found).response_serializer)
-    )
+    known = cast("Any", found)
+    return cast("Handler", make(wrapped, read(known.request_deserializer), known.response_serializer))
+
+
+class _Malformed:
+    """Stands for a request that is no message: what gRPC does with a fault of its reader would be called ours."""
+
+
+def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except DecodeError:
+            return _Malformed()
+
+    return read
+
+
+def _checked(request: Any) -> Any:
+    """The request, or the pieces of one. Raises InvalidRequest for what is no message."""
+    if isinstance(request, _Malformed):
+        raise InvalidRequest("the request is not a message of this method's kind", hint="the .proto files say which")
+    return _checked_pieces(request) if hasattr(request, "__aiter__") else request
+
+
+async def _checked_pieces(requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    async for request in requests:
+        yield _checked(request)
 
 
 def _told(behaviour: Callable[[Any, Context], Awaitable[Any]], method: str) -> Callable[[Any, Context], Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
         async with _telling(context, method):
-            return await behaviour(request, context)
+            return await behaviour(_checked(request), context)
 
     return call
 
@@ -163,7 +203,7 @@ def _told_stream(
     behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str
 ) -> Callable[[Any, Context], AsyncIterator[Any]]:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        async with _telling(context, method), aclosing(behaviour(request, context)) as replies:
+        async with _telling(context, method), aclosing(behaviour(_checked(request), context)) as replies:
             async for reply in replies:
                 yield reply
 

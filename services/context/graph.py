@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fleet.context.v1 import context_pb2 as pb
+from services.auth import tenant
 from services.context import graph_messages as wire
 from services.context.bounds import (
     MAX_QUERY_CHARS,
@@ -34,7 +35,7 @@ from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, Relation
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, check_identifier
+from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ class GraphCalls:
     async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
         check_values(request)
         state = await self.book.update(
-            DEFAULT_TENANT, request.story_id, wire.update(request), expected_version=_expected(request)
+            tenant(), request.story_id, wire.update(request), expected_version=_expected(request)
         )
         changed = state.tasks.get(request.task_id)
         decided = state.decisions.get(request.decision_id)
@@ -121,14 +122,14 @@ class GraphCalls:
     async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
         check_values(request)
         with fields_within("story"):
-            state = await self.book.create_story(DEFAULT_TENANT, wire.story(request.story))
+            state = await self.book.create_story(tenant(), wire.story(request.story))
         return pb.CreateStoryResponse(version=state.version, story=_story(state))
 
     async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
         check_values(request)
         with fields_within("task", expected_version="expected_version"):
             state = await self.book.create_task(
-                DEFAULT_TENANT, wire.task(request.task), expected_version=_expected(request)
+                tenant(), wire.task(request.task), expected_version=_expected(request)
             )
         return pb.CreateTaskResponse(version=state.version, task=wire.task_message(state.tasks[request.task.task_id]))
 
@@ -136,7 +137,7 @@ class GraphCalls:
         check_values(request)
         with fields_within("decision", expected_version="expected_version"):
             state = await self.book.add_decision(
-                DEFAULT_TENANT, wire.decision(request.decision, caller=caller), expected_version=_expected(request)
+                tenant(), wire.decision(request.decision, caller=caller), expected_version=_expected(request)
             )
         kept = state.decisions[request.decision.decision_id]
         return pb.AddProjectDecisionResponse(version=state.version, decision=wire.decision_message(kept))
@@ -146,9 +147,9 @@ class GraphCalls:
         phase = named(PHASES, request.phase)
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
-        before = self.book.graph(DEFAULT_TENANT).stories.get(request.story_id)
+        before = self.book.graph(tenant()).stories.get(request.story_id)
         state = await self.book.change_phase(
-            DEFAULT_TENANT,
+            tenant(),
             request.story_id,
             phase,
             reason=request.reason,
@@ -163,7 +164,7 @@ class GraphCalls:
 
     async def stories(self, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
         check_values(request)
-        return stories_page(self.book.graph(DEFAULT_TENANT), request)
+        return stories_page(self.book.graph(tenant()), request)
 
     async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
         check_values(request)
@@ -183,7 +184,7 @@ class GraphCalls:
             nodes=_nodes(found.nodes, found.relations[start:end], first=not start),
             truncated=found.truncated,
             next_page_token=page_token(request, end) if end < len(found.relations) else "",
-            version=self.book.graph(DEFAULT_TENANT).version(name) if kind == "story" else 0,
+            version=self.book.graph(tenant()).version(name) if kind == "story" else 0,
         )
 
     async def record(self, request: pb.RecordOperationsRequest) -> pb.RecordOperationsResponse:
@@ -191,15 +192,15 @@ class GraphCalls:
         with fields_within("record"):
             record = wire.work_record(request.record)
             await self._check_foreign(foreign(record.execution_id, field="execution_id"))
-            recorded = await self.book.record_work(DEFAULT_TENANT, record)
+            recorded = await self.book.record_work(tenant(), record)
         return pb.RecordOperationsResponse(
-            version=self.book.graph(DEFAULT_TENANT).version(record.story_id), already_existed=not recorded
+            version=self.book.graph(tenant()).version(record.story_id), already_existed=not recorded
         )
 
     async def _check_foreign(self, execution_id: str) -> None:
         """Refuse what the fleet records by itself: told by others first, its own record would be lost."""
         check_identifier(execution_id, field="execution_id")
-        async with aclosing(self.log.read(DEFAULT_TENANT, execution_id)) as events:
+        async with aclosing(self.log.read(tenant(), execution_id)) as events:
             async for _ in events:
                 raise PreconditionFailed(
                     f"{execution_id} is an execution of this fleet, which records it when it ends",
@@ -210,11 +211,11 @@ class GraphCalls:
     async def _newest(self, ask: Callable[[ContextGraph], Awaitable[T]]) -> T:
         """What the graph answers. Before something is said not to be there, it is looked for in the log."""
         try:
-            return await ask(self.book.graph(DEFAULT_TENANT))
+            return await ask(self.book.graph(tenant()))
         except NotFound:
             # Another replica may have made it a moment ago.
             await self.book.catch_up()
-            return await ask(self.book.graph(DEFAULT_TENANT))
+            return await ask(self.book.graph(tenant()))
 
     def _version(self, request: ContextRequest) -> int:
         """The version of the story that a context is about; 0 where it is about none."""
@@ -233,7 +234,7 @@ def _context_request(query: pb.GetContextRequest) -> ContextRequest:
         bounded(getattr(query, name), 128, field=name)
     bounded(query.query, MAX_QUERY_CHARS, field="query")
     namespaces(query.namespaces)
-    return context_request(query, tenant=DEFAULT_TENANT)
+    return context_request(query, tenant=tenant())
 
 
 def _expected(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from fleet.context.v1 import context_pb2 as pb
+from services.auth import tenant
 from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, foreign, metadata, moment
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service import outcome_messages as messages
@@ -15,7 +16,6 @@ from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import Outcome
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.recommending import Question
 from swe_ai_fleet.learning.tracker import LearningTracker
 
@@ -44,7 +44,7 @@ class LearningCalls:
                 with fields_within("rating"):
                     rating = request.rating
                     outcome = await self.outcomes.rate(
-                        DEFAULT_TENANT,
+                        tenant(),
                         rating.subject_id,
                         rating.rating,
                         by=caller,
@@ -55,7 +55,7 @@ class LearningCalls:
         return pb.RecordOutcomeResponse(outcome=messages.outcome_message(outcome))
 
     async def get(self, request: pb.GetOutcomeRequest) -> pb.GetOutcomeResponse:
-        outcome = await self.outcomes.get(DEFAULT_TENANT, request.subject_id)
+        outcome = await self.outcomes.get(tenant(), request.subject_id)
         return pb.GetOutcomeResponse(outcome=messages.outcome_message(outcome))
 
     async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
@@ -78,7 +78,7 @@ class LearningCalls:
             approaches=few(request.approaches, field="approaches", chars=_NAME_CHARS),
             seed=request.seed,
         )
-        return messages.recommendation_message(await self.outcomes.recommend(question, DEFAULT_TENANT))
+        return messages.recommendation_message(await self.outcomes.recommend(question, tenant()))
 
 
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
@@ -95,7 +95,7 @@ def _outcome(message: pb.Outcome, caller: str) -> Outcome:
     if not 0 <= message.usage.cost <= 1e12:
         raise InvalidRequest("cost is no amount", field="usage.cost", hint="0 or more")
     foreign(message.subject_id, field="subject_id")
-    outcome = messages.outcome(message, tenant=DEFAULT_TENANT)
+    outcome = messages.outcome(message, tenant=tenant())
     return replace(
         outcome,
         repository=without_login(outcome.repository),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet.context.v1 import context_pb2 as pb
+from services.auth import tenant
 from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fitting, metadata, namespaces, source_of, within
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import KINDS, named, recollection_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, check_namespace
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
@@ -38,6 +38,7 @@ class MemoryCalls:
         said = (("User", request.user), ("Assistant", request.assistant))
         text = "\n".join(f"{who}: {words.strip()}" for who, words in said if words.strip())
         memory = Memory(
+            tenant=tenant(),
             namespace=check_namespace(request.namespace, field="namespace"),
             text=self._masked(text, field="assistant" if request.assistant else "user"),
             kind=MemoryKind.INTERACTION,
@@ -50,6 +51,7 @@ class MemoryCalls:
     async def add_fact(self, request: pb.AddFactRequest, caller: str) -> pb.AddFactResponse:
         check_values(request)
         memory = Memory(
+            tenant=tenant(),
             namespace=check_namespace(request.namespace, field="namespace"),
             text=self._masked(request.text, field="text"),
             kind=named(KINDS, request.kind) or MemoryKind.FACT,
@@ -83,7 +85,7 @@ class MemoryCalls:
 
 def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
     return MemoryScope(
-        tenant=DEFAULT_TENANT,
+        tenant=tenant(),
         namespaces=namespaces(request.namespaces),
         kinds=tuple(dict.fromkeys(kind for one in request.kinds if (kind := named(KINDS, one)) is not None)),
         metadata=metadata(request.metadata),

@@ -8,6 +8,7 @@ import hashlib
 import json
 
 from fleet.context.v1 import context_pb2 as pb
+from services.auth import tenant
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 Paged = pb.GetGraphRelationshipsRequest | pb.ListStoriesRequest
@@ -47,7 +48,7 @@ def _asked(request: Paged) -> str:
         asked = ["stories", request.case_id, sorted(request.phases)]
     else:
         asked = [request.node, sorted(request.kinds), request.depth]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([tenant(), *asked]).encode()).hexdigest()[:16]
 
 
 def _place(request: Paged) -> object:

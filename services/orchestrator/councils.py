@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import tenant
 from services.orchestrator import responses
 from services.values import check_values
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.councils import at_work, council_name
 
@@ -57,7 +58,7 @@ class Councils:
             custom_params=dict(config.custom_params),
         )
         with _named(_CONFIG_FIELDS):
-            council = await self.book.create(DEFAULT_TENANT, settings, num_agents=request.num_agents)
+            council = await self.book.create(tenant(), settings, num_agents=request.num_agents)
         return pb.CreateCouncilResponse(
             council_id=council.council_id,
             agents_created=len(council.members),
@@ -67,15 +68,15 @@ class Councils:
     async def list(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
         check_values(request)
         role = _role(request.role_filter, field="role_filter") if request.role_filter else None
-        councils = await self.book.list(DEFAULT_TENANT, role)
-        states = self.states(DEFAULT_TENANT)
+        councils = await self.book.list(tenant(), role)
+        states = self.states(tenant())
         return pb.ListCouncilsResponse(
             councils=[self._info(each, at_work(states, each.role), agents=request.include_agents) for each in councils]
         )
 
     async def counts(self) -> pb.CouncilMetrics:
         """How many there are, with an agent at work, and of how many agents. Raises Unavailable."""
-        councils, states = await self.book.list(DEFAULT_TENANT), self.states(DEFAULT_TENANT)
+        councils, states = await self.book.list(tenant()), self.states(tenant())
         at_them = [(council, at_work(states, council.role)) for council in councils]
         return pb.CouncilMetrics(
             total=len(councils),
@@ -86,7 +87,7 @@ class Councils:
     async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
         check_values(request)
         role = _role(request.role)
-        deletion = await self.book.delete(DEFAULT_TENANT, role)
+        deletion = await self.book.delete(tenant(), role)
         if deletion.council is None:
             return pb.DeleteCouncilResponse(message=f"{role} has no council")
         kind = "the default council" if deletion.was_default else "the council"
@@ -110,7 +111,7 @@ class Councils:
             metadata=dict(request.metadata),
         )
         with _named(_AGENT_FIELDS):
-            done = await self.book.register(DEFAULT_TENANT, role, member)
+            done = await self.book.register(tenant(), role, member)
         size = len(done.council.members)
         message = f"{request.agent_id} {'is registered anew' if done.known else 'has joined'}; {size} in the council"
         return pb.RegisterAgentResponse(success=True, message=message, council_id=done.council.council_id)
@@ -120,7 +121,7 @@ class Councils:
         role = _role(request.role)
         if not request.agent_id:
             raise InvalidRequest("no agent id given", field="agent_id")
-        if await self.book.unregister(DEFAULT_TENANT, role, request.agent_id):
+        if await self.book.unregister(tenant(), role, request.agent_id):
             return pb.UnregisterAgentResponse(success=True, message="the agent has left; what it works for goes on")
         return pb.UnregisterAgentResponse(message=f"no such agent in the council of {role}")
 

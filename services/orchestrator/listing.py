@@ -16,7 +16,7 @@ from services.values import check_values
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.projection import Projection
 
 DEFAULT_PAGE_SIZE = 50
@@ -27,15 +27,15 @@ _ROLES = {responses.role(role): role for role in Role}
 _STATUSES = {responses.status(status): status for status in ExecutionStatus}
 
 
-def page(projection: Projection, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
-    """The page asked for, newest first; shorter than asked where it would be too large. Raises InvalidRequest."""
+def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> pb.ListExecutionsResponse:
+    """The page of a tenant's that is asked for, newest first; shorter than asked where it would be too large. Raises InvalidRequest."""
     check_values(request)
     if request.page_size > MAX_PAGE_SIZE:
         raise InvalidRequest(
             f"page_size is {request.page_size}", field="page_size", hint=f"at most {MAX_PAGE_SIZE}; 0 for the default"
         )
-    found = _select(projection, request)
-    start = _after(found, _last_seen(request)) if request.page_token else 0
+    found = _select(projection, request, tenant)
+    start = _after(found, _last_seen(request, tenant)) if request.page_token else 0
     reply, size = pb.ListExecutionsResponse(), 0
     for state in found[start : start + (request.page_size or DEFAULT_PAGE_SIZE)]:
         told = responses.execution_message(state)
@@ -45,18 +45,18 @@ def page(projection: Projection, request: pb.ListExecutionsRequest) -> pb.ListEx
         reply.executions.append(told)
     end = start + len(reply.executions)
     if end < len(found):
-        reply.next_page_token = _token(request, found[end - 1])
+        reply.next_page_token = _token(request, tenant, found[end - 1])
     return reply
 
 
-def _select(projection: Projection, request: pb.ListExecutionsRequest) -> list[ExecutionState]:
+def _select(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> list[ExecutionState]:
     statuses: set[ExecutionStatus] = set()
     for number, status in enumerate(request.statuses):
         if status not in _STATUSES:
             raise InvalidRequest("no execution has this status", field=f"statuses[{number}]")
         statuses.add(_STATUSES[status])
     return projection.select(
-        DEFAULT_TENANT,
+        tenant,
         task_id=request.task_id,
         role=_ROLES.get(request.role),
         statuses=frozenset(statuses),
@@ -77,23 +77,23 @@ def _after(found: Sequence[ExecutionState], last: tuple[str, str]) -> int:
     return next((i for i, state in enumerate(found) if (state.started_at, state.execution_id) < last), len(found))
 
 
-def _filters(request: pb.ListExecutionsRequest) -> str:
+def _filters(request: pb.ListExecutionsRequest, tenant: str) -> str:
     """What has to be the same from page to page."""
     asked = [request.task_id, request.role, sorted(request.statuses)]
     times = [request.created_after_ms, request.created_before_ms]
-    return hashlib.sha256(json.dumps([asked, times]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([tenant, asked, times]).encode()).hexdigest()[:16]
 
 
-def _token(request: pb.ListExecutionsRequest, last: ExecutionState) -> str:
-    seen = json.dumps([_filters(request), last.started_at, last.execution_id])
+def _token(request: pb.ListExecutionsRequest, tenant: str, last: ExecutionState) -> str:
+    seen = json.dumps([_filters(request, tenant), last.started_at, last.execution_id])
     return base64.urlsafe_b64encode(seen.encode()).decode()
 
 
-def _last_seen(request: pb.ListExecutionsRequest) -> tuple[str, str]:
+def _last_seen(request: pb.ListExecutionsRequest, tenant: str) -> tuple[str, str]:
     try:
         filters, started_at, execution_id = json.loads(base64.urlsafe_b64decode(request.page_token))
     except (binascii.Error, ValueError, TypeError, RecursionError):
         raise InvalidRequest("not a token of this server", field="page_token") from None
-    if filters != _filters(request):
+    if filters != _filters(request, tenant):
         raise InvalidRequest("the token belongs to a request with other filters", field="page_token")
     return str(started_at), str(execution_id)

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import tenant
 from services.orchestrator import responses
 from services.orchestrator.quantities import usage
 from services.values import check_values
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.metrics import (
     RELATIVE_ERROR,
     Figures,
@@ -64,7 +65,7 @@ class Metrics:
             )
         role = _ROLES.get(request.role)
         found = await self.meter.measure(
-            DEFAULT_TENANT,
+            tenant(),
             start=request.start_time_ms / 1000,
             end=request.end_time_ms / 1000,
             role=str(role) if role is not None else "",

@@ -13,6 +13,7 @@ from fleet.notification.v1 import notification_pb2 as pb
 from fleet.notification.v1 import notification_pb2_grpc
 from fleet.notification.v1.notification_pb2_grpc import NotificationServiceServicer
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from services.auth import tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator import responses
@@ -22,7 +23,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.webhook_sender import WebhookRules, public_authorities
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET, WebhookBook
 from swe_ai_fleet.notifications.deliveries import (
     DELIVERIES_BUCKET,
@@ -78,11 +79,11 @@ class NotificationServicer(NotificationServiceServicer):
         )
 
     async def ListWebhooks(self, request: pb.ListWebhooksRequest, context: Context) -> pb.ListWebhooksResponse:
-        return pb.ListWebhooksResponse(webhooks=[_message(one) for one in await self._telling.book.list()])
+        return pb.ListWebhooksResponse(webhooks=[_message(one) for one in await self._telling.book.list(tenant())])
 
     async def DeleteWebhook(self, request: pb.DeleteWebhookRequest, context: Context) -> pb.DeleteWebhookResponse:
         check_values(request)
-        webhook = await self._telling.book.remove(request.webhook_id)
+        webhook = await self._telling.book.remove(request.webhook_id, tenant())
         if webhook is not None:
             # Its consumer is removed by whoever listens there.
             await self._telling.deliveries.forget(webhook)
@@ -90,7 +91,7 @@ class NotificationServicer(NotificationServiceServicer):
 
     async def TestWebhook(self, request: pb.TestWebhookRequest, context: Context) -> pb.TestWebhookResponse:
         check_values(request)
-        made, enabled = await self._telling.test(await self._telling.book.get(request.webhook_id))
+        made, enabled = await self._telling.test(await self._telling.book.get(request.webhook_id, tenant()))
         return pb.TestWebhookResponse(delivery=_delivery(made), enabled=enabled)
 
     async def ListDeliveries(self, request: pb.ListDeliveriesRequest, context: Context) -> pb.ListDeliveriesResponse:
@@ -99,7 +100,7 @@ class NotificationServicer(NotificationServiceServicer):
             raise InvalidRequest(
                 f"limit is {request.limit}", field="limit", hint=f"at most {MAX_ATTEMPTS_KEPT}; 0 for all"
             )
-        webhook = await self._telling.book.get(request.webhook_id)
+        webhook = await self._telling.book.get(request.webhook_id, tenant())
         attempts = await self._telling.deliveries.last(webhook)
         shown = attempts[: request.limit or MAX_ATTEMPTS_KEPT]
         return pb.ListDeliveriesResponse(deliveries=[_delivery(one) for one in shown])
@@ -161,7 +162,8 @@ def _webhook(request: pb.CreateWebhookRequest) -> Webhook:
     named = [parse_event(text, field=f"events[{number}]") for number, text in enumerate(request.events)]
     events = tuple(dict.fromkeys(named)) or USUAL
     return Webhook(
-        webhook_id=request.webhook_id or default_id(DEFAULT_TENANT, request.url, events),
+        webhook_id=request.webhook_id or default_id(tenant(), request.url, events),
+        tenant=tenant(),
         url=request.url,
         secret=request.secret or new_secret(),
         events=events,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from services.auth import tenant
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -41,13 +43,19 @@ def page_of(request: Paged, found: Sequence[T], place: Callable[[T], tuple[str, 
     start = _start([place(one) for one in found], request.page_token)
     end = start + (request.page_size or DEFAULT_PAGE_SIZE)
     shown = found[start:end]
-    return shown, "/".join(place(shown[-1])) if end < len(found) else ""
+    return shown, "/".join((_mark(), *place(shown[-1]))) if end < len(found) else ""
 
 
 def _start(places: Sequence[tuple[str, str]], token: str) -> int:
     if not token:
         return 0
-    at, slash, name = token.partition("/")
-    if not slash or not name:
+    mark, _, rest = token.partition("/")
+    at, slash, name = rest.partition("/")
+    if not slash or not name or mark != _mark():
         raise InvalidRequest("not a token of this server", field="page_token")
     return next((number for number, place in enumerate(places) if place < (at, name)), len(places))
+
+
+def _mark() -> str:
+    """What tokens of the calling tenant begin with: no other tenant's are taken."""
+    return hashlib.sha256(tenant().encode()).hexdigest()[:12]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from google.protobuf import json_format
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import caller_of, tenant
 from services.errors import Context
 from services.orchestrator.requests import repo_ref
 from services.orchestrator.subtasks import atomic_task
@@ -77,7 +79,7 @@ async def answer_planning_event(
     events: PlanningEvents, request: pb.ProcessPlanningEventRequest, context: Context
 ) -> pb.ProcessPlanningEventResponse:
     """Take a caller's event. The subtasks of a dispatched one are waited for as long as the caller does."""
-    event = planning_event(request)
+    event = replace(planning_event(request), tenant=tenant(), caller=caller_of(context))
     remaining = cast("float | None", context.time_remaining())
     patience = PATIENCE_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)
     return planning_response(event, await events.process(event, patience=patience))

@@ -17,7 +17,6 @@ from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
-    DEFAULT_TENANT,
     UPLOAD,
     ApprovalPolicy,
     CheckSpec,
@@ -154,7 +153,6 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
     if not request.task_id:
         raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
     return {
-        "tenant": DEFAULT_TENANT,
         "task_id": request.task_id,
         "description": request.task_description,
         "role": Role.parse(request.role),

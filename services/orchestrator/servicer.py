@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
-from services.auth import caller_of
+from services.auth import caller_of, tenant
 from services.errors import Context, NotAvailable
 from services.orchestrator import approvals, requests, responses, subtasks
 from services.orchestrator.councils import Councils
@@ -34,7 +34,7 @@ from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, Stored
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind, check_identifier
+from swe_ai_fleet.domain.task import Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -98,7 +98,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def Deliberate(self, request: pb.DeliberateRequest, context: Context) -> pb.DeliberateResponse:
         submission = await self._submit(request, requests.deliberation_task(request), context)
-        state = await self._executions.wait(DEFAULT_TENANT, submission.execution_id)
+        state = await self._executions.wait(tenant(), submission.execution_id)
         return await self._replies.deliberation(state, requests.passed_over(request))
 
     async def StreamDeliberation(
@@ -113,7 +113,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def Orchestrate(self, request: pb.OrchestrateRequest, context: Context) -> pb.OrchestrateResponse:
         submission = await self._submit(request, requests.orchestration_task(request), context)
-        state = await self._executions.wait(DEFAULT_TENANT, submission.execution_id)
+        state = await self._executions.wait(tenant(), submission.execution_id)
         return await self._replies.orchestration(state, requests.passed_over(request))
 
     async def StreamOrchestration(
@@ -130,7 +130,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         with requests.fields_of(request):
             task = requests.submitted_task(request)
         submission = await self._submit(request, task, context)
-        known = self._executions.projection.get(DEFAULT_TENANT, submission.execution_id)
+        known = self._executions.projection.get(tenant(), submission.execution_id)
         return pb.SubmitTaskResponse(
             execution_id=submission.execution_id,
             task_id=task.task_id,
@@ -160,7 +160,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         execution_id = _execution_id(request.execution_id)
         if not _DIGEST.fullmatch(request.digest):
             raise InvalidRequest("not a SHA-256 digest", field="digest", hint="64 lower-case hexadecimal digits")
-        name = f"{DEFAULT_TENANT}/{execution_id}/{request.digest}"
+        name = f"{tenant()}/{execution_id}/{request.digest}"
         try:
             data = await self._blobs.get(BlobRef(name=name, digest=request.digest, size=0))
         except NotFound:
@@ -175,7 +175,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             yield pb.GetArtifactResponse(chunk=data[offset : offset + CHUNK_BYTES])
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
-        state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
+        state = await self._executions.get(tenant(), _execution_id(request.execution_id))
         told = responses.execution_message(state)
         told.pending_approvals.extend(approvals.pending(state, room=MAX_REPLY_BYTES // 2))
         told.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - told.ByteSize()) // 4))
@@ -183,19 +183,19 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.GetExecutionResponse(execution=told)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
-        return page(self._executions.projection, request)
+        return page(self._executions.projection, request, tenant())
 
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> AsyncIterator[pb.ExecutionEvent]:
         execution_id = _execution_id(request.execution_id)
-        events = self._executions.watch(DEFAULT_TENANT, execution_id, request.from_sequence)
+        events = self._executions.watch(tenant(), execution_id, request.from_sequence)
         async with aclosing(events):
             if not request.include_text or self._watch_live is None:
                 async for stored in events:
                     yield responses.event(stored)
                 return
-            async with aclosing(with_live_text(events, self._watch_live(DEFAULT_TENANT, execution_id))) as both:
+            async with aclosing(with_live_text(events, self._watch_live(tenant(), execution_id))) as both:
                 async for one in both:
                     yield (
                         responses.text_delta(execution_id, one) if isinstance(one, TextDelta) else responses.event(one)
@@ -207,8 +207,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             raise InvalidRequest(
                 "the reason is too long", field="reason", hint=f"at most {MAX_REASON_CHARS} characters"
             )
-        before = await self._executions.get(DEFAULT_TENANT, execution_id)
-        after = await self._executions.cancel(DEFAULT_TENANT, execution_id, request.reason)
+        before = await self._executions.get(tenant(), execution_id)
+        after = await self._executions.cancel(tenant(), execution_id, request.reason)
         stopped = after.status is ExecutionStatus.CANCELLED and not before.status.terminal
         return pb.CancelExecutionResponse(
             execution_id=execution_id, status=responses.status(after.status), already_ended=not stopped
@@ -219,7 +219,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         reply = pb.GetStatusResponse(
             status=_overall(components),
             uptime_seconds=int(time.monotonic() - self._started_at),
-            stats=_stats(self._executions.projection.all(DEFAULT_TENANT)) if request.include_stats else None,
+            stats=_stats(self._executions.projection.all(tenant())) if request.include_stats else None,
             components=[responses.component(one) for one in components],
         )
         if request.include_stats and self._councils is not None:
@@ -239,7 +239,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         check_values(request)
         execution_id = _execution_id(request.execution_id)
         resolution = approvals.resolution(request, context)
-        state = await self._executions.resolve(DEFAULT_TENANT, execution_id, resolution)
+        state = await self._executions.resolve(tenant(), execution_id, resolution)
         return pb.ResolveApprovalResponse(
             execution_id=execution_id,
             status=responses.status(state.status),
@@ -290,22 +290,22 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return await self._metrics.get(request)
 
     async def _submit(self, request: Message, task: Task, context: Context) -> Submission:
-        task = replace(task, caller=caller_of(context))
+        task = replace(task, tenant=tenant(), caller=caller_of(context))
         with requests.fields_of(request):
             return await self._executions.submit(task)
 
     async def _latest(self, task_id: str) -> ExecutionState:
         try:
-            return await self._executions.latest(DEFAULT_TENANT, task_id, TaskKind.DELIBERATE)
+            return await self._executions.latest(tenant(), task_id, TaskKind.DELIBERATE)
         except NotFound:
-            return await self._executions.latest(DEFAULT_TENANT, task_id)
+            return await self._executions.latest(tenant(), task_id)
 
     async def _updates(
         self, execution_id: str, kind: type[Update]
     ) -> AsyncGenerator[tuple[Update, ExecutionState | None], None]:
         """An update for every event, the last one with the state that the execution ended in."""
         progress = Progress()
-        async with aclosing(self._executions.watch(DEFAULT_TENANT, execution_id)) as events:
+        async with aclosing(self._executions.watch(tenant(), execution_id)) as events:
             async for stored in events:
                 progress.follow(stored)
                 update = kind(

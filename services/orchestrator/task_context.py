@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import tenant
 from services.errors import NotAvailable
 from services.orchestrator.requests import repo_ref
 from services.values import check_values
@@ -19,7 +20,7 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, ContextOptions, RepoRef, Role, Task, TaskKind, check_identifier
+from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import ContextSource, SecretMask
@@ -93,13 +94,21 @@ class TaskContexts:
         if request.task_id:
             check_identifier(request.task_id, field="task_id")
             try:
-                known = (await self.executions.latest(DEFAULT_TENANT, request.task_id)).task
+                known = (await self.executions.latest(tenant(), request.task_id)).task
             except NotFound:
                 known = None
         if known is not None:
             return replace(known, role=role if request.role else known.role), True
         repo = repo_ref(request.repo) if request.HasField("repo") else RepoRef(location="")
-        return Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo, role=role), False
+        empty = Task(
+            task_id=request.task_id,
+            kind=TaskKind.DELIBERATE,
+            description="",
+            repo=repo,
+            tenant=tenant(),
+            role=role,
+        )
+        return empty, False
 
 
 class _NoClone:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import tenant
 from services.values import check_values
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
 from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, UPLOAD, RepoRef
+from swe_ai_fleet.domain.task import UPLOAD, RepoRef
 from swe_ai_fleet.ports import BlobStore
 
 MAX_AT_ONCE = 4
@@ -125,7 +126,7 @@ class Uploads:
         async def store() -> None:
             data = await asyncio.to_thread(bundle.read_bytes)
             try:
-                await self.blobs.put(DEFAULT_TENANT, UPLOADS, data, _MEDIA_TYPE)
+                await self.blobs.put(tenant(), UPLOADS, data, _MEDIA_TYPE)
             except ResourceExhausted as error:
                 raise ResourceExhausted(
                     f"there is no room to keep the upload: {error.message}",
@@ -135,7 +136,7 @@ class Uploads:
         # One at a time: git, and then the whole bundle, are in memory.
         async with self._unpacking:
             with _room():
-                commit, branch = await self.workspaces.take(DEFAULT_TENANT, bundle, digest, repo, store)
+                commit, branch = await self.workspaces.take(tenant(), bundle, digest, repo, store)
         named = header.ref or branch
         return pb.RepoRef(
             upload_id=digest,

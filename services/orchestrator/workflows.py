@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2_grpc
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
-from services.auth import caller_of
+from services.auth import caller_of, tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator import responses
@@ -26,7 +26,7 @@ from services.values import check_values
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind
+from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import Workflow, WorkflowTask
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.tool_services import tool_access
@@ -109,9 +109,9 @@ class WorkflowServicer(WorkflowServiceServicer):
         )
 
     async def RunWorkflow(self, request: pb.RunWorkflowRequest, context: Context) -> pb.RunWorkflowResponse:
-        task = replace(await self._task(request), caller=caller_of(context))
+        task = replace(await self._task(request), tenant=tenant(), caller=caller_of(context))
         submission = await self._executions.submit(task)
-        known = self._executions.projection.get(DEFAULT_TENANT, submission.execution_id)
+        known = self._executions.projection.get(tenant(), submission.execution_id)
         return pb.RunWorkflowResponse(
             execution_id=submission.execution_id,
             task_id=task.task_id,
@@ -125,11 +125,11 @@ class WorkflowServicer(WorkflowServiceServicer):
         if action is None:
             raise InvalidRequest("no action given", field="action", hint="PAUSE, STEP or CONTINUE")
         by = request.by.strip() or f"token holder at {context.peer()}"
-        state = await self._executions.steer(DEFAULT_TENANT, execution_id, action, request.node_id, by=by)
+        state = await self._executions.steer(tenant(), execution_id, action, request.node_id, by=by)
         return pb.SteerWorkflowResponse(execution_id=execution_id, paused=paused(state))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
-        state = await self._executions.get(DEFAULT_TENANT, _execution_id(request.execution_id))
+        state = await self._executions.get(tenant(), _execution_id(request.execution_id))
         if state.task.workflow is None:
             raise NotFound(f"execution {state.execution_id} is no run of a workflow", field="execution_id")
         return pb.GetRunResponse(run=run_message(state, state.task.workflow))

@@ -123,6 +123,15 @@ class Settings(BaseSettings):
     )
     nats_cert: Path | None = Field(default=None, description="PEM certificate that this process shows to NATS.")
     nats_key: Path | None = Field(default=None, description="Its key.")
+    stream_replicas: int = Field(
+        default=1, ge=1, le=5, description="NATS servers that keep a copy of each stream; 3 for a cluster of three."
+    )
+    event_days: float = Field(
+        default=90.0,
+        ge=0,
+        description="Days that events, results and what belongs to them are kept; blobs a day longer. 0 = for ever. "
+        "Longer than any execution takes, people's time to approve included.",
+    )
     ray_address: str = Field(
         default="",
         validation_alias=_named("FLEET_RAY_ADDRESS", "ray_address", "RAY_ADDRESS"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -22,6 +23,9 @@ LEAST_FEED_BYTES = 256 * 1024
 LINGER_SECONDS = 5.0
 READERS_OF_THE_PAST = 32
 STREAM_EXECUTION = method("fleet.orchestrator.v1.OrchestratorService.StreamExecution")
+
+Key = tuple[str, bool, bytes]
+"""Whose events, whether models are heard, and a digest of what the services are shown."""
 
 
 class Feeds:
@@ -48,7 +52,7 @@ class Feeds:
         self._max_watchers = max_watchers
         self._linger = linger
         self._patience = patience
-        self._feeds: dict[tuple[str, bool], Feed] = {}
+        self._feeds: dict[Key, Feed] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._going = False
 
@@ -59,12 +63,15 @@ class Feeds:
 
     @asynccontextmanager
     async def watching(self, execution_id: str, *, text: bool, token: str, caller: str) -> AsyncGenerator[Feed]:
-        """The feed of an execution, for one watcher. Raises ResourceExhausted, Going."""
+        """The feed of an execution, for one watcher. Raises ResourceExhausted, Going.
+
+        Only watchers who show the services the same share it: to everybody else those decide what it may see.
+        """
         if self._going:
             raise Going("the gateway is going")
         if self.watchers >= self._max_watchers:
             raise ResourceExhausted(f"{self.watchers} watch already", field="http_max_watchers", hint="try again later")
-        key = (execution_id, text)
+        key = (execution_id, text, hashlib.sha256(token.encode()).digest())
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:
             opened = self._events(execution_id, text=text, token=token, caller=caller)
@@ -93,7 +100,7 @@ class Feeds:
         await asyncio.gather(*self._ending, *(feed.close() for feed in self._feeds.values()), return_exceptions=True)
         self._feeds.clear()
 
-    async def _end(self, key: tuple[str, bool], feed: Feed) -> None:
+    async def _end(self, key: Key, feed: Feed) -> None:
         await asyncio.sleep(0 if feed.fault is not None else self._linger)
         if feed.watchers:
             return

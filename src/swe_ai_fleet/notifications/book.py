@@ -15,8 +15,9 @@ import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import Follower
-from swe_ai_fleet.notifications.webhook import Webhook, check_id
+from swe_ai_fleet.notifications.webhook import Webhook, check_id, key_in
 from swe_ai_fleet.ports import KeyValue, KeyValueChange
 
 WEBHOOKS_BUCKET = "agent-webhooks"
@@ -24,6 +25,8 @@ MAX_WEBHOOKS = 100
 CONSUMER_PREFIX = "webhook-"
 _TRIES = 20
 _PAUSE_SECONDS = 0.05
+_DOT = "="
+"""Stands for a dot in the names of consumers, which cannot have one."""
 
 _log = structlog.get_logger(__name__)
 
@@ -73,26 +76,27 @@ class WebhookBook:
         """The one that a consumer belongs to, as it is known here."""
         return next((webhook for webhook in self._known.values() if webhook.consumer == consumer), None)
 
-    async def get(self, webhook_id: str) -> Webhook:
-        """A webhook as it is kept now. Raises NotFound, InvalidRequest, Unavailable."""
+    async def get(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook:
+        """A tenant's webhook as it is kept now. Raises NotFound, InvalidRequest, Unavailable."""
         check_id(webhook_id)
-        entry = await self._store.get(webhook_id)
-        webhook = _loaded(webhook_id, entry.value) if entry else None
+        key = key_in(tenant, webhook_id)
+        entry = await self._store.get(key)
+        webhook = _loaded(key, entry.value) if entry else None
         if webhook is None:
             raise NotFound(f"there is no webhook {webhook_id}", field="webhook_id", hint="see `fleet webhooks list`")
         return webhook
 
-    async def list(self) -> tuple[Webhook, ...]:
-        """All that are kept now, by their ids. Raises Unavailable."""
+    async def list(self, tenant: str = DEFAULT_TENANT) -> tuple[Webhook, ...]:
+        """All of a tenant that are kept now, by their ids. Raises Unavailable."""
         found = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
-        return tuple(webhook for webhook in found if webhook is not None)
+        return tuple(webhook for webhook in found if webhook is not None and webhook.tenant == tenant)
 
     async def orphans(self, consumers: Sequence[str]) -> tuple[str, ...]:
         """Which of these consumers belong to webhooks that are gone, disabled or begun anew. Raises Unavailable."""
         kept = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
         found: list[str] = []
         for name in consumers:
-            key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0]
+            key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0].replace(_DOT, ".")
             webhook = kept.get(key)
             # One that cannot be read may be a newer version's: its place is not ours to remove.
             unreadable = key in kept and webhook is None
@@ -107,19 +111,19 @@ class WebhookBook:
         With `same_secret` one of another secret is another webhook. Raises AlreadyExists for one of that id which
         differs, ResourceExhausted, Unavailable.
         """
-        known = await self._store.entries()
-        if len(known) >= MAX_WEBHOOKS and all(entry.key != webhook.webhook_id for entry in known):
+        known = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
+        if len(known) >= MAX_WEBHOOKS and webhook.key not in known:
             raise ResourceExhausted(f"there are {len(known)} webhooks already", hint="delete one first")
         made = replace(
             webhook,
             created_at=self._at(),
-            consumer=_consumer(webhook.webhook_id),
+            consumer=_consumer(webhook.key),
             start_sequence=start_sequence,
         )
         try:
-            await self._store.put(webhook.webhook_id, to_json(made), revision=0)
+            await self._store.put(webhook.key, to_json(made), revision=0)
         except Fenced:
-            there = await self.get(webhook.webhook_id)
+            there = await self.get(webhook.webhook_id, webhook.tenant)
             if _content(there, secret=same_secret) != _content(made, secret=same_secret):
                 raise AlreadyExists(
                     f"there is another webhook {webhook.webhook_id}",
@@ -129,13 +133,13 @@ class WebhookBook:
             return there, True
         return made, False
 
-    async def remove(self, webhook_id: str) -> Webhook | None:
-        """Forget a webhook; what it was, None where there was none. Raises InvalidRequest, Unavailable."""
+    async def remove(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook | None:
+        """Forget a tenant's webhook; what it was, None where there was none. Raises InvalidRequest, Unavailable."""
         try:
-            webhook = await self.get(webhook_id)
+            webhook = await self.get(webhook_id, tenant)
         except NotFound:
             return None
-        await self._store.delete(webhook_id)
+        await self._store.delete(webhook.key)
         return webhook
 
     async def disable(self, webhook: Webhook, reason: str) -> None:
@@ -157,7 +161,7 @@ class WebhookBook:
                 disabled_at="",
                 dead_letters=0,
                 last_error="",
-                consumer=_consumer(kept.webhook_id),
+                consumer=_consumer(kept.key),
                 start_sequence=start_sequence,
             )
 
@@ -174,12 +178,12 @@ class WebhookBook:
     async def _change(self, webhook: Webhook, change: Callable[[Webhook], Webhook]) -> None:
         """Change what is kept, unless it is gone or another one by now."""
         for _ in range(_TRIES):
-            entry = await self._store.get(webhook.webhook_id)
-            kept = _loaded(webhook.webhook_id, entry.value) if entry else None
+            entry = await self._store.get(webhook.key)
+            kept = _loaded(webhook.key, entry.value) if entry else None
             if entry is None or kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
                 return
             try:
-                await self._store.put(webhook.webhook_id, to_json(new), revision=entry.revision)
+                await self._store.put(webhook.key, to_json(new), revision=entry.revision)
             except Fenced:
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
             else:
@@ -214,6 +218,10 @@ def _content(webhook: Webhook, *, secret: bool) -> tuple[object, ...]:
     return (*kept, webhook.secret) if secret else kept
 
 
-def _consumer(webhook_id: str) -> str:
-    """A name that no consumer had before: one of the same id that was deleted must not hand its place on."""
-    return f"{CONSUMER_PREFIX}{webhook_id}-{secrets.token_hex(4)}"
+def _is_of(tenant: str, key: str) -> bool:
+    return key.rpartition(".")[0] == ("" if tenant == DEFAULT_TENANT else tenant)
+
+
+def _consumer(key: str) -> str:
+    """A name that no consumer had before: one of the same key that was deleted must not hand its place on."""
+    return f"{CONSUMER_PREFIX}{key.replace('.', _DOT)}-{secrets.token_hex(4)}"

@@ -131,7 +131,7 @@ def _kept(value: bytes) -> _Kept:
 
 
 def _list_key(webhook: Webhook) -> str:
-    return f"list.{webhook.webhook_id}"
+    return f"list.{webhook.key}"
 
 
 def _pending_key(webhook: Webhook, sequence: int) -> str:

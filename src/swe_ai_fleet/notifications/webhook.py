@@ -84,6 +84,11 @@ class Webhook:
     last_error: str = ""
 
     @property
+    def key(self) -> str:
+        """Under which it is kept."""
+        return key_in(self.tenant, self.webhook_id)
+
+    @property
     def active(self) -> bool:
         """Whether it hears of events."""
         return not self.disabled_reason
@@ -110,6 +115,11 @@ def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:
     """The id of a webhook whose caller names none: the same for the same URL and events."""
     told = "\n".join((tenant, url, *sorted(events)))
     return f"wh-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def key_in(tenant: str, webhook_id: str) -> str:
+    """Under which a tenant's webhook is kept; no other tenant's has the same. The default tenant's is its id."""
+    return webhook_id if tenant == DEFAULT_TENANT else f"{tenant}.{webhook_id}"
 
 
 def check_id(webhook_id: str) -> None:

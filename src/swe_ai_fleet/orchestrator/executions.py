@@ -82,6 +82,7 @@ class Executions:
         profiles: The model profiles there are.
         priced: Whether models have prices; without them no task can be limited by cost.
         councils: Those of roles; None: agents are made for each task.
+        kept_seconds: How long the log keeps events, 0 for ever; see `Projection`.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class Executions:
         profiles: Collection[str] = (),
         priced: bool = False,
         councils: CouncilBook | None = None,
+        kept_seconds: float = 0.0,
     ) -> None:
-        self.projection = Projection(surroundings.log, self._heard)
+        self.projection = Projection(surroundings.log, self._heard, kept_seconds=kept_seconds)
         self._with = surroundings
         self._log = surroundings.log
         self._room = room or Room()

@@ -49,6 +49,7 @@ class PlanningEvent:
         payload: Further fields, for the planner to read.
         dispatch: Whether the subtasks are carried out, or only derived.
         tenant: Whose event it is.
+        caller: Who told it, and so has what it leads to done; empty: `CALLER`.
     """
 
     event_id: str
@@ -63,6 +64,7 @@ class PlanningEvent:
     payload: Mapping[str, object] = field(default_factory=dict[str, object])
     dispatch: bool = False
     tenant: str = DEFAULT_TENANT
+    caller: str = ""
 
     def checked(self) -> PlanningEvent:
         """This event, if it can be taken. Raises InvalidRequest naming the field and the way out."""
@@ -90,8 +92,9 @@ class PlanningEvent:
         return f"event.{self.tenant}.{self.event_id}"
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content: equal for an event that is told again."""
-        return hashlib.sha256(json.dumps(json.loads(to_json(self)), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of the content: equal for an event that is told again, whoever tells it."""
+        content = {name: value for name, value in json.loads(to_json(self)).items() if name != "caller"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def task(self) -> Task:
         """The task it leads to: `event-<event_id>`, split before it is carried out."""
@@ -108,7 +111,7 @@ class PlanningEvent:
             case_id=self.case_id,
             story_id=self.story_id,
             plan_id=self.plan_id,
-            caller=CALLER,
+            caller=self.caller or CALLER,
             derive_subtasks=True,
         )
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 
 from swe_ai_fleet.domain.context import GatheredContext
+from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import Event, ExecutionFinished, ExecutionStatus, NodeUpdated, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.orchestrator.leases import over
 from swe_ai_fleet.ports import EventLog
+
+_LOOKS = 200
+"""So often within the time that the log keeps events."""
 
 
 class Projection:
@@ -21,10 +27,23 @@ class Projection:
     Args:
         log: What to follow.
         heard: Hears of each event that comes in after the start, once it is in here.
+        kept_seconds: How long the log keeps events, 0 for ever. An execution that is over is forgotten when its first
+            event is gone: a projection that is built anew would not know of it either.
+        clock: Seconds since 1970.
     """
 
-    def __init__(self, log: EventLog, heard: Callable[[StoredEvent], None] | None = None) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        heard: Callable[[StoredEvent], None] | None = None,
+        *,
+        kept_seconds: float = 0.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._log = log
+        self._kept_seconds = kept_seconds
+        self._clock = clock
+        self._forgets_at = 0.0
         self._heard = heard
         self._open: dict[tuple[str, str], None] = {}
         self._states: dict[tuple[str, str], ExecutionState] = {}
@@ -110,7 +129,26 @@ class Projection:
         key = (tenant, execution_id)
         async with self._changed:
             await self._changed.wait_for(lambda: key in self._ends)
-        return self._states[key]
+            state = self._states.get(key)
+        if state is None:
+            raise NotFound(f"no execution {execution_id[:64]!r}", field="execution_id")
+        return state
+
+    def _forget(self) -> None:
+        """Let go of what is over and older than the log; looked at now and then, the oldest first."""
+        now = self._clock()
+        if not self._kept_seconds or now < self._forgets_at:
+            return
+        self._forgets_at = now + self._kept_seconds / _LOOKS
+        gone: list[tuple[str, str]] = []
+        for key, state in self._states.items():
+            if datetime.fromisoformat(state.started_at).timestamp() > now - self._kept_seconds:
+                break
+            if key not in self._open:
+                gone.append(key)
+        for key in gone:
+            del self._states[key]
+            self._ends.pop(key, None)
 
     async def _follow(self, caught_up: asyncio.Event) -> None:
         async with aclosing(self._log.heads(follow=True)) as heads:
@@ -118,6 +156,7 @@ class Projection:
                 if stored is None:
                     caught_up.set()
                     continue
+                self._forget()
                 key = (stored.event.tenant, stored.event.execution_id)
                 state = advance(self._states.get(key), _light(stored))
                 if state is not None:

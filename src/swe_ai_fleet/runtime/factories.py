@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
-from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import Admission, Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
@@ -21,6 +21,8 @@ from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
+
+DAY_SECONDS = 86_400.0
 
 
 @asynccontextmanager
@@ -70,7 +72,10 @@ def connect_log(
     Calls go on trying for `patience` seconds; the first connection is waited for up to `waits` seconds.
     """
     credentials = Credentials(token=settings.nats_token) if settings.nats_token else None
-    return JetStream.connect(settings.nats_url, credentials=credentials, name=name, patience=patience, waits=waits)
+    kept = StreamSettings(replicas=settings.stream_replicas, max_age_seconds=settings.event_days * DAY_SECONDS)
+    return JetStream.connect(
+        settings.nats_url, credentials=credentials, name=name, settings=kept, patience=patience, waits=waits
+    )
 
 
 def workspace_provider(settings: Settings, blobs: BlobStore | None = None) -> GitWorkspaceProvider:

@@ -24,7 +24,7 @@ from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
-from swe_ai_fleet.runtime.factories import open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
 from swe_ai_fleet.runtime.lease_keeper import open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
@@ -157,6 +157,7 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
+                kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
         await fleet.warm()

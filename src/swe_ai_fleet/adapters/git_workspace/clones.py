@@ -254,13 +254,15 @@ class Clones:
         premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"), attached=tree)
         held = _hold(premises.lock)
         try:
-            await asyncio.to_thread(
-                write_git_dir,
-                premises.git_dir,
-                head=seed.name,
-                history=history,
-                excludes=BY_PRODUCTS,
-                work_tree=True,
+            await finished(
+                asyncio.to_thread(
+                    write_git_dir,
+                    premises.git_dir,
+                    head=seed.name,
+                    history=history,
+                    excludes=BY_PRODUCTS,
+                    work_tree=True,
+                )
             )
             await self._git.run("read-tree", seed.name, layout=premises.layout)
             async with self._sandbox.workspace(tree, environment=environment) as workspace:
@@ -308,7 +310,7 @@ class Clones:
         premises = Premises(directory=directory, lock=directory.with_name(f"{directory.name}.lock"))
         held = _hold(premises.lock)
         try:
-            await asyncio.to_thread(_write_premises, premises, history_of(seed), seed.name)
+            await finished(asyncio.to_thread(_write_premises, premises, history_of(seed), seed.name))
             yield premises
         finally:
             await finished(asyncio.to_thread(_remove_premises, premises, held))

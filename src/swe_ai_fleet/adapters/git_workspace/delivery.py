@@ -154,7 +154,7 @@ class Deliveries:
     async def _tree(self, seed: Path, patch: bytes, objects: Path | None = None) -> AsyncGenerator[tuple[Layout, str]]:
         private = self._scratch / secrets.token_hex(8)
         try:
-            await asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed))
+            await finished(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             layout = Layout(git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects",))
             await self._git.run("read-tree", seed.name, layout=layout)
             if patch.strip():

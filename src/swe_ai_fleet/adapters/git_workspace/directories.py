@@ -11,10 +11,16 @@ import subprocess
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-async def finished(work: Awaitable[None]) -> None:
-    """Wait for the work to its end, also when this task is cancelled meanwhile; the cancellation comes after it."""
+async def finished(work: Awaitable[T]) -> T:
+    """The work's result, waited for also when this task is cancelled meanwhile; the cancellation comes after it.
+
+    What a thread still writes while the directory is being removed would stay.
+    """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -22,9 +28,10 @@ async def finished(work: Awaitable[None]) -> None:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
-    task.result()
+    result = task.result()
     if cancelled is not None:
         raise cancelled
+    return result
 
 
 @asynccontextmanager

@@ -176,7 +176,7 @@ class Environments:
             ):
                 if installation.found.dependencies:
                     lines = "".join(f"{line}\n" for line in installation.found.dependencies)
-                    await asyncio.to_thread((root / "dependencies.txt").write_text, lines)
+                    await finished(asyncio.to_thread((root / "dependencies.txt").write_text, lines))
                 for step in installation.steps():
                     await self._run(workspace, step, repository.subdirectory)
                 has_pytest = await self._provide_pytest(workspace, installation)

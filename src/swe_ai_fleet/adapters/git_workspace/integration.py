@@ -91,7 +91,7 @@ class Integrations:
     ) -> AsyncGenerator[Layout]:
         private = self._scratch / secrets.token_hex(8)
         try:
-            await asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed))
+            await finished(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             yield Layout(
                 git_dir=private,
                 index=private / "index",

@@ -177,7 +177,7 @@ class LocalRepositories:
         # their index is read from a copy.
         private = self._scratch / secrets.token_hex(8)
         try:
-            await asyncio.to_thread(_write_private, private, repository, head, self._excludes)
+            await finished(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
             layout = Layout(
                 git_dir=private,
                 work_tree=repository.top,

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import locked
 from swe_ai_fleet.adapters.git_workspace.skeleton import History, write_git_dir
@@ -49,10 +49,10 @@ class Seeds:
             if seed.is_dir():
                 return seed
             async with appearing(seed) as draft:
-                await asyncio.to_thread(write_git_dir, draft, head=commit, history=source)
+                await finished(asyncio.to_thread(write_git_dir, draft, head=commit, history=source))
                 wanted = f"{commit}\n"
                 if over is not None:
-                    await asyncio.to_thread(_share_packs, over, draft)
+                    await finished(asyncio.to_thread(_share_packs, over, draft))
                     wanted += f"^{over.name}\n"
                 try:
                     await self._git.run(

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, finished
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locks import locked
@@ -95,13 +95,13 @@ class UploadedRepositories:
             raise missing from None
         async with appearing(cache) as draft:
             bundle = draft / "bundle"
-            await asyncio.to_thread(bundle.write_bytes, data)
+            await finished(asyncio.to_thread(bundle.write_bytes, data))
             await self._fill(draft, bundle, strict=False)
             bundle.unlink()
 
     async def _fill(self, directory: Path, bundle: Path, *, strict: bool) -> None:
         """Make a bare repository of a bundle. Its hooks, alternates and configuration are ours: there are none."""
-        header, pack = await asyncio.to_thread(_lay_out, directory, bundle)
+        header, pack = await finished(asyncio.to_thread(_lay_out, directory, bundle))
         rules = ",".join(f"{name}=ignore" for name in _TOLERATED)
         options = (f"--strict={rules}",) if strict else ()
         try:

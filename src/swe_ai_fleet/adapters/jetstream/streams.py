@@ -32,6 +32,18 @@ class StreamSettings:
     duplicate_window_seconds: float = 120.0
     bucket: str = "agent-blobs"
 
+    @property
+    def blob_age_seconds(self) -> float:
+        """How long blobs are kept, 0 for ever: one is stored before the events that name it, up to a day before.
+
+        With a short retention, for which executions have to be shorter still, it is twice that.
+        """
+        return self.max_age_seconds + min(self.max_age_seconds, _DAY_SECONDS)
+
+    def lifetime(self, seconds: float) -> float:
+        """How long values of a bucket are kept that may vanish after so long: no longer than events are."""
+        return min(seconds, self.max_age_seconds) if seconds and self.max_age_seconds else seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUsage:
@@ -78,6 +90,7 @@ async def ensure_bucket(
 ) -> None:
     """Create a key-value bucket or bring it up to the settings. Raises as `ensure` does."""
     name = f"KV_{bucket}"
+    ttl_seconds = settings.lifetime(ttl_seconds)
     config = _stream(settings, name, [f"$KV.{bucket}.>"], max_bytes=max_bytes)
     config |= {
         "max_age": int(ttl_seconds * _NANOSECONDS),
@@ -152,7 +165,7 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
         object_stream(bucket),
         [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
         max_bytes=settings.max_blob_bytes,
-        extra_age=_DAY_SECONDS,
+        age=settings.blob_age_seconds,
     )
     configurations.append({**blobs, "allow_rollup_hdrs": True})
     return configurations
@@ -165,9 +178,9 @@ def _stream(
     *,
     retention: str = "limits",
     max_bytes: int = 0,
-    extra_age: float = 0.0,
+    age: float | None = None,
 ) -> dict[str, object]:
-    age = settings.max_age_seconds + extra_age if settings.max_age_seconds else 0.0
+    age = settings.max_age_seconds if age is None else age
     window = min(settings.duplicate_window_seconds, age) if age else settings.duplicate_window_seconds
     return {
         "name": name,
