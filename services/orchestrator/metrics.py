@@ -36,6 +36,7 @@ OPERATIONS = (
 )
 _ROLES = {responses.role(role): role for role in Role}
 _LATEST_MS = 253_402_300_799_000
+_LONGEST_STEP = 366 * 86_400
 """The end of the year 9999."""
 
 
@@ -62,6 +63,10 @@ class Metrics:
         if request.start_time_ms > time.time() * 1000:
             raise InvalidRequest(
                 "the range lies in the future", field="start_time_ms", hint="0: as far back as it goes"
+            )
+        if request.step_seconds > _LONGEST_STEP:
+            raise InvalidRequest(
+                f"step_seconds is {request.step_seconds}", field="step_seconds", hint=f"at most {_LONGEST_STEP}: a year"
             )
         role = _ROLES.get(request.role)
         found = await self.meter.measure(

@@ -161,6 +161,7 @@ async def test_a_series_adds_up_and_has_no_gaps(caller: Caller, tmp_path: Path) 
         ({"start_time_ms": 2**62}, "start_time_ms"),
         ({"start_time_ms": 4_102_444_800_000}, "start_time_ms"),
         ({"step_seconds": -1}, "step_seconds"),
+        ({"step_seconds": 2**31 - 1}, "step_seconds"),
         ({"start_time_ms": -5}, "start_time_ms"),
     ],
 )

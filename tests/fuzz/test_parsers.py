@@ -1,0 +1,174 @@
+"""Everything that reads what strangers wrote, fed what nobody wrote: it reads, or says no in the way it promises.
+
+Each gets a share of a second here; `make fuzz SECONDS=60` gives each a minute. What hangs meets the test's time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet import codec
+from swe_ai_fleet.adapters.git_workspace.bundles import read_header
+from swe_ai_fleet.adapters.git_workspace.upload_header import read_upload_header
+from swe_ai_fleet.agents import raw_tool_calls
+from swe_ai_fleet.agents.judging.reading import read_choice
+from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
+from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.domain.endpoint import AgentEndpoint
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import Event
+from swe_ai_fleet.domain.network import HostPattern
+from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.files.patches import parse_patch
+from swe_ai_fleet.tools.tests.reports import parse_junit, parse_pytest_output
+from swe_ai_fleet.workflows.reading import read_workflow
+from tests.fuzz.mutation import mutated
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.3"))
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
+GOLDEN = Path(__file__).parents[1] / "unit/golden"
+TEMPLATES = Path(__file__).parents[2] / "src/swe_ai_fleet/workflows/templates"
+PATCH = """diff --git a/app.py b/app.py
+index 3b18e51..8f9b4ee 100644
+--- a/app.py
++++ b/app.py
+@@ -1,3 +1,4 @@ def greet():
+ import os
+-print("hello")
++print("hello, world")
++print("again")
+ # end
+diff --git a/new.sh b/new.sh
+new file mode 100755
+--- /dev/null
++++ b/new.sh
+@@ -0,0 +1 @@
++echo hi
+\\ No newline at end of file
+diff --git a/old b/renamed
+similarity index 100%
+rename from old
+rename to renamed
+"""
+PLAN = json.dumps(
+    {
+        "reasoning": "first look, then write",
+        "steps": [
+            {"tool": "files", "operation": "read_file", "params": {"path": "app.py"}},
+            {"tool": "files", "operation": "edit_file", "params": {"path": "app.py", "old": "a", "new": "b"}},
+        ],
+    }
+)
+CALLS = (
+    '<tool_call>\n{"name": "files_read_file", "arguments": {"path": "a"}}\n</tool_call>',
+    '<function=shell_run>{"command": "ls"}</function>',
+    '[TOOL_CALLS][{"name": "x", "arguments": {}}]',
+    '<think>hm</think><|python_tag|>{"name": "x", "parameters": {}}',
+    "<tool_call>x\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+)
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="p" tests="2" failures="1" time="0.1">
+<testcase classname="t.test_a" name="test_x" time="0.01"/><testcase classname="t" name="y"><failure message="no">E
+</failure></testcase></testsuite></testsuites>"""
+OUTPUT = """FAILED tests/test_a.py::test_x - AssertionError: no
+ERROR tests/test_b.py - ImportError
+========== 1 failed, 3 passed, 1 error in 0.12s ==========
+"""
+ALONE = f"# v2 git bundle\n{'2' * 40} refs/heads/main\n\nPACK"
+BUNDLE = ALONE.replace("bundle\n", f"bundle\n-{'1' * 40} base\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A parser, texts that it reads, and what it may raise."""
+
+    name: str
+    read: Callable[[str], object]
+    corpus: Sequence[str]
+    raises: tuple[type[Exception], ...] = ()
+
+
+def targets() -> list[Target]:
+    events = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
+    workflows = [path.read_text() for path in sorted(TEMPLATES.glob("*.yaml"))]
+    return [
+        Target(name="event codec", read=lambda text: codec.from_json(Event, text), corpus=events, raises=(ValueError,)),
+        Target(name="patch", read=parse_patch, corpus=(PATCH,), raises=(ToolFailure, ToolRefusal)),
+        Target(name="plan", read=read_draft, corpus=(PLAN, f"Sure:\n```json\n{PLAN}\n```\nDone.")),
+        Target(name="verdict", read=read_verdict, corpus=('{"met": true, "answer": "a", "missing": ""}', PLAN)),
+        Target(
+            name="choice",
+            read=lambda text: read_choice((text,), "ABC"),
+            corpus=('{"choice": "B"}',),
+            raises=(ValueError,),
+        ),
+        Target(name="tool calls", read=raw_tool_calls.parse, corpus=CALLS),
+        Target(
+            name="arguments", read=read_arguments, corpus=(PLAN, "{'a': 1, b: [1,2,],}", "{}"), raises=(ValueError,)
+        ),
+        Target(name="workflow", read=read_workflow, corpus=workflows, raises=(FleetError,)),
+        Target(
+            name="junit",
+            read=lambda text: parse_junit(text.encode("utf-8", "replace")),
+            corpus=(JUNIT,),
+            raises=(FleetError,),
+        ),
+        Target(name="pytest output", read=parse_pytest_output, corpus=(OUTPUT,)),
+        Target(
+            name="bundle",
+            read=lambda text: read_header(text.encode("utf-8", "replace")),
+            corpus=(BUNDLE,),
+            raises=(FleetError,),
+        ),
+        Target(
+            name="uploaded bundle",
+            read=lambda text: read_upload_header(text.encode("utf-8", "replace")),
+            corpus=(ALONE,),
+            raises=(FleetError,),
+        ),
+        Target(
+            name="endpoint",
+            read=AgentEndpoint.parse,
+            corpus=("agents.example.org:50060", "[::1]:80", "https://a.b:443"),
+            raises=(FleetError,),
+        ),
+        Target(
+            name="host",
+            read=HostPattern.parse,
+            corpus=("*.example.org", "10.0.0.1:80", "[::1]:443"),
+            raises=(FleetError,),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda target: target.name.replace(" ", "-"))
+@pytest.mark.timeout(120 + 2 * SECONDS)
+def test_it_reads_or_says_no(target: Target) -> None:
+    dice = random.Random(f"{SEED} {target.name}")
+    for text in target.corpus:
+        target.read(text)
+    tried, read, ends = 0, 0, time.monotonic() + SECONDS
+    while tried < 20 or time.monotonic() < ends:
+        text = mutated(target.corpus, dice)
+        tried += 1
+        try:
+            target.read(text)
+            read += 1
+        except target.raises:
+            continue
+        except Exception as fault:
+            raise AssertionError(f"{target.name}: {type(fault).__name__}: {fault} for {text[:2_000]!r}") from fault
+    print(f"{target.name}: {tried} tried, {read} read")
+
+
+def test_the_texts_are_not_always_the_same() -> None:
+    dice = random.Random(0)
+    made = [mutated((PATCH,), dice) for _ in range(300)]
+    assert len(set(made)) > 250 and sum(text != PATCH for text in made) > 270
