@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm test-web check proto web simulate bench chaos up lock clean
+.PHONY: help demo test test-all test-vllm test-web check proto web audit fuzz simulate bench chaos up lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,14 @@ check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code a
 	$(BIN)/buf lint
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python scripts/check_secrets.py
+
+audit: $(VENV)/ready ## Known vulnerabilities of what the lock pins (asks the index), and a bill of materials in sbom.json
+	$(BIN)/python scripts/bill_of_materials.py sbom.json
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r requirements.lock
+
+fuzz: $(VENV)/ready ## Every parser for SECONDS=60 each from SEED=0, then 10,000 requests to every RPC
+	FUZZ_SECONDS="$(or $(SECONDS),60)" FUZZ_SEED="$(or $(SEED),0)" $(PYTEST) tests/fuzz
 
 proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made from code
 	$(BIN)/python scripts/generate_proto.py

@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--extras", default="", help="extras of the project, comma-separated")
     parser.add_argument("--without", default="", help="packages that the image does not use, comma-separated")
     parser.add_argument("--build-system", action="store_true", help="what builds the wheel, instead")
+    parser.add_argument("--also", default="", help="further packages of the lock")
     parser.add_argument("--directory", type=Path, default=Path(), help="where pyproject.toml and the lock are")
     chosen = parser.parse_args()
     project = tomllib.loads((chosen.directory / "pyproject.toml").read_text(encoding="utf-8"))
@@ -99,7 +100,7 @@ def main() -> int:
     else:
         direct = direct_dependencies(project, _names(chosen.extras))
     try:
-        names = needed(lock, direct, _names(chosen.without))
+        names = needed(lock, (*direct, *_names(chosen.also)), _names(chosen.without))
     except KeyError as error:
         print(f"not in requirements.lock: {error.args[0]}", file=sys.stderr)
         return 1
