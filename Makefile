@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-vllm test-web check proto web audit fuzz simulate bench chaos up lock clean
+.PHONY: help demo test test-all test-images test-vllm test-web check proto web audit fuzz simulate bench chaos up lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ test-all: check ## Everything, the slow tests too
 test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
 	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm
 
+test-images: $(VENV)/ready ## Build the images on a base made of this machine, run the whole fleet as containers (root and dockerd)
+	FLEET_TEST_IMAGES=1 $(PYTEST) tests/images
+
 check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code against the proto
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,7 +42,7 @@ check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code a
 
 audit: $(VENV)/ready ## Known vulnerabilities of what the lock pins (asks the index), and a bill of materials in sbom.json
 	$(BIN)/python scripts/bill_of_materials.py sbom.json
-	$(BIN)/pip-audit --strict --no-deps --disable-pip -r requirements.lock
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip -r requirements.lock
 
 fuzz: $(VENV)/ready ## Every parser for SECONDS=60 each from SEED=0, then 10,000 requests to every RPC
 	FUZZ_SECONDS="$(or $(SECONDS),60)" FUZZ_SEED="$(or $(SEED),0)" $(PYTEST) tests/fuzz

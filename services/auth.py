@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -17,14 +17,13 @@ from services.errors import (
     Context,
     Handler,
     Interceptor,
-    PermissionDenied,
     Unauthenticated,
     abort,
     reshaped,
     status,
 )
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/",)
 """Probes ask for these without a token; they say no more than whether the server is ready."""
@@ -33,7 +32,7 @@ CALLER = "fleet-caller"
 TENANT = "fleet-tenant"
 """The metadata in which services name the tenant that they call for."""
 _HEADER = "authorization"
-_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9._@:-]{1,64}")
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _principal: ContextVar[Principal] = ContextVar("principal")
 
@@ -180,6 +179,16 @@ def tenant() -> str:
     return _principal.get().tenant
 
 
+@contextmanager
+def acting_for(who: Principal) -> Generator[None]:
+    """Inside, what runs is carried out for somebody, as in a call of theirs."""
+    before = _principal.set(who)
+    try:
+        yield
+    finally:
+        _principal.reset(before)
+
+
 def shows(headers: Sequence[str | bytes], token: str) -> bool:
     """Whether the `authorization` headers of a call are one, and it is `Bearer <token>`; in constant time."""
     if len(headers) != 1:
@@ -204,17 +213,27 @@ def caller_name(names: Sequence[str | bytes]) -> str:
     """The name in the values of `fleet-caller`; empty where there is none. Raises InvalidRequest."""
     if not names:
         return ""
-    if len(names) > 1 or not isinstance(names[0], str) or not _NAME.fullmatch(names[0]):
+    if len(names) > 1 or not isinstance(names[0], str) or not is_name(names[0]):
         raise InvalidRequest(
-            f"the metadata {CALLER!r} is no name", field=CALLER, hint="once, 1 to 64 of letters, digits and ._@-"
+            f"the metadata {CALLER!r} is no name", field=CALLER, hint="once, 1 to 64 of letters, digits and ._@:-"
         )
     return names[0]
+
+
+def is_name(text: str) -> bool:
+    """Whether a caller may be called that."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_tenant(text: str) -> bool:
+    """Whether a tenant may be called that."""
+    return _TENANT.fullmatch(text) is not None
 
 
 def _named_tenant(names: Sequence[str | bytes]) -> str:
     if not names:
         return ""
-    if len(names) > 1 or not isinstance(names[0], str) or not _TENANT.fullmatch(names[0]):
+    if len(names) > 1 or not isinstance(names[0], str) or not is_tenant(names[0]):
         raise InvalidRequest(
             f"the metadata {TENANT!r} is no tenant", field=TENANT, hint="once, 1 to 63 of a-z, 0-9 and '-'"
         )

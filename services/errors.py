@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.errors import (
     ModelUnavailable,
     NotFound,
     PatchRejected,
+    PermissionDenied,
     PreconditionFailed,
     ResourceExhausted,
     Unavailable,
@@ -55,10 +56,6 @@ class NotAvailable(FleetError):
 
 class Unauthenticated(FleetError):
     """The caller did not show what would tell who it is."""
-
-
-class PermissionDenied(FleetError):
-    """The caller is known, and may not do this."""
 
 
 _CODES: dict[type[FleetError], grpc.StatusCode] = {

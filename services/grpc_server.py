@@ -13,12 +13,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.auth import AccessInterceptor, Authenticator, OneToken
+from services.certificates import Certificates, ServerTls
 from services.errors import ErrorInterceptor, Interceptor
+from services.observing import ObservingInterceptor
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.telemetry import own_telemetry
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 READINESS_SECONDS = 3.0
 GRACE_SECONDS = 3.0
+LIVENESS = "liveness"
+"""Served as long as the process answers at all, whatever NATS does: who restarts it for that helps nobody."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
@@ -51,6 +56,8 @@ async def serve_grpc(
     ready: Callable[[], Awaitable[bool]],
     *,
     setting: str = "listen",
+    tls: ServerTls | None = None,
+    probe_listen: str = "",
     readiness_seconds: float = READINESS_SECONDS,
     grace_seconds: float = GRACE_SECONDS,
 ) -> AsyncGenerator[str, None]:
@@ -62,14 +69,20 @@ async def serve_grpc(
         token: What callers must show, or who knows them by it; None lets everybody in.
         ready: Whether the server can do its work now; asked before the first call and then again and again.
         setting: Where `listen` comes from, for a fault to name.
+        tls: The certificate it shows; None: it speaks without TLS.
+        probe_listen: Where its health alone is told without TLS, for probes that cannot speak it; empty: nowhere.
         readiness_seconds: Between two questions.
         grace_seconds: For calls to end by themselves when the server stops.
 
     Raises:
-        PreconditionFailed: The address cannot be bound.
+        PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
     """
     authenticator = OneToken(token) if token is None or isinstance(token, str) else token
-    interceptors: Sequence[Interceptor] = [AccessInterceptor(authenticator), ErrorInterceptor()]
+    interceptors: Sequence[Interceptor] = [
+        ObservingInterceptor(own_telemetry()),
+        AccessInterceptor(authenticator),
+        ErrorInterceptor(),
+    ]
     server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
     for service in services:
         service.add(service.servicer, server)
@@ -78,12 +91,14 @@ async def serve_grpc(
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = server.add_insecure_port(listen)
+        port = _bound(server, listen, tls)
     except RuntimeError as error:
         raise PreconditionFailed(
             f"cannot listen on {listen}", field=setting, hint="another process may have the port"
         ) from error
     await _report(state, names, await _answers(ready))
+    await state.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+    probed = await _probed(state, probe_listen)
     await server.start()
     following = asyncio.create_task(_follow(state, names, ready, readiness_seconds), name="readiness")
     try:
@@ -93,6 +108,30 @@ async def serve_grpc(
         await asyncio.gather(following, return_exceptions=True)
         await state.enter_graceful_shutdown()
         await server.stop(grace_seconds)
+        if probed is not None:
+            await probed.stop(None)
+
+
+async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
+    """A server that tells a health and nothing else. Raises PreconditionFailed."""
+    if not listen:
+        return None
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(options=_OPTIONS)
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    try:
+        server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise PreconditionFailed(
+            f"cannot listen on {listen}", field="probe_listen", hint="another process may have the port"
+        ) from error
+    await server.start()
+    return server
+
+
+def _bound(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> int:
+    if tls is None:
+        return server.add_insecure_port(listen)
+    return server.add_secure_port(listen, Certificates(tls).for_grpc())
 
 
 async def _follow(state: Any, names: Sequence[str], ready: Callable[[], Awaitable[bool]], seconds: float) -> None:

@@ -11,6 +11,7 @@ from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
 
@@ -36,6 +37,13 @@ async def search_server() -> AsyncIterator[SearchServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+async def collector() -> AsyncIterator[TraceCollector]:
+    """Where the fleet sends its traces."""
+    async with TraceCollector() as collector:
+        yield collector
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetUnderTest:
     """A fleet that runs in this process, and the settings it was started with."""
@@ -46,15 +54,20 @@ class FleetUnderTest:
 
 @pytest.fixture(scope="session")
 async def fleet(
-    model_server: ScriptedModelServer, search_server: SearchServer, tmp_path_factory: pytest.TempPathFactory
+    model_server: ScriptedModelServer,
+    search_server: SearchServer,
+    collector: TraceCollector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[FleetUnderTest]:
-    """Embedded NATS, a private Ray, the orchestrator and its gRPC server, real all of them."""
+    """Embedded NATS, a private Ray, the orchestrator and its gRPC server, real all of them; traced and measured."""
     settings = Settings(
         home=tmp_path_factory.mktemp("fleet"),
         model_url=model_server.url,
         model="scripted",
         listen="127.0.0.1:0",
         search_url=search_server.url,
+        otlp_endpoint=collector.url,
+        metrics_listen="127.0.0.1:0",
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)

@@ -32,10 +32,11 @@ class NoEngine(Exception):
 
 
 @contextmanager
-def docker_engine() -> Generator[TestEngine]:
+def docker_engine(*, storage: str = "vfs") -> Generator[TestEngine]:
     """An engine that lives as long as the context, with everything it keeps in a directory of its own.
 
-    Raises NoEngine.
+    Containers have no network but those that a test makes. `vfs` works everywhere and copies every layer, `overlay2`
+    is for images of size. Raises NoEngine.
     """
     if os.geteuid() != 0:
         raise NoEngine("an engine of our own needs root")
@@ -50,7 +51,7 @@ def docker_engine() -> Generator[TestEngine]:
         (root / "engine.json").write_text("{}")
         command = ["dockerd", "-H", host, "--data-root", f"{root}/data", "--exec-root", f"{root}/exec"]
         command += ["--pidfile", f"{root}/engine.pid", "--config-file", f"{root}/engine.json"]
-        command += ["--iptables=false", "--bridge=none", "--ip-masq=false", "--storage-driver", "vfs"]
+        command += ["--iptables=false", "--bridge=none", "--ip-masq=false", "--storage-driver", storage]
         log = root / "engine.log"
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

@@ -15,8 +15,12 @@ COPY pyproject.toml requirements.lock scripts/image_requirements.py ./
 ARG EXTRAS="db,docker"
 ARG WITHOUT=""
 RUN set -eu; \
+    python3 image_requirements.py --build-system --also setuptools > build.txt; \
     python3 image_requirements.py --extras "${EXTRAS}" --without "${WITHOUT}" > runtime.txt; \
-    python3 -m pip wheel --quiet --require-hashes --no-deps --no-build-isolation --wheel-dir wheels -r runtime.txt; \
+    python3 -m venv --without-pip /opt/build; \
+    python3 -m pip --python /opt/build/bin/python install --quiet --require-hashes --no-deps -r build.txt; \
+    python3 -m pip --python /opt/build/bin/python wheel --quiet --require-hashes --no-deps --no-build-isolation \
+        --wheel-dir wheels -r runtime.txt; \
     python3 -m venv --without-pip /opt/fleet; \
     python3 -m pip --python /opt/fleet/bin/python install --quiet --no-index --no-deps --no-compile wheels/*; \
     rm -r wheels; \
@@ -25,12 +29,8 @@ RUN set -eu; \
     echo /opt/swe-ai-fleet > "${packages}/swe-ai-fleet.pth"; \
     /opt/fleet/bin/python -m compileall -q --invalidation-mode unchecked-hash "${packages}" || true
 
-# Our own wheel, built from the source by what the lock says builds it.
+# Our own wheel, built by what the lock says builds it.
 FROM dependencies AS application
-RUN set -eu; \
-    python3 image_requirements.py --build-system > build.txt; \
-    python3 -m venv --without-pip /opt/build; \
-    python3 -m pip --python /opt/build/bin/python install --quiet --require-hashes --no-deps -r build.txt
 COPY README.md LICENSE ./
 COPY src src
 COPY services services

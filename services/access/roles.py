@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.errors import PermissionDenied
 from swe_ai_fleet.domain.access import AccessRole, Principal
+from swe_ai_fleet.domain.errors import PermissionDenied
 
 _FLEET = "fleet.orchestrator.v1.OrchestratorService"
 _WORKFLOW = "fleet.workflow.v1.WorkflowService"

@@ -128,9 +128,7 @@ class GraphCalls:
     async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
         check_values(request)
         with fields_within("task", expected_version="expected_version"):
-            state = await self.book.create_task(
-                tenant(), wire.task(request.task), expected_version=_expected(request)
-            )
+            state = await self.book.create_task(tenant(), wire.task(request.task), expected_version=_expected(request))
         return pb.CreateTaskResponse(version=state.version, task=wire.task_message(state.tasks[request.task.task_id]))
 
     async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:

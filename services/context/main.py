@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from services.access.opening import open_access
+from services.auth import Authenticator
+from services.certificates import server_tls
 from services.context.graph import GraphCalls
 from services.context.learning import LearningCalls
 from services.context.memory import MemoryCalls
@@ -19,6 +22,7 @@ from services.context.recorder import Recorder, open_recorder
 from services.context.servicer import ContextServicer, context_service
 from services.context.store import open_memories
 from services.grpc_server import serve_grpc
+from services.nats_figures import nats_metrics
 from services.private_files import kept_token, write_private
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.context.book import ContextBook
@@ -27,11 +31,12 @@ from swe_ai_fleet.domain.errors import InternalFault, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.ports import ContextSource, Memories
+from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import read_address
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging
+from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
 CARD = "context.json"
 _log = structlog.get_logger(__name__)
@@ -54,13 +59,16 @@ class RunningContext:
 
 
 @asynccontextmanager
-async def open_context(settings: Settings, log: JetStream, *, token: str) -> AsyncGenerator[RunningContext]:
+async def open_context(
+    settings: Settings, log: JetStream, *, token: str, authenticator: Authenticator | None = None
+) -> AsyncGenerator[RunningContext]:
     """Serve on `settings.context_address` and record ended executions until the context ends.
 
     Args:
         settings: Where to listen, how memories are found, how much a context may hold.
         log: The connection to NATS, its streams made.
-        token: What callers must show.
+        token: What callers must show, or with `authenticator` one of the tokens that it takes.
+        authenticator: Knows callers by what they show; None: there is one token.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the index of memories cannot be used.
@@ -93,7 +101,15 @@ async def open_context(settings: Settings, log: JetStream, *, token: str) -> Asy
             return (await log.ping()).ok and not any(task.done() for task in recording)
 
         address = await stack.enter_async_context(
-            serve_grpc([context_service(servicer)], settings.context_address, token, ready, setting="context_listen")
+            serve_grpc(
+                [context_service(servicer)],
+                settings.context_address,
+                authenticator or token,
+                ready,
+                setting="context_listen",
+                tls=server_tls(settings),
+                probe_listen=settings.probe_listen,
+            )
         )
         recording.append(await stack.enter_async_context(open_recorder(recorder)))
         yield RunningContext(
@@ -112,7 +128,8 @@ async def serve(settings: Settings) -> None:
 
     The address and the token stand in `<home>/context.json`, readable by the owner only, as long as it lasts.
     """
-    configure_logging(settings.log_level)
+    mask = secret_mask(settings)
+    configure_logging(settings.log_level, settings.log_format, mask=mask)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -121,16 +138,26 @@ async def serve(settings: Settings) -> None:
         nats = read_address(settings.home / "nats")
         settings = settings.model_copy(update={"nats_url": nats.url, "nats_token": nats.token})
     token = settings.context_token or kept_token(settings.home / "context-token")
-    async with connect_log(settings, name="context") as log:
+    async with (
+        open_telemetry(settings, service="fleet-context", mask=mask) as telemetry,
+        connect_log(settings, name="context") as log,
+        nats_metrics(telemetry, log),
+    ):
         await log.ensure_streams()
-        async with open_context(settings, log, token=token) as running:
+        access = await open_access(settings, token)
+        async with open_context(settings, log, token=token, authenticator=access) as running:
             card = settings.home / CARD
-            write_private(card, json.dumps({"address": running.address, "token": token, "pid": os.getpid()}))
+            write_private(card, json.dumps(_card(settings, running)))
             _log.info("context.serving", address=running.address)
             try:
                 await stop.wait()
             finally:
                 card.unlink(missing_ok=True)
+
+
+def _card(settings: Settings, running: RunningContext) -> dict[str, object]:
+    tls = channel_tls(settings, own_address(settings, running.address))
+    return {"address": running.address, "token": running.token, "pid": os.getpid(), "tls": card_entry(tls)}
 
 
 if __name__ == "__main__":

@@ -6,17 +6,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from services.auth import Authenticator
 from services.gateway.access import access_middleware, session_routes
+from services.gateway.access.staying import CHECK_SECONDS
+from services.gateway.observing import Observed
 from services.gateway.problems import HANDLERS
 from services.gateway.rest.routes import rest_routes
 from services.gateway.streams import Streams
 from services.gateway.upstream import Upstream
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import own_telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +31,11 @@ class Surroundings:
     Attributes:
         settings: What the installation decides.
         upstream: The services behind it.
-        token: What callers must show; None lets everybody in.
+        token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
         ready: Whether the services behind it can do their work now.
         keys: Where answers to idempotency keys are kept.
+        authenticator: Knows callers by their tokens; None: there is one token.
+        check_seconds: Between two looks at whether a watcher may still be in.
     """
 
     settings: Settings
@@ -36,14 +43,26 @@ class Surroundings:
     token: str | None
     ready: Callable[[], Awaitable[bool]]
     keys: KeyValue
+    authenticator: Authenticator | None = None
+    check_seconds: float = CHECK_SECONDS
 
 
 def gateway_app(around: Surroundings) -> Starlette:
     """The application; whatever serves it runs its lifespan."""
     streams = Streams(around.upstream, max_watchers=around.settings.http_max_watchers)
     app = Starlette(
-        routes=[*_routes(around), *session_routes(around.token), *rest_routes(around.upstream), *streams.routes()],
-        middleware=access_middleware(around.settings, around.token, around.keys),
+        routes=[
+            *_routes(around),
+            *session_routes(around.token, around.authenticator),
+            *rest_routes(around.upstream),
+            *streams.routes(),
+        ],
+        middleware=[
+            Middleware(Observed, telemetry=own_telemetry()),
+            *access_middleware(
+                around.settings, around.token, around.keys, around.authenticator, check_seconds=around.check_seconds
+            ),
+        ],
         exception_handlers=dict(HANDLERS),
     )
     # A redirection names our own scheme, which behind a proxy that ends TLS is the wrong one.

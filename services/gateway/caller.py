@@ -7,6 +7,9 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
+from services.gateway.access.credentials import Visitor
+from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -14,11 +17,18 @@ class Caller:
 
     Attributes:
         token: What the services behind are shown; empty: nothing.
-        name: How they call themselves; empty: not at all.
+        name: How they are called, or where one token is everybody's call themselves; empty: not at all.
+        principal: Who they are.
     """
 
     token: str = field(repr=False)
     name: str = ""
+    principal: Principal = SOLE
+
+    @property
+    def tenant(self) -> str:
+        """Whose executions and memories they reach."""
+        return self.principal.tenant
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
@@ -28,4 +38,9 @@ def caller_of(connection: HTTPConnection) -> Caller:
     if token is None:
         scheme, _, shown = connection.headers.get("authorization", "").partition(" ")
         token = shown.strip() if scheme.lower() == "bearer" else ""
-    return Caller(token=token, name=state.get("caller") or "")
+    visitor: Visitor | None = state.get("visitor")
+    who = visitor.principal if visitor else SOLE
+    named = state.get("caller") or ""
+    # Services name whom they call for; others are who they are.
+    name = named or who.name if who.may(AccessRole.SERVICE) else who.name
+    return Caller(token=token, name=name, principal=who)

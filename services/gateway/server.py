@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Generator
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from services.certificates import Certificates, ServerTls
 from services.gateway.streams.frames import FramedProtocol
 from services.gateway.streams.stalled import StalledProtocol
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -29,17 +31,21 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serve_http(app: ASGIApp, listen: str, *, elsewhere: bool = False) -> AsyncGenerator[str, None]:
+async def serve_http(
+    app: ASGIApp, listen: str, *, elsewhere: bool = False, tls: ServerTls | None = None
+) -> AsyncGenerator[str, None]:
     """Serve until the context ends; yields the base URL, such as `http://127.0.0.1:8000`.
 
     Args:
         app: Answers.
         listen: `host:port`; port 0 takes any free one.
         elsewhere: Take any free port where that one is taken.
+        tls: The certificate it shows; None: it speaks without TLS.
 
     Raises:
-        PreconditionFailed: The address cannot be bound.
+        PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
     """
+    context = Certificates(tls).for_http() if tls is not None else None
     with _bound(listen, elsewhere) as bound:
         config = uvicorn.Config(
             app,
@@ -57,6 +63,7 @@ async def serve_http(app: ASGIApp, listen: str, *, elsewhere: bool = False) -> A
             server_header=False,
             date_header=True,
             proxy_headers=False,
+            ssl_context_factory=_given(context) if context is not None else None,
         )
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
@@ -67,10 +74,17 @@ async def serve_http(app: ASGIApp, listen: str, *, elsewhere: bool = False) -> A
                     await serving
                     raise PreconditionFailed("the gateway did not start", field="http_listen")
             host, port = bound.getsockname()[:2]
-            yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            yield f"{'https' if context is not None else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
         finally:
             server.should_exit = True
             await serving
+
+
+def _given(context: ssl.SSLContext) -> Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext]:
+    def factory(_: uvicorn.Config, __: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        return context
+
+    return factory
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -18,6 +18,9 @@ from fleet.notification.v1 import notification_pb2
 from fleet.orchestrator.v1 import orchestrator_pb2
 from fleet.planning.v1 import planning_pb2
 from fleet.workflow.v1 import workflow_pb2
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.channels import ChannelTls, open_channel
+from swe_ai_fleet.telemetry import own_telemetry
 
 CALL_SECONDS = 60.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -52,20 +55,29 @@ class Upstream:
     """Channels to the orchestrator (its workflows, chats and plans too) and to the context service.
 
     Every call carries the caller's own token and name, so that the services decide who may do what; a context service
-    that asks for another token than the gateway is shown that one, `context_token`. Faults come as
-    grpc.aio.AioRpcError.
+    that asks for another token than the gateway is shown that one, `context_token`, with the caller's name and tenant:
+    what the caller may do is then for the gateway to check. Faults come as grpc.aio.AioRpcError.
     """
 
     orchestrator: grpc.aio.Channel
     context: grpc.aio.Channel
     context_token: str = field(default="", repr=False)
+    stamp: Callable[[], Mapping[str, str]] = dict[str, str]
+    """Metadata that names the span a call is made in."""
 
     async def call(
-        self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float = CALL_SECONDS
+        self,
+        target: MethodDescriptor,
+        request: Message,
+        *,
+        token: str,
+        caller: str = "",
+        tenant: str = "",
+        seconds: float = CALL_SECONDS,
     ) -> Message:
-        """The answer of a unary method."""
+        """The answer of a unary method. `tenant`: the caller's, for a service that is shown the gateway's own token."""
         stub = self._channel(target).unary_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(request, metadata=self._metadata(target, token, caller), timeout=seconds)
+        return await stub(request, metadata=self._metadata(target, token, caller, tenant), timeout=seconds)
 
     async def stream(
         self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float | None = None
@@ -90,15 +102,26 @@ class Upstream:
         # The type stubs know the serializers of no method by its name.
         return self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
 
-    def _metadata(self, target: MethodDescriptor, token: str, caller: str) -> tuple[tuple[str, str], ...]:
+    def _metadata(
+        self, target: MethodDescriptor, token: str, caller: str, tenant: str = ""
+    ) -> tuple[tuple[str, str], ...]:
+        named = (*self.stamp().items(), *((("fleet-caller", caller),) if caller else ()))
         if self.context_token and target.containing_service.full_name == _CONTEXT:
             token = self.context_token
-        named = (("fleet-caller", caller),) if caller else ()
+            # Never for the tenant of our own token: whoever asks has one.
+            named = (*named, ("fleet-tenant", tenant or DEFAULT_TENANT))
         return (("authorization", f"Bearer {token}"), *named) if token else named
 
 
 @asynccontextmanager
-async def open_upstream(orchestrator: str, context: str, *, context_token: str = "") -> AsyncGenerator[Upstream]:
+async def open_upstream(
+    orchestrator: str,
+    context: str,
+    *,
+    context_token: str = "",
+    orchestrator_tls: ChannelTls | None = None,
+    context_tls: ChannelTls | None = None,
+) -> AsyncGenerator[Upstream]:
     """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet.
 
     Args:
@@ -106,13 +129,15 @@ async def open_upstream(orchestrator: str, context: str, *, context_token: str =
         context: Where the context service is.
         context_token: What the context service is shown instead of a caller's token; only for callers whom somebody
             has admitted. Empty: their own.
+        orchestrator_tls: How the orchestrator is called; None: without TLS.
+        context_tls: How the context service is.
     """
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_AGAIN]
     async with (
-        grpc.aio.insecure_channel(orchestrator, options=options) as first,
-        grpc.aio.insecure_channel(context, options=options) as second,
+        open_channel(orchestrator, orchestrator_tls, options=options) as first,
+        open_channel(context, context_tls, options=options) as second,
     ):
-        yield Upstream(orchestrator=first, context=second, context_token=context_token)
+        yield Upstream(orchestrator=first, context=second, context_token=context_token, stamp=own_telemetry().stamp)
 
 
 def _path(target: MethodDescriptor) -> str:

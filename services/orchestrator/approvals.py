@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import principal
 from services.errors import Context
 from services.orchestrator import responses
 from services.orchestrator.replies import fit
@@ -17,12 +18,6 @@ _DECISIONS = {
     pb.APPROVAL_DECISION_APPROVED: ApprovalDecision.APPROVED,
     pb.APPROVAL_DECISION_REJECTED: ApprovalDecision.REJECTED,
     pb.APPROVAL_DECISION_ADJUSTED: ApprovalDecision.ADJUSTED,
-}
-_POLICIES = {
-    ApprovalPolicy.NONE: pb.APPROVAL_POLICY_NONE,
-    ApprovalPolicy.PLAN: pb.APPROVAL_POLICY_PLAN,
-    ApprovalPolicy.RISKY: pb.APPROVAL_POLICY_RISKY,
-    ApprovalPolicy.EVERY: pb.APPROVAL_POLICY_EVERY,
 }
 
 
@@ -37,7 +32,7 @@ def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
     told = pb.PendingApproval(
         approval_id=request.approval_id,
         agent_id=request.agent_id,
-        policy=_POLICIES[request.policy],
+        policy=responses.POLICIES[request.policy],
         proposal=request.approach,
         requested_at_ms=responses.milliseconds(request.requested_at),
         goal=request.goal,
@@ -88,5 +83,5 @@ def resolution(request: pb.ResolveApprovalRequest, context: Context) -> Approval
         decision=decision,
         text=request.adjustment if adjusted else request.comment,
         approver=request.approver.strip(),
-        caller=f"token holder at {context.peer()}",
+        caller=principal().name or f"token holder at {context.peer()}",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1 import conversation_pb2_grpc
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
+from services.auth import principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.pages import page_of
@@ -22,9 +23,8 @@ from swe_ai_fleet.conversations.references import Reference, Standing
 from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, Turn, check_namespaces
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
-from swe_ai_fleet.runtime.chat_service import open_chat
+from swe_ai_fleet.runtime.chat_service import open_chats
 
 if TYPE_CHECKING:
     from swe_ai_fleet.runtime.stack import Stack
@@ -48,15 +48,26 @@ _STANDINGS = {
 }
 
 
+async def _anybody(_: str) -> None:
+    """Lets everybody have a model work."""
+
+
 class ConversationServicer(ConversationServiceServicer):
     """Serves chats.
 
     Args:
-        chat: Who conducts them.
+        chats: Who conducts those of a tenant.
+        admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
+    def __init__(self, chats: Callable[[str], Chat], *, admit: Callable[[str], Awaitable[None]] = _anybody) -> None:
+        self._chats = chats
+        self._admit = admit
+
+    @property
+    def _chat(self) -> Chat:
+        """That of the tenant who calls."""
+        return self._chats(tenant())
 
     async def Send(self, request: pb.SendRequest, context: Context) -> AsyncIterator[pb.SendResponse]:
         check_values(request)
@@ -64,6 +75,7 @@ class ConversationServicer(ConversationServiceServicer):
             namespaces = check_namespaces(tuple(request.memory_namespaces) or None)
         except InvalidRequest as fault:
             raise InvalidRequest(fault.message, field="memory_namespaces", hint=fault.hint) from None
+        await self._admit(tenant())
         told = self._chat.stream(
             request.session_id,
             request.text,
@@ -111,10 +123,13 @@ class ConversationServicer(ConversationServiceServicer):
 @asynccontextmanager
 async def open_conversations(stack: Stack) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
-    view = ExecutionsView(stack.executions, tenant=DEFAULT_TENANT)
+
+    def view(tenant: str) -> ExecutionsView:
+        return ExecutionsView(stack.executions, tenant=tenant, by=lambda: principal().name)
+
     store = await stack.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
-    async with open_chat(stack.settings, store=store, fleet=view, starter=view, memories=stack.context) as chat:
-        yield conversation_service(ConversationServicer(chat))
+    async with open_chats(stack.settings, store=store, fleet=view, starter=view, memories=stack.context) as chats:
+        yield conversation_service(ConversationServicer(chats.of, admit=stack.executions.check_tokens))
 
 
 def conversation_service(servicer: ConversationServicer) -> Service:

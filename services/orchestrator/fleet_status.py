@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import principal, tenant
 from services.orchestrator import responses
 from services.orchestrator.councils import Councils
+from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -22,8 +24,7 @@ from swe_ai_fleet.domain.fleet_status import (
     NodeStatus,
     ReplicaReport,
 )
-from swe_ai_fleet.domain.health import ComponentState
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.executions import Executions
 
 MAX_MESSAGE_CHARS = 500
@@ -47,18 +48,21 @@ class FleetStatuses:
     me: str
 
     async def fill(self, reply: pb.GetStatusResponse) -> None:
-        """Add the fleet as it is now to a status."""
+        """Add the fleet as it is now to a status; hosts, machines and servers are shown to admins, who run it."""
         found = await self.measure()
         told = {replica.name: replica for replica in found.replicas}
         load = self.executions.load()
-        unfinished = [s for s in self.executions.projection.unfinished() if s.task.tenant == DEFAULT_TENANT]
+        unfinished = [s for s in self.executions.projection.unfinished() if s.task.tenant == tenant()]
         driven = Counter(state.owner for state in unfinished if state.owner and not state.status.terminal)
         names = sorted({*load.replicas, self.me})
         use = self.use(found)
+        reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
+        reply.measured_at_ms = _milliseconds(found.measured_at)
+        if not principal().may(AccessRole.ADMIN):
+            return
         reply.hosts.extend(_host(host, replica) for replica in found.replicas for host in replica.hosts)
         reply.nodes.extend(_node(node) for node in found.nodes)
         reply.model_endpoints.extend(_endpoint(one, use.get(one.url)) for one in found.endpoints)
-        reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
         reply.replicas.extend(
             pb.ReplicaStatus(
                 name=name,
@@ -72,7 +76,11 @@ class FleetStatuses:
             pb.StorageStatus(name=one.name, messages=one.messages, bytes=one.bytes, max_bytes=one.max_bytes)
             for one in found.storage
         )
-        reply.measured_at_ms = _milliseconds(found.measured_at)
+
+
+def seen_by(who: Principal, component: Component) -> Component:
+    """A component as somebody may see it: what it says of the fleet, other tenants' work included, is for admins."""
+    return component if who.may(AccessRole.ADMIN) else replace(component, message="", latency_ms=0.0)
 
 
 async def active_councils(councils: Councils) -> int:

@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.telemetry import own_telemetry
 
 TASKS = WorkQueue(
     stream="AGENT_COMMANDS", subjects=("agent.cmd.execute", "agent.cmd.execute.>"), consumer="orchestrator-tasks"
@@ -48,6 +49,7 @@ async def open_intake(
     *,
     tasks: WorkQueue = TASKS,
     plans: WorkQueue = PLANS,
+    known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT,
 ) -> AsyncGenerator[None]:
     """Take work from NATS until the context ends; what is under way then goes to the other replicas.
 
@@ -57,16 +59,24 @@ async def open_intake(
         planning: Where planning events go.
         tasks: The queue of tasks.
         plans: The queue of planning events.
+        known: Whether there is such a tenant.
     """
 
+    telemetry = own_telemetry()
+
     async def execute(work: Work) -> None:
-        await executions.submit(task_of(work))
+        with telemetry.receiving("agent.cmd.execute", work.headers):
+            await executions.submit(task_of(work, known))
 
     async def plan(work: Work) -> None:
+        with telemetry.receiving("agent.plans", work.headers):
+            await process(work)
+
+    async def process(work: Work) -> None:
         event = planning_event(_parsed(work, pb.ProcessPlanningEventRequest()))
-        _tenant(work, "agent.plans")
+        tenant, _ = _tenant(work, "agent.plans", known)
         # Nobody waits here for the subtasks of a dispatched event.
-        await planning.process(event, patience=0)
+        await planning.process(replace(event, tenant=tenant, caller=""), patience=0)
 
     consumers = [
         asyncio.create_task(_taking(log, tasks, execute), name="intake of tasks"),
@@ -89,13 +99,13 @@ async def _taking(log: JetStream, queue: WorkQueue, handler: Callable[[Work], Aw
         raise
 
 
-def task_of(work: Work) -> Task:
-    """The task in a message: the JSON of a SubmitTaskRequest; its subject may give it a priority.
+def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:
+    """The task in a message: the JSON of a SubmitTaskRequest; its subject may name a tenant and give it a priority.
 
     Raises InvalidRequest and NotAvailable, naming the field.
     """
     request = _parsed(work, pb.SubmitTaskRequest())
-    rest = _tenant(work, "agent.cmd.execute")
+    tenant, rest = _tenant(work, "agent.cmd.execute", known)
     if len(rest) > 1 or (rest and rest[0] not in PRIORITIES):
         raise InvalidRequest(
             f"{work.subject[:200]!r} is no subject for tasks",
@@ -105,7 +115,7 @@ def task_of(work: Work) -> Task:
     chosen = request.WhichOneof("task")
     if chosen and rest and not getattr(request, chosen).priority:
         getattr(request, chosen).priority = PRIORITIES[rest[0]]
-    return replace(submitted_task(request), caller=CALLER)
+    return replace(submitted_task(request), tenant=tenant, caller=CALLER)
 
 
 def _parsed(work: Work, message: M) -> M:
@@ -116,12 +126,12 @@ def _parsed(work: Work, message: M) -> M:
         raise InvalidRequest(f"the message is no JSON of a {kind}: {fault}"[:1000], field="message") from None
 
 
-def _tenant(work: Work, prefix: str) -> list[str]:
-    """What stands behind the tenant in a message's subject. Raises InvalidRequest for a tenant that is not here."""
-    rest = work.subject.removeprefix(prefix).split(".")[1:]
-    if rest and rest[0] != DEFAULT_TENANT:
-        raise InvalidRequest(f"there is no tenant {rest[0][:64]!r} here", field="subject", hint=f"{DEFAULT_TENANT!r}")
-    return rest[1:]
+def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:
+    """The tenant in a message's subject, and what stands behind it. Raises InvalidRequest for one that is not here."""
+    tenant, *rest = work.subject.removeprefix(prefix).split(".")[1:] or [DEFAULT_TENANT]
+    if not known(tenant):
+        raise InvalidRequest(f"there is no tenant {tenant[:64]!r} here", field="subject", hint="see the access file")
+    return tenant, rest
 
 
 def _told(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:

@@ -28,7 +28,10 @@ _STATUSES = {responses.status(status): status for status in ExecutionStatus}
 
 
 def page(projection: Projection, request: pb.ListExecutionsRequest, tenant: str) -> pb.ListExecutionsResponse:
-    """The page of a tenant's that is asked for, newest first; shorter than asked where it would be too large. Raises InvalidRequest."""
+    """The page of a tenant that is asked for, newest first; shorter where it would be too large.
+
+    Raises InvalidRequest.
+    """
     check_values(request)
     if request.page_size > MAX_PAGE_SIZE:
         raise InvalidRequest(

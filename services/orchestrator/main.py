@@ -9,12 +9,18 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
+from services.access.book import AccessBook
+from services.access.opening import knows, open_access
+from services.auth import Authenticator
+from services.certificates import server_tls
 from services.context.main import open_context
 from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc
 from services.orchestrator.conversation import open_conversations
 from services.orchestrator.councils import Councils
+from services.orchestrator.fleet_figures import fleet_metrics
 from services.orchestrator.fleet_status import FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.metrics import Metrics
@@ -29,14 +35,15 @@ from services.private_files import kept_token, write_private
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.fleet_view import endpoint_use
-from swe_ai_fleet.runtime.local_ray import ray_started
+from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.state import State, open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging
+from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,8 @@ class RunningFleet:
     context: str
     context_token: str
     http: str = ""
+    metrics: str = ""
+    tls: ChannelTls | None = None
 
 
 @asynccontextmanager
@@ -62,12 +71,17 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
         raise PreconditionFailed(
             "without a sandbox only loopback may be served", field="sandbox", hint="set FLEET_SANDBOX=auto"
         )
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    token = kept_token(settings.home / "token")
+    access = await open_access(settings, token)
     async with (
+        open_telemetry(settings, service="fleet-orchestrator", mask=secret_mask(settings)) as telemetry,
         open_state(settings, name="orchestrator") as state,
         ray_started(state.settings),
-        _with_context(state, token := kept_token(settings.home / "token")) as state,
-        open_stack(state) as stack,
-        Derivations(fleet=stack.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
+        _with_context(state, token, access) as state,
+        open_stack(state, access.rules if isinstance(access, AccessBook) else None) as stack,
+        fleet_metrics(telemetry, stack),
+        Derivations(fleet=stack.executions.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
     ):
         planning = PlanningEvents(
             executions=stack.executions,
@@ -103,20 +117,24 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
             serve_grpc(
                 [orchestrator_service(servicer), workflows, chats, plans, webhooks],
                 settings.listen,
-                token,
+                access,
                 stack.ready,
+                tls=server_tls(settings),
+                probe_listen=settings.probe_listen,
             ) as address,
-            open_intake(stack.log, stack.executions, planning),
-            _with_gateway(stack, address, token) as http,
+            open_intake(stack.log, stack.executions, planning, known=partial(knows, access)),
+            _with_gateway(stack, address, token, access) as http,
         ):
             running = RunningFleet(
                 address=address,
                 token=token,
                 nats_url=stack.settings.nats_url,
                 nats_token=stack.settings.nats_token,
-                context=stack.settings.context_url,
+                context=target(stack.settings.context_url),
                 context_token=stack.settings.context_token,
                 http=http,
+                metrics=telemetry.metrics_url,
+                tls=channel_tls(settings, own_address(settings, address)),
             )
             card = settings.home / "fleet.json"
             write_private(card, json.dumps(_card(running)))
@@ -127,39 +145,49 @@ async def open_fleet(settings: Settings) -> AsyncGenerator[RunningFleet]:
 
 
 @asynccontextmanager
-async def _with_context(state: State, token: str) -> AsyncGenerator[State]:
+async def _with_context(state: State, token: str, access: Authenticator) -> AsyncGenerator[State]:
     """The state with a context service in its settings: the one they name, or one beside the orchestrator."""
     if state.settings.context_url:
         yield state
         return
-    async with open_context(state.settings, state.log, token=token) as context:
+    # The orchestrator's own probes are what this process is asked by.
+    beside = state.settings.model_copy(update={"probe_listen": ""})
+    async with open_context(beside, state.log, token=token, authenticator=access) as context:
         yield replace(
             state,
-            settings=state.settings.model_copy(update={"context_url": context.address, "context_token": context.token}),
+            settings=state.settings.model_copy(
+                update={
+                    "context_url": own_address(state.settings, context.address),
+                    "context_token": context.token,
+                }
+            ),
         )
 
 
 @asynccontextmanager
-async def _with_gateway(stack: Stack, address: str, token: str) -> AsyncGenerator[str]:
+async def _with_gateway(stack: Stack, address: str, token: str, access: Authenticator) -> AsyncGenerator[str]:
     """The gateway's base URL; empty where settings want none."""
-    settings = stack.settings.model_copy(update={"orchestrator_url": address, "orchestrator_token": token})
+    settings = stack.settings.model_copy(
+        update={"orchestrator_url": own_address(stack.settings, address), "orchestrator_token": token}
+    )
     if not settings.http_address:
         yield ""
         return
-    async with open_gateway(settings, stack.log, token=token, ready=stack.ready) as url:
+    async with open_gateway(settings, stack.log, token=token, ready=stack.ready, authenticator=access) as url:
         yield url
 
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM."""
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with open_fleet(settings):
         # Only now: Ray takes SIGTERM for itself when it starts.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        await stop.wait()
+        async with ray_watched(settings, stop.set):
+            await stop.wait()
 
 
 def _card(running: RunningFleet) -> dict[str, object]:
@@ -171,6 +199,8 @@ def _card(running: RunningFleet) -> dict[str, object]:
         # One that settings name has a token of its own, which whoever asks it has from there too.
         "context": running.context if running.context_token == running.token else "",
         "http": running.http,
+        "metrics": running.metrics,
+        "tls": card_entry(running.tls),
         "pid": os.getpid(),
     }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1 import planning_pb2_grpc
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceServicer
+from services.auth import principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.pages import page_of
@@ -21,11 +22,10 @@ from services.orchestrator.planning_messages import (
 )
 from services.values import check_values
 from swe_ai_fleet.agents.plan_session import LEASE_SECONDS, LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.plan_desk import PlanDesk
-from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
+from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plan_desks
 from swe_ai_fleet.runtime.tool_services import secret_mask
 
 if TYPE_CHECKING:
@@ -38,38 +38,59 @@ PLANS_KEPT_SECONDS = 90 * 86_400.0
 CALLER = "plan"
 
 
+async def _anybody(_: str) -> None:
+    """Lets everybody have a model work."""
+
+
 class PlanningServicer(PlanningServiceServicer):
     """Serves plan sessions.
 
     Args:
-        desk: Who takes the requests.
+        desks: Who takes the requests of a tenant.
         mask: Replaces secrets in what calls were made with and gave.
+        admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
-    def __init__(self, desk: PlanDesk, *, mask: SecretMask) -> None:
-        self._desk = desk
+    def __init__(
+        self, desks: Callable[[str], PlanDesk], *, mask: SecretMask, admit: Callable[[str], Awaitable[None]] = _anybody
+    ) -> None:
+        self._desks = desks
+        self._admit = admit
         self._mask = mask
+
+    @property
+    def _desk(self) -> PlanDesk:
+        """That of the tenant who calls."""
+        return self._desks(tenant())
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
         check_values(request)
+        await self._admit(tenant())
         answer = await self._desk.execute_plan(
             request.goal,
             tuple(request.selected_entities),
             request.session_id,
             repository=request.repository,
             ref=request.ref,
+            by=principal().name,
         )
         return proposal_message(answer)
 
     async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
         check_values(request)
+        await self._admit(tenant())
         answer = await self._desk.approve(
-            request.session_id, request.decision, request.adjustment, proposal=request.proposal
+            request.session_id,
+            request.decision,
+            request.adjustment,
+            proposal=request.proposal,
+            by=principal().name,
         )
         return decision_message(answer)
 
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
         check_values(request)
+        await self._admit(tenant())
         return result_message(await self._desk.continue_plan(request.session_id))
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
@@ -91,8 +112,11 @@ class PlanningServicer(PlanningServiceServicer):
 @asynccontextmanager
 async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
     """The plan sessions of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
-    view = ExecutionsView(stack.executions, tenant=DEFAULT_TENANT, caller=CALLER)
-    async with open_plans(
+
+    def view(tenant: str) -> ExecutionsView:
+        return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER, by=lambda: principal().name)
+
+    async with open_plan_desks(
         stack.settings,
         buckets=await plan_buckets(stack.log),
         memories=stack.context,
@@ -100,8 +124,10 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         fleet=view,
         starter=view,
         repositories=stack.workspaces,
-    ) as desk:
-        yield planning_service(PlanningServicer(desk, mask=secret_mask(stack.settings)))
+    ) as desks:
+        yield planning_service(
+            PlanningServicer(desks.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+        )
 
 
 async def plan_buckets(log: JetStream, *, lease_seconds: float = LEASE_SECONDS) -> PlanBuckets:

@@ -131,6 +131,8 @@ class Replies:
 def metadata(state: ExecutionState, passed_over: Sequence[str] = ()) -> dict[str, str]:
     """Facts for people that have no field of their own. `patch` and `bundle` are digests, for GetArtifact."""
     facts = {"execution_id": state.execution_id, "base_commit": state.repository.commit}
+    if state.asked_approval is not None:
+        facts["approval"] = f"{state.task.approval}: the tenant's rules ask for more than {state.asked_approval}"
     if state.error:
         facts["error"] = state.error[: responses.MAX_ERROR_CHARS]
     if state.ranking:

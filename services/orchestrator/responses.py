@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, Ran
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.domain.task import Role, TaskKind
+from swe_ai_fleet.domain.task import ApprovalPolicy, Role, TaskKind
 from swe_ai_fleet.orchestrator.fates import fates
 
 MAX_ERROR_CHARS = 8_000
@@ -244,6 +244,14 @@ _KINDS = {
 }
 
 
+POLICIES = {
+    ApprovalPolicy.NONE: pb.APPROVAL_POLICY_NONE,
+    ApprovalPolicy.PLAN: pb.APPROVAL_POLICY_PLAN,
+    ApprovalPolicy.RISKY: pb.APPROVAL_POLICY_RISKY,
+    ApprovalPolicy.EVERY: pb.APPROVAL_POLICY_EVERY,
+}
+
+
 def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
     """An execution as it stands."""
     return pb.Execution(
@@ -272,6 +280,7 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         parent_execution_id=state.task.parent_execution_id,
         # Of an accepted task: as many as were seated. A list has no run of an agent to count, only what executions say.
         agent_count=0 if state.task.kind is TaskKind.WORKFLOW else state.task.num_agents,
+        approval=POLICIES[state.task.approval],
     )
 
 

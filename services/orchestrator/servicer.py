@@ -15,11 +15,11 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
-from services.auth import caller_of, tenant
+from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
 from services.orchestrator import approvals, requests, responses, subtasks
 from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses, active_councils
+from services.orchestrator.fleet_status import FleetStatuses, active_councils, seen_by
 from services.orchestrator.listing import page
 from services.orchestrator.live import WatchLive, with_live_text
 from services.orchestrator.metrics import Metrics
@@ -136,6 +136,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             task_id=task.task_id,
             status=responses.status(known.status if known else ExecutionStatus.PENDING),
             already_existed=submission.existed,
+            approval=responses.POLICIES[known.task.approval] if known else pb.APPROVAL_POLICY_UNSPECIFIED,
         )
 
     async def GetDeliberationResult(
@@ -220,7 +221,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             status=_overall(components),
             uptime_seconds=int(time.monotonic() - self._started_at),
             stats=_stats(self._executions.projection.all(tenant())) if request.include_stats else None,
-            components=[responses.component(one) for one in components],
+            components=[responses.component(seen_by(principal(), one)) for one in components],
         )
         if request.include_stats and self._councils is not None:
             reply.stats.active_councils = await active_councils(self._councils)
@@ -239,7 +240,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         check_values(request)
         execution_id = _execution_id(request.execution_id)
         resolution = approvals.resolution(request, context)
-        state = await self._executions.resolve(tenant(), execution_id, resolution)
+        state = await self._executions.resolve(tenant(), execution_id, resolution, by=principal().name)
         return pb.ResolveApprovalResponse(
             execution_id=execution_id,
             status=responses.status(state.status),

@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2_grpc
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
-from services.auth import caller_of, tenant
+from services.auth import caller_of, principal, tenant
 from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator import responses
@@ -124,7 +124,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         execution_id, action = _execution_id(request.execution_id), _ACTIONS.get(request.action)
         if action is None:
             raise InvalidRequest("no action given", field="action", hint="PAUSE, STEP or CONTINUE")
-        by = request.by.strip() or f"token holder at {context.peer()}"
+        by = principal().name or request.by.strip() or f"token holder at {context.peer()}"
         state = await self._executions.steer(tenant(), execution_id, action, request.node_id, by=by)
         return pb.SteerWorkflowResponse(execution_id=execution_id, paused=paused(state))
 

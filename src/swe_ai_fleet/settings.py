@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field, JsonValue
+from pydantic import AliasChoices, Field, JsonValue, field_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+from swe_ai_fleet.secret_files import SecretFiles, read_secret
 
 
 def _named(*names: str) -> AliasChoices:
@@ -23,7 +25,13 @@ class Settings(BaseSettings):
     """What an installation decides. Each field is `FLEET_<NAME>` in the environment or `<name>` in `fleet.toml`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FLEET_", toml_file="fleet.toml", extra="ignore", populate_by_name=True, frozen=True
+        env_prefix="FLEET_",
+        toml_file="fleet.toml",
+        extra="ignore",
+        populate_by_name=True,
+        frozen=True,
+        # A malformed secret is told by its name.
+        hide_input_in_errors=True,
     )
 
     home: Path = Field(
@@ -65,8 +73,12 @@ class Settings(BaseSettings):
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
         description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
-        '"api_key": …}}; what a profile leaves out is as above.',
+        '"api_key": …}}, or "api_key_file": …; what a profile leaves out is as above.',
         repr=False,
+    )
+    vllm_python: str | None = Field(
+        default=None,
+        description="Interpreter of the environment that has vLLM, for `fleet up --vllm`; empty = this one.",
     )
     planning_mode: Literal["simple", "agentic", "hybrid"] = Field(
         default="agentic",
@@ -118,6 +130,11 @@ class Settings(BaseSettings):
     nats_nkey_file: Path | None = Field(
         default=None, description="File with the nkey seed that this process shows to NATS, instead of a token."
     )
+    nats_agents_nkey_file: Path | None = Field(
+        default=None,
+        description="File with the nkey seed that agents' hosts show to NATS, on their own nodes; empty = that of "
+        "`nats_nkey_file`.",
+    )
     nats_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the certificate of NATS; makes TLS required."
     )
@@ -136,6 +153,23 @@ class Settings(BaseSettings):
         default="",
         validation_alias=_named("FLEET_RAY_ADDRESS", "ray_address", "RAY_ADDRESS"),
         description="Ray cluster; empty = a private local one.",
+    )
+    ray_token: str = Field(
+        default="",
+        description="Token of that cluster, which is then called with RAY_AUTH_MODE=token; empty = as the environment "
+        "says.",
+        repr=False,
+    )
+    ray_resources: dict[str, float] = Field(
+        default_factory=dict[str, float],
+        description='Ray resources that a host of agents takes, as JSON, such as {"agent_host": 1}: hosts then run '
+        "only on nodes that offer them, and an autoscaler sees when more are wanted. Empty = on any node.",
+    )
+    ray_idle_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="A host of agents without work for so long ends, so that the cluster may shrink; one stays. "
+        "0 = they all stay.",
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
     access_file: Path | None = Field(
@@ -167,6 +201,11 @@ class Settings(BaseSettings):
     )
     trace_content: bool = Field(
         default=False, description="Whether traces hold prompts, replies and tool arguments (masked), too."
+    )
+    probe_listen: str = Field(
+        default="",
+        description="Address at which a gRPC service of its own process tells its health without TLS, for probes of "
+        "Kubernetes, which cannot speak it; empty = only at its own address.",
     )
     http_listen: str = Field(
         default="",
@@ -351,6 +390,11 @@ class Settings(BaseSettings):
         "`agent.jobs.<tenant>.<priority>`.",
     )
 
+    @field_validator("model_profiles")
+    @classmethod
+    def _read_keys(cls, profiles: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        return {name: _with_key(name, profile) for name, profile in profiles.items()}
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -360,7 +404,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return (
+            init_settings,
+            env_settings,
+            SecretFiles(settings_cls),
+            TomlConfigSettingsSource(settings_cls),
+        )
 
     @property
     def loopback(self) -> bool:
@@ -392,6 +441,7 @@ class Settings(BaseSettings):
             for value in (
                 self.model_api_key,
                 self.nats_token,
+                self.ray_token,
                 self.audit_key,
                 self.agent_service_token,
                 self.context_token,
@@ -402,6 +452,16 @@ class Settings(BaseSettings):
             )
             if value
         )
+
+
+def _with_key(name: str, profile: dict[str, str]) -> dict[str, str]:
+    """A model's profile with the key that it names the file of."""
+    path = profile.get("api_key_file", "")
+    rest = {key: value for key, value in profile.items() if key != "api_key_file"}
+    # Profiles of several sources are merged: one whose key has been read already still names the file.
+    if not path or rest.get("api_key"):
+        return rest
+    return {**rest, "api_key": read_secret(Path(path), f"model_profiles.{name}.api_key_file")}
 
 
 def default_home() -> Path:

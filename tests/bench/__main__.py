@@ -64,8 +64,8 @@ async def main() -> None:
         repository = make_repository(directory / "repository", FILES)
         figures |= await tool_figures(directory / "tools")
         figures |= await sandbox_figures()
-        await _single(directory, repository, figures)
-        await _hundred(directory, repository, figures)
+        await single(directory, repository, figures)
+        await hundred(directory, repository, figures)
         figures |= await scale_figures(directory / "scale")
         figures |= await planning_figures(directory / "planning")
         figures |= profile_figures()
@@ -76,7 +76,7 @@ async def main() -> None:
     _print(figures)
 
 
-async def _single(directory: Path, repository: Path, figures: dict[str, float]) -> None:
+async def single(directory: Path, repository: Path, figures: dict[str, float]) -> None:
     async with scripted_steps(directory, steps=STEPS, latency=0.0) as (url, _), _fleet(directory / "one", url) as fleet:
         cold = await _run(fleet, repository, "cold", agents=1)
         runs = [await _run(fleet, repository, f"warm-{number}", agents=1) for number in range(5)]
@@ -86,7 +86,7 @@ async def _single(directory: Path, repository: Path, figures: dict[str, float]) 
     figures["step_ms"] = round(1000 * sorted(run.working for run in runs)[2] / STEPS, 2)
 
 
-async def _hundred(directory: Path, repository: Path, figures: dict[str, float]) -> None:
+async def hundred(directory: Path, repository: Path, figures: dict[str, float]) -> None:
     async with scripted_steps(directory, steps=STEPS, latency=LATENCY) as (url, pid):
         figures["fleet_100_floor_s"] = round(
             await floor_seconds(url, agents=AGENTS, steps=STEPS, command=COMMAND.replace("notes.log", "/dev/null")), 2

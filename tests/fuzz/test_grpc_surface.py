@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ COSTLY = ("Send", "ExecutePlan", "ContinuePlan", "DeriveSubtasks")
 
 @pytest.mark.parametrize("requests", [600, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 async def test_ten_thousand_requests(fleet: FleetUnderTest, requests: int) -> None:
-    dice = random.Random(f"surface {requests}")
+    dice = random.Random(f"{os.environ.get('FUZZ_SEED', '0')} {requests}")
     room, seen, wrong = asyncio.Semaphore(AT_ONCE), Counter[str](), list[str]()
     addresses = {True: fleet.running.context, False: fleet.running.address}
     async with (

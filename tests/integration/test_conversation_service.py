@@ -111,7 +111,7 @@ async def served(home: Path) -> AsyncIterator[Service]:
         settings = Settings(home=home, model_url=model.url, model="scripted")
         view = ExecutionsView(executions, tenant=DEFAULT_TENANT)
         async with open_chat(settings, store=MemoryKeyValue(), fleet=view, starter=view) as chat:
-            service = conversation_service(ConversationServicer(chat))
+            service = conversation_service(ConversationServicer(lambda _: chat))
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Service(address=address, channel=channel, executions=executions, settings=settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -31,7 +32,7 @@ from services.gateway.access.page import Page
 from services.gateway.access.patience import PatientProtocol
 from services.gateway.access.rate import Buckets, peer
 from services.gateway.access.response_headers import CONTENT_SECURITY_POLICY
-from services.gateway.access.session import SECONDS, Sessions
+from services.gateway.access.session import SECONDS, Session, Sessions
 from services.gateway.app import Surroundings, gateway_app
 from services.gateway.main import KEYS_BUCKET, KEYS_KEPT_SECONDS
 from services.gateway.problems import HANDLERS
@@ -286,12 +287,15 @@ async def test_two_fleets_on_one_host_do_not_take_each_others_cookies(home: Hous
 async def test_sessions_end_and_cannot_be_made_up(home: House) -> None:
     now = 1_000_000.0
     sessions = Sessions(TOKEN, clock=lambda: now)
-    value = sessions.new("a")
-    assert sessions.expires("a", value) == now + SECONDS
-    assert sessions.expires("b", value) == 0
-    assert Sessions("another", clock=lambda: now).expires("a", value) == 0
-    later = value.replace(str(int(now) + SECONDS), str(int(now) + 2 * SECONDS))
-    assert later != value and sessions.expires("a", later) == 0
+    value = sessions.new("a", TOKEN)
+    assert sessions.open("a", value) == Session(token=TOKEN, expires=int(now) + SECONDS)
+    assert sessions.open("a", sessions.new("a", TOKEN, until=now + 60)) == Session(token=TOKEN, expires=int(now) + 60)
+    assert sessions.open("b", value) is None
+    assert Sessions("another", clock=lambda: now).open("a", value) is None
+    assert value != sessions.new("a", TOKEN) and TOKEN not in str(base64.urlsafe_b64decode(value))
+    for place in range(0, len(value) - 2, 7):
+        changed = "A" if value[place] != "A" else "B"
+        assert sessions.open("a", f"{value[:place]}{changed}{value[place + 1 :]}") is None
     for forged in (
         "",
         ".",
@@ -301,12 +305,13 @@ async def test_sessions_end_and_cannot_be_made_up(home: House) -> None:
         value + "0",
         f"{value}\xff",
         "9" * 500,
+        "A" * 5_000,
         "9999999999.." + "0" * 64,
     ):
-        assert sessions.expires("a", forged) == 0
+        assert sessions.open("a", forged) is None
     now += SECONDS
-    assert sessions.expires("a", value) == 0
-    old = Sessions(TOKEN, clock=lambda: 0.0).new(f"fleet-session-{home.port}")
+    assert sessions.open("a", value) is None
+    old = Sessions(TOKEN, clock=lambda: 0.0).new(f"fleet-session-{home.port}", TOKEN)
     refused(await home.client.get("/api/who", headers={"Cookie": f"fleet-session-{home.port}={old}"}), 401)
     good = await home.sign_in()
     planted = f"fleet-session-{home.port}=planted; {good}"

@@ -184,7 +184,7 @@ async def replica(
         repositories=workspace_provider(await with_rung(settings)),
         tenant=tenant,
     ) as desk:
-        service = planning_service(PlanningServicer(desk, mask=Secrets([HIDDEN])))
+        service = planning_service(PlanningServicer(lambda _: desk, mask=Secrets([HIDDEN])))
         serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
         async with serving as address, grpc.aio.insecure_channel(address) as channel:
             yield Replica(

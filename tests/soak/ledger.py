@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,10 @@ _AGAIN_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """One execution: how often it began, ended and published its result; `asked` are approvals that wait."""
+    """One execution: how often it began, ended, published its result and asked people.
+
+    `disturbed` counts how often another orchestrator or another process of agents went on with it.
+    """
 
     begun: int = 0
     ends: int = 0
@@ -29,7 +31,7 @@ class Account:
     tools: int = 0
     asked: int = 0
     agents: int = 0
-    ended_at: float = 0.0
+    disturbed: int = 0
 
 
 @dataclass(kw_only=True)
@@ -79,7 +81,8 @@ class Ledger:
         if kind == "execution_finished" and isinstance(body, dict):
             account.ends += 1
             account.status = str(body.get("status", ""))
-            account.ended_at = time.time()
+        claimed_again = kind == "execution_claimed" and isinstance(body, dict) and body["generation"] > 1
+        account.disturbed += claimed_again or kind == "run_reassigned"
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The model of a soak: `python -m tests.soak.model --port 8000 --latency 0.1` serves what its tasks, chats and plans hear."""
+"""The model of a soak, as a program: `python -m tests.soak.model --port 8000 --latency 0.1`."""
 
 from __future__ import annotations
 

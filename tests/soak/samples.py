@@ -65,7 +65,7 @@ def ray_places(soaked: Soaked) -> Iterable[Path]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
         for word in words:
-            if word.startswith("--temp_dir=") or word.startswith("--temp-dir="):
+            if word.startswith(("--temp_dir=", "--temp-dir=")):
                 return [Path(word.partition("=")[2])]
     return []
 

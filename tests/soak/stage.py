@@ -44,9 +44,7 @@ class Soaked:
 
 
 @asynccontextmanager
-async def open_soaked(
-    directory: Path, *, mark: str, kept_seconds: float, latency: float
-) -> AsyncGenerator[Soaked]:
+async def open_soaked(directory: Path, *, mark: str, kept_seconds: float, latency: float) -> AsyncGenerator[Soaked]:
     """A fleet that serves, with the retention of the run. Whatever runs at the end is ended."""
     port = free_port()
     model = Child("model", ("-m", "tests.soak.model", "--port", str(port), "--latency", str(latency)), {}, directory)

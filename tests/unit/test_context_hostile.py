@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ import pytest
 from google.protobuf.message import Message
 
 from fleet.context.v1 import context_pb2 as pb
+from services.auth import acting_for
 from services.context.bounds import MAX_REPLY_BYTES, foreign
 from services.context.graph import GraphCalls
 from services.context.learning import LearningCalls
@@ -31,6 +32,7 @@ from swe_ai_fleet.context.files import file_node, repository_name
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.graph import fold
 from swe_ai_fleet.context.rehydration import rehydrate
+from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.context import (
     ContextRequest,
     Decision,
@@ -66,6 +68,12 @@ class LateChanges(MemoryChanges):
         if follow:
             yield None
             await asyncio.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def caller() -> Iterator[None]:
+    with acting_for(SOLE):
+        yield
 
 
 @asynccontextmanager

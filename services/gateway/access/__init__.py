@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from starlette.middleware import Middleware
 
+from services.auth import Authenticator
 from services.gateway.access.guard import Door
 from services.gateway.access.places import Places
 from services.gateway.access.response_headers import SecureAnswers
 from services.gateway.access.sign_in import session_routes
+from services.gateway.access.staying import CHECK_SECONDS
 from services.gateway.bugs import BugMiddleware
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
@@ -15,10 +17,25 @@ from swe_ai_fleet.settings import Settings
 __all__ = ["access_middleware", "session_routes"]
 
 
-def access_middleware(settings: Settings, token: str | None, keys: KeyValue) -> list[Middleware]:
+def access_middleware(
+    settings: Settings,
+    token: str | None,
+    keys: KeyValue,
+    authenticator: Authenticator | None = None,
+    *,
+    check_seconds: float = CHECK_SECONDS,
+) -> list[Middleware]:
     """What stands before every room, the outermost first; `Door` has the arguments. Raises InvalidRequest."""
     return [
         Middleware(SecureAnswers),
         Middleware(BugMiddleware),
-        Middleware(Door, places=Places(settings), per_minute=settings.http_requests_per_minute, token=token, keys=keys),
+        Middleware(
+            Door,
+            places=Places(settings),
+            per_minute=settings.http_requests_per_minute,
+            token=token,
+            keys=keys,
+            authenticator=authenticator,
+            check_seconds=check_seconds,
+        ),
     ]

@@ -1,16 +1,19 @@
-"""Who sent a request: whoever shows the token, as a bearer or by the cookie that stands for it."""
+"""Who sent a request: whoever shows a token that holds, as a bearer or by the cookie that stands for it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from services.auth import caller_name, shows
+from services.auth import Admission, Authenticator, OneToken, Presented, bearer, caller_name
+from services.errors import Unauthenticated
 from services.gateway.access.places import Authority, Headers, Origin, values
 from services.gateway.access.refusal import Refused
-from services.gateway.access.session import Sessions, cookie_name, shown_sessions
-from swe_ai_fleet.domain.errors import InvalidRequest
+from services.gateway.access.session import MAX_TOKEN_CHARS, Sessions, cookie_name, shown_sessions
+from swe_ai_fleet.domain.access import SOLE, Principal
+from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
 
 
 class Shown(StrEnum):
@@ -28,43 +31,112 @@ class Visitor:
 
     Attributes:
         by: What let it in.
-        token: For the services behind.
-        expires: When that ends, in seconds since 1970; 0 = it does not.
+        token: For the services behind: the visitor's own.
+        principal: Who it is.
+        expires: When that ends, in seconds since 1970; 0 = no end is known.
     """
 
     by: Shown
-    token: str
+    token: str = field(repr=False)
+    principal: Principal = SOLE
     expires: int = 0
 
 
 class Credentials:
-    """Checks what requests show. With the token None everybody may come in."""
+    """Checks what requests show.
 
-    def __init__(self, token: str | None) -> None:
-        self._token = token
+    Args:
+        token: The gateway's own, by which sessions are sealed; without `authenticator` everybody's. None: everybody may
+            come in.
+        authenticator: Knows callers by their tokens; None: there is one token.
+    """
+
+    def __init__(self, token: str | None, authenticator: Authenticator | None = None) -> None:
         self._sessions = Sessions(token) if token else None
+        self._authenticator = authenticator or OneToken(token or None)
 
-    def visitor(self, headers: Headers, host: Authority, origin: Origin) -> Visitor | None:
-        """Who sent it; None where it shows nothing that holds. Pages of named origins must send the bearer."""
-        if not self._token or self._sessions is None:
+    async def visitor(self, headers: Headers, host: Authority, origin: Origin) -> Visitor | None:
+        """Who sent it; None where it shows nothing that holds. Pages of named origins must send the bearer.
+
+        Raises:
+            Refused: It names a tenant that is not its own.
+            Unavailable: It cannot be told now.
+        """
+        found = await self._visitor(headers, host, origin)
+        tenants = values(headers, b"fleet-tenant")
+        if found is not None and any(one != found.principal.tenant.encode() for one in tenants):
+            raise Refused(
+                status=403,
+                code="PERMISSION_DENIED",
+                detail="over HTTP nobody acts for another tenant",
+                field="fleet-tenant",
+                hint="services of the fleet do over gRPC",
+            )
+        return found
+
+    async def _visitor(self, headers: Headers, host: Authority, origin: Origin) -> Visitor | None:
+        if self._sessions is None:
             return Visitor(by=Shown.NOTHING, token="")
         shown = values(headers, b"authorization")
         if shown:
-            return Visitor(by=Shown.BEARER, token=self._token) if shows(shown, self._token) else None
+            token = bearer(shown)
+            return None if token is None else await self._known(Shown.BEARER, token)
         if origin is Origin.NAMED:
             return None
         for secure in (True, False):
             name = cookie_name(host, secure=secure)
             for value in shown_sessions(headers, name):
-                if expires := self._sessions.expires(name, value):
-                    return Visitor(by=Shown.COOKIE, token=self._token, expires=expires)
+                session = self._sessions.open(name, value)
+                if session and (found := await self._known(Shown.COOKIE, session.token, until=session.expires)):
+                    return found
         return None
 
-    def new_session(self, token: str, name: str) -> str | None:
-        """The value of a cookie of that name for who shows the token; None where it is another one."""
+    async def may_stay(self, visitor: Visitor) -> bool:
+        """Whether who came in before would be let in as the same now."""
+        if self._sessions is None:
+            return True
+        if 0 < visitor.expires <= time.time():
+            return False
+        try:
+            found = await self._known(visitor.by, visitor.token)
+        except Unavailable:
+            return True
+        return found is not None and found.principal == visitor.principal
+
+    async def new_session(self, token: str, name: str) -> str | None:
+        """The value of a cookie of that name for who shows the token; None where it is another one.
+
+        Raises:
+            Refused: The token is too long for a cookie.
+            Unavailable: It cannot be told now.
+        """
         if self._sessions is None:
             return ""
-        return self._sessions.new(name) if shows([f"Bearer {token}"], self._token or "") else None
+        admission = await self._admission(token)
+        if admission is None:
+            return None
+        if len(token) > MAX_TOKEN_CHARS:
+            raise Refused(
+                status=413,
+                code="RESOURCE_EXHAUSTED",
+                detail=f"the token has more than {MAX_TOKEN_CHARS} characters, which no cookie can stand for",
+                field="token",
+                hint="send it as a bearer, or have its issuer put fewer claims in",
+            )
+        return self._sessions.new(name, token, until=admission.expires)
+
+    async def _known(self, by: Shown, token: str, *, until: int = 0) -> Visitor | None:
+        admission = await self._admission(token)
+        if admission is None:
+            return None
+        ends = [int(end) for end in (admission.expires, until) if end]
+        return Visitor(by=by, token=token, principal=admission.principal, expires=min(ends, default=0))
+
+    async def _admission(self, token: str) -> Admission | None:
+        try:
+            return await self._authenticator.authenticate(Presented(authorization=[f"Bearer {token}"]))
+        except (Unauthenticated, PermissionDenied):
+            return None
 
 
 def caller(headers: Headers) -> str:

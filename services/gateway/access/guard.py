@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from collections.abc import Awaitable
+from contextlib import suppress
 
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.auth import Authenticator
 from services.gateway.access.bodies import Gone, PatientReceive, answer_early, read_again, read_body, too_slow
 from services.gateway.access.credentials import (
     Credentials,
@@ -20,11 +24,13 @@ from services.gateway.access.credentials import (
 from services.gateway.access.cross_origin import is_preflight, preflight, shared
 from services.gateway.access.idempotency import Answers, key_of
 from services.gateway.access.page import Page
-from services.gateway.access.places import Origin, Places, foreign
+from services.gateway.access.places import Origin, Places, foreign, values
 from services.gateway.access.rate import Allowance, Buckets, peer
 from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding, is_api
+from services.gateway.access.staying import CHECK_SECONDS, while_admitted
 from services.gateway.problems import problem_of
+from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 
@@ -35,6 +41,7 @@ _UPLOADS = ("/api/repositories",)
 """Whose bodies are read piece by piece."""
 _SECRETS = ("/api/webhooks",)
 """Whose answers hold what is told once."""
+_EVENTS = b"text/event-stream"
 _SESSION_BYTES = 4_096
 _SESSION_SECONDS = 10.0
 NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
@@ -50,14 +57,27 @@ class Door:
         app: The rooms behind it.
         places: Which names and pages are ours.
         per_minute: Requests of one client.
-        token: What callers must show; None lets everybody in.
+        token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
         keys: Where answers to idempotency keys are kept.
+        authenticator: Knows callers by their tokens; None: there is one token.
+        check_seconds: Between two looks at whether a watcher may still be in.
     """
 
-    def __init__(self, app: ASGIApp, *, places: Places, per_minute: int, token: str | None, keys: KeyValue) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        places: Places,
+        per_minute: int,
+        token: str | None,
+        keys: KeyValue,
+        authenticator: Authenticator | None = None,
+        check_seconds: float = CHECK_SECONDS,
+    ) -> None:
         self._app = app
         self._places = places
-        self._credentials = Credentials(token)
+        self._credentials = Credentials(token, authenticator)
+        self._check_seconds = check_seconds
         self._buckets = Buckets(per_minute)
         self._page = Page()
         self._answers = Answers(keys)
@@ -86,7 +106,7 @@ class Door:
             return
         send = adding(send, shared(headers, origin))
         try:
-            visitor = self._credentials.visitor(headers, host, origin)
+            visitor = await self._credentials.visitor(headers, host, origin)
             # Before it is counted: what strangers' pages send must not use up what our own page may send.
             check_site(headers, visitor, origin)
             send = adding(send, self._count(scope, visitor))
@@ -98,6 +118,8 @@ class Door:
                 raise unauthenticated()
             if signing_in and origin is Origin.NAMED:
                 raise foreign()
+            if visitor is not None and not visitor.principal.roles and path != SESSION_PATH:
+                raise _no_role()
             check_intent(method, headers, visitor or Visitor(by=Shown.NOTHING, token=""), origin)
             scope.setdefault("state", {}).update(
                 token=visitor.token if visitor else "", caller=caller(headers), visitor=visitor
@@ -125,10 +147,10 @@ class Door:
         again = read_again(body, receive)
         key = key_of(headers) if scope["method"] == "POST" and not signing_in else None
         if key is None:
-            await self._app(scope, again, send)
+            await self._carry_out(scope, again, send)
             return
-        owner, secret = (scope["state"]["token"], scope["state"]["caller"]), scope["path"] in _SECRETS
-        await self._answers.once(key, self._app, scope, again, send, owner=owner, body=body, secret=secret)
+        owner, secret = _owner(scope), scope["path"] in _SECRETS
+        await self._answers.once(key, self._carry_out, scope, again, send, owner=owner, body=body, secret=secret)
 
     async def _upload(self, scope: Scope, receive: PatientReceive, send: Send) -> None:
         try:
@@ -143,23 +165,56 @@ class Door:
         try:
             host = self._places.host(headers, scope["server"])
             origin = self._places.origin(headers, host)
-            visitor = self._credentials.visitor(headers, host, origin)
+            visitor = await self._credentials.visitor(headers, host, origin)
             if visitor is not None and visitor.by is Shown.COOKIE and origin is not Origin.OURS:
                 raise foreign()
             check_site(headers, visitor, origin)
             self._count(scope, visitor)
             if visitor is None:
                 raise unauthenticated()
+            if not visitor.principal.roles:
+                raise _no_role()
             scope.setdefault("state", {}).update(token=visitor.token, caller=caller(headers), visitor=visitor)
         except Refused as refused:
             await _close(refused, receive, send)
+        except FleetError as error:
+            # Whether it may come in cannot be told now.
+            await _close(Refused(status=503, code="UNAVAILABLE", detail=error.message), receive, send)
         else:
+            if not await self._stays(scope, self._app(scope, receive, send)):
+                # The client may be going just now.
+                with suppress(OSError, RuntimeError):
+                    await send(
+                        {"type": "websocket.close", "code": NO_TOKEN, "reason": "the token does not hold any more"}
+                    )
+
+    async def _carry_out(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; a stream of events ends when what let its watcher in does."""
+        if not any(_EVENTS in value.lower() for value in values(scope["headers"], b"accept")):
             await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        if not await self._stays(scope, self._app(scope, receive, sending)):
+            if not begun:
+                raise unauthenticated()
+            # Without the event that says that all is told: the client comes back, and is refused.
+            with suppress(OSError, RuntimeError):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _stays(self, scope: Scope, work: Awaitable[None]) -> bool:
+        visitor: Visitor = scope["state"]["visitor"]
+        return await while_admitted(work, lambda: self._credentials.may_stay(visitor), seconds=self._check_seconds)
 
     def _count(self, scope: Scope, visitor: Visitor | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refused."""
         address = scope["client"][0] if scope["client"] else ""
-        left = self._buckets.take(f"{'in' if visitor else 'out'} {peer(address)}")
+        left = self._buckets.take(_bucket(visitor, peer(address)))
         told = _told(left, self._buckets.per_minute)
         if not left.admitted:
             raise Refused(
@@ -173,6 +228,33 @@ class Door:
         return told
 
 
+def _bucket(visitor: Visitor | None, address: str) -> str:
+    """Whose requests are counted together: a known caller's from everywhere, others' by where they come from."""
+    if visitor is None:
+        return f"out {address}"
+    who = visitor.principal
+    return f"in {address}" if who.sole else f"as {who.tenant} {who.name}"
+
+
+def _owner(scope: Scope) -> tuple[str, ...]:
+    """Whose idempotency keys are one space: a tenant's caller, whichever token they show now."""
+    state = scope["state"]
+    who: Principal = state["visitor"].principal
+    if who.sole:
+        return state["token"], state["caller"]
+    return "caller", who.tenant, who.name, state["caller"]
+
+
+def _no_role() -> Refused:
+    return Refused(
+        status=403,
+        code="PERMISSION_DENIED",
+        detail="your token has no role here",
+        field="authorization",
+        hint="an operator gives roles in the access file",
+    )
+
+
 def _told(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
     return [
         ("RateLimit-Policy", f'"requests";q={per_minute};w=60'),
@@ -182,7 +264,7 @@ def _told(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
 
 async def _close(refused: Refused, receive: Receive, send: Send) -> None:
     """Take the connection and close it: a page cannot read why a handshake was refused."""
-    codes = {401: NO_TOKEN, 403: FOREIGN, 421: FOREIGN, 429: TRY_LATER}
+    codes = {401: NO_TOKEN, 403: FOREIGN, 421: FOREIGN, 429: TRY_LATER, 503: TRY_LATER}
     await receive()
     if refused.status == 429:
         # Whoever sends that many gets no connection for it.

@@ -117,7 +117,7 @@ class Answers:
         receive: Receive,
         send: Send,
         *,
-        owner: tuple[str, str],
+        owner: tuple[str, ...],
         body: bytes,
         secret: bool = False,
     ) -> None:
@@ -129,7 +129,7 @@ class Answers:
             scope: The request.
             receive: Hands the body out again.
             send: To the client.
-            owner: Whose key it is: the token, and the caller's name.
+            owner: Whose key it is.
             body: The whole of it.
             secret: Whether what is answered must not be kept anywhere.
         """

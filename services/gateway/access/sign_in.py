@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from services.auth import Authenticator
 from services.gateway.access.credentials import Credentials, Shown, Visitor, media_type
 from services.gateway.access.places import Authority
 from services.gateway.access.rate import Buckets, peer
@@ -19,9 +20,9 @@ REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
 
 
-def session_routes(token: str | None) -> list[BaseRoute]:
-    """What can be done with a session; who may is decided at the door."""
-    desk = _Desk(Credentials(token))
+def session_routes(token: str | None, authenticator: Authenticator | None = None) -> list[BaseRoute]:
+    """What can be done with a session; who may is decided at the door. `Credentials` has the arguments."""
+    desk = _Desk(Credentials(token, authenticator))
     return [
         Route("/api/session", desk.open, methods=["POST"]),
         Route("/api/session", desk.show, methods=["GET"]),
@@ -47,7 +48,7 @@ class _Desk:
                 retry_after_seconds=left.seconds,
             )
         name, secure = _cookie(request)
-        value = self._credentials.new_session(token, name)
+        value = await self._credentials.new_session(token, name)
         if value is None:
             self._refusals.take(address)
             raise Refused(
@@ -63,9 +64,16 @@ class _Desk:
         return answer
 
     async def show(self, request: Request) -> Response:
-        """GET: by what the caller is known, and until when."""
+        """GET: who the caller is, by what that is known, and until when."""
         visitor = cast("Visitor", request.state.visitor)
-        told: dict[str, object] = {"authenticated": True, "by": visitor.by}
+        who = visitor.principal
+        told: dict[str, object] = {
+            "authenticated": True,
+            "by": visitor.by,
+            "tenant": who.tenant,
+            "name": who.name,
+            "roles": sorted(who.roles),
+        }
         if visitor.expires:
             told["expires_at_ms"] = visitor.expires * 1000
         return JSONResponse(told)

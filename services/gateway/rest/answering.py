@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
+from services.access.roles import check_role
 from services.gateway.caller import Caller, caller_of
 from services.gateway.problems import Refusal, problem_of
 from services.gateway.rest.artifacts import artifact_answer
@@ -44,9 +45,11 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
     Raises:
         grpc.aio.AioRpcError: What the service answered where it did not do it.
         InvalidRequest: The request is no such message.
+        PermissionDenied: It takes another role.
         Refusal: HTTP has a status for what is wrong with it.
     """
     caller = caller_of(request)
+    check_role(caller.principal, operation.rpc)
     match operation.kind:
         case "upload":
             return await upload_answer(request, operation, upstream, caller)
@@ -62,7 +65,12 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
         case "unary":
             message = await bound(request, operation)
             reply = await upstream.call(
-                operation.method, message, token=caller.token, caller=caller.name, seconds=operation.seconds
+                operation.method,
+                message,
+                token=caller.token,
+                caller=caller.name,
+                tenant=caller.tenant,
+                seconds=operation.seconds,
             )
             return await reply_answer(request, operation, reply)
 

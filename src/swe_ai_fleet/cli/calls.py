@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from swe_ai_fleet.cli.client import START_HINT, fault_of_call
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.runtime.channels import open_channel
 from swe_ai_fleet.runtime.place import find_place
 from swe_ai_fleet.settings import Settings
 
@@ -67,5 +68,5 @@ async def fleet_calls(
     if place is None:
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-    async with grpc.aio.insecure_channel(place.address, options=options) as channel:
+    async with open_channel(place.address, place.tls, options=options) as channel:
         yield Calls(stub, channel, address=place.address, token=place.token)

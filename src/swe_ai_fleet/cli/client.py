@@ -16,6 +16,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
 
 R = TypeVar("R")
 
@@ -170,10 +171,13 @@ class FleetClient:
 
 
 @asynccontextmanager
-async def connect(address: str, token: str) -> AsyncGenerator[FleetClient, None]:
-    """A client of the orchestrator at `host:port` for as long as the context lasts. Nothing is sent yet."""
+async def connect(address: str, token: str, *, tls: ChannelTls | None = None) -> AsyncGenerator[FleetClient, None]:
+    """A client of the orchestrator at `host:port` for as long as the context lasts. Nothing is sent yet.
+
+    Without `tls` what it sends, the token too, goes as plain text.
+    """
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
+    async with open_channel(address, tls, options=options) as channel:
         yield FleetClient(channel, address=address, token=token)
 
 
@@ -185,8 +189,9 @@ def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
     field = named_field(error)
     hint = ""
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) and field is None:
-        message = f"no fleet answers at {address}"
-        hint = f"{START_HINT} (the call said: {error.details()})"
+        unlike = tls_fault(error.details() or "")
+        message = f"no fleet answers at {address}" + (f": {unlike[0]}" if unlike else "")
+        hint = f"{unlike[1] if unlike else START_HINT} (the call said: {error.details()})"
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         hint = "FLEET_TOKEN must hold the token that the server wrote into its fleet.json"
     return CommandFault(message, exit_code=exit_code, field=field or "", hint=hint)

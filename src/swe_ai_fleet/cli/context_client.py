@@ -18,6 +18,7 @@ from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from swe_ai_fleet.cli.client import fault_of_call
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.tables import enum_word
+from swe_ai_fleet.runtime.channels import open_channel, tls_fault
 from swe_ai_fleet.runtime.place import find_context
 from swe_ai_fleet.settings import Settings
 
@@ -65,8 +66,10 @@ class ContextClient:
         message, hint = fault.message, fault.hint
         match error.code():
             case grpc.StatusCode.UNAVAILABLE if not fault.field:
-                message = f"no context service answers at {self._address}"
-                hint = f"start a fleet with `fleet up`, or name another one with --server ({error.details()})"
+                unlike = tls_fault(error.details() or "")
+                message = f"no context service answers at {self._address}" + (f": {unlike[0]}" if unlike else "")
+                way = unlike[1] if unlike else "start a fleet with `fleet up`, or name another one with --server"
+                hint = f"{way} ({error.details()})"
             case grpc.StatusCode.UNAUTHENTICATED:
                 hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
             case grpc.StatusCode.NOT_FOUND:
@@ -91,7 +94,7 @@ async def context_client(
             hint="start a fleet with `fleet up`, or name one with --server",
         )
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-    async with grpc.aio.insecure_channel(place.address, options=options) as channel:
+    async with open_channel(place.address, place.tls, options=options) as channel:
         yield ContextClient(channel, address=place.address, token=place.token, caller=caller)
 
 

@@ -94,7 +94,7 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
             running = await stack.enter_async_context(started_fleet(settings))
             signals.arm()
             screen.note(f"gRPC at {running.address}, NATS at {running.nats_url}")
-            client = await stack.enter_async_context(connect(running.address, running.token))
+            client = await stack.enter_async_context(connect(running.address, running.token, tls=running.tls))
             results = await stack.enter_async_context(_results(running.nats_url, running.nats_token))
             _heading(screen, "The agents at work")
             final, state = await _orchestrate(screen, client, repository)

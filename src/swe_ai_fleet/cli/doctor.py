@@ -78,6 +78,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _tools(settings),
         _ray(),
         _model(settings),
+        _vllm(settings),
         _memory(settings),
         _fleet(settings, server=server, token=token),
     )
@@ -178,6 +179,20 @@ async def _model(settings: Settings) -> Finding:
     )
 
 
+async def _vllm(settings: Settings) -> Finding:
+    """Only for `fleet up --vllm`; a fleet does without."""
+    from swe_ai_fleet.runtime.vllm_command import INSTALL_HINT, vllm_interpreter, vllm_version
+
+    try:
+        interpreter = vllm_interpreter(settings)
+        version = await vllm_version(interpreter)
+    except FleetError as error:
+        return Finding(part="vllm", state=Health.FAULT, cause=error.message, mend=error.hint)
+    if not version:
+        return Finding(part="vllm", state=Health.ABSENT, cause=f"{interpreter} has none", mend=INSTALL_HINT)
+    return Finding(part="vllm", state=Health.OK, version=version, cause=f"{interpreter}; used by `fleet up --vllm`")
+
+
 async def _memory(settings: Settings) -> Finding:
     """How memories are found; their index is made by the context service itself."""
     from swe_ai_fleet.runtime.embeddings import open_embedder
@@ -208,7 +223,7 @@ async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding
             Finding(part="fleet", state=Health.ABSENT, cause=cause, mend="`fleet up`, or --local where it is offered")
         ]
     try:
-        async with connect(place.address, place.token) as client:
+        async with connect(place.address, place.token, tls=place.tls) as client:
             status = await client.status(timeout_seconds=_PROBE_SECONDS)
     except CommandFault as fault:
         return [Finding(part="fleet", state=Health.FAULT, cause=fault.message, mend=fault.hint)]

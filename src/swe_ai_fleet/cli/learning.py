@@ -113,7 +113,7 @@ async def _subject(settings: Settings, name: str, *, place: Place | None) -> str
         pass
     if place is None:
         return name
-    async with connect(place.address, place.token) as client:
+    async with connect(place.address, place.token, tls=place.tls) as client:
         found = await client.executions(pb_fleet.ListExecutionsRequest(task_id=name, page_size=1))
     return found.executions[0].execution_id if found.executions else name
 

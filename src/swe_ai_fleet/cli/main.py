@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from swe_ai_fleet.cli.access import access_app
+from swe_ai_fleet.cli.backup.command import backup, restore
 from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
 from swe_ai_fleet.cli.client import FleetClient
@@ -19,6 +21,7 @@ from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.figures import metrics
 from swe_ai_fleet.cli.fleet_status import status
+from swe_ai_fleet.cli.init import init
 from swe_ai_fleet.cli.learning import rate, recommend
 from swe_ai_fleet.cli.memory import memory_app
 from swe_ai_fleet.cli.options import Json, Server, Token
@@ -55,6 +58,7 @@ app.add_typer(memory_app, name="memory")
 app.add_typer(workflow_app, name="workflow")
 app.add_typer(plan_app, name="plan")
 app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(access_app, name="access")
 app.command()(status)
 app.command()(metrics)
 
@@ -62,11 +66,32 @@ Name = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a t
 
 
 @app.command()
-def up(*, json: Json = False) -> None:
+def up(
+    *,
+    vllm: Annotated[
+        str,
+        typer.Option("--vllm", metavar="MODEL", help="Serve this model (a name on a hub, a directory) by vLLM, too."),
+    ] = "",
+    vllm_args: Annotated[
+        str, typer.Option("--vllm-args", help="Further arguments of vLLM, such as '--max-model-len 65536'.")
+    ] = "",
+    vllm_tool_parser: Annotated[
+        str,
+        typer.Option(
+            "--vllm-tool-parser", help="What reads the model's tool calls; by its template or name where left out."
+        ),
+    ] = "",
+    vllm_drain: Annotated[
+        int, typer.Option("--vllm-drain", min=0, help="Seconds that running requests get when the fleet stops.")
+    ] = 30,
+    json: Json = False,
+) -> None:
     """Start NATS, Ray and the orchestrator here, until Ctrl-C."""
     from swe_ai_fleet.cli.up import up as work
+    from swe_ai_fleet.runtime.vllm_command import VLLMOrder
 
-    carry_out(work, json=json, log_level="")
+    order = VLLMOrder(model=vllm, arguments=vllm_args, tool_parser=vllm_tool_parser, drain_seconds=vllm_drain)
+    carry_out(lambda screen, settings: work(screen, settings, order if vllm else None), json=json, log_level="")
 
 
 @app.command("open")
@@ -215,6 +240,7 @@ def run(
     carry_out(lambda screen, settings: work(screen, fleet(screen, settings), order), json=json)
 
 
+app.command()(init)
 app.command()(batch)
 app.command()(study)
 app.command()(chat)
@@ -228,6 +254,8 @@ def telegram(*, server: Server = "", token: Token = "") -> None:
     carry_out(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
 
 
+app.command()(backup)
+app.command()(restore)
 app.command()(rate)
 app.command()(recommend)
 

@@ -23,7 +23,7 @@ async def fleet_client(settings: Settings, *, server: str, token: str) -> AsyncG
     place = find_place(settings, server=server, token=token)
     if place is None:
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
-    async with connect(place.address, place.token) as client:
+    async with connect(place.address, place.token, tls=place.tls) as client:
         yield client
 
 
@@ -33,13 +33,13 @@ async def local_client(settings: Settings, screen: Screen) -> AsyncGenerator[Fle
     place = running_place(settings.home)
     if place is not None:
         screen.note(f"attached to the fleet at {place.address} (process {place.pid})")
-        async with connect(place.address, place.token) as client:
+        async with connect(place.address, place.token, tls=place.tls) as client:
             yield client
         return
     screen.note("starting NATS, Ray and the orchestrator in this process ...")
     async with started_fleet(settings.model_copy(update={"listen": "127.0.0.1:0", "http_listen": "off"})) as running:
         screen.note(f"the fleet answers at {running.address}")
-        async with connect(running.address, running.token) as client:
+        async with connect(running.address, running.token, tls=running.tls) as client:
             yield client
 
 

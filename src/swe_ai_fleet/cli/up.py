@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.interrupts import interrupts
+from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.web import page_url
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.place import running_place
+from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
+from swe_ai_fleet.runtime.vllm_server import vllm_served
 from swe_ai_fleet.settings import Settings
 
 
-async def up(screen: Screen, settings: Settings) -> Exit:
-    """Start NATS, Ray and the orchestrator, say where they answer, and stop them at Ctrl-C or SIGTERM."""
+async def up(screen: Screen, settings: Settings, vllm: VLLMOrder | None = None) -> Exit:
+    """Start NATS, Ray and the orchestrator, say where they answer, and stop them at Ctrl-C or SIGTERM.
+
+    With an order for vLLM its server comes first and goes last, so that no agent outlives it.
+    """
     running = running_place(settings.home)
     if running is not None:
         raise CommandFault(
@@ -22,33 +30,65 @@ async def up(screen: Screen, settings: Settings) -> Exit:
             exit_code=Exit.USAGE,
             hint="use it, stop it, or set FLEET_HOME to another directory",
         )
-    screen.note("starting NATS, Ray and the orchestrator ...")
     with interrupts() as signals:
-        async with started_fleet(settings) as fleet:
-            card = settings.home / "fleet.json"
-            page = page_url(fleet.http, fleet.token) if fleet.http else ""
-            if screen.json:
-                screen.document(
-                    {
-                        "address": fleet.address,
-                        "context": fleet.context,
-                        "http": fleet.http,
-                        "page": page,
-                        "nats_url": fleet.nats_url,
-                        "model_url": settings.model_url,
-                        "card": str(card),
-                        "pid": os.getpid(),
-                    }
-                )
-            else:
-                screen.line(f"gRPC    {fleet.address}", style="bold")
-                screen.line(f"page    {page or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
-                screen.line(f"context {fleet.context}")
-                screen.line(f"NATS    {fleet.nats_url}")
-                screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")
-                screen.line(f"tokens  {card}")
-                screen.line('try     fleet run --repo . "what to do"')
-                screen.note("Ctrl-C stops everything")
-            await signals.wait()
-            screen.note("stopping ...")
+        async with _with_model(screen, settings, vllm) as with_model:
+            await _serve(screen, with_model, signals)
     return Exit.ACCEPTED
+
+
+async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> None:
+    screen.note("starting NATS, Ray and the orchestrator ...")
+    async with started_fleet(settings) as fleet:
+        card = settings.home / "fleet.json"
+        page = page_url(fleet.http, fleet.token) if fleet.http else ""
+        if screen.json:
+            screen.document(
+                {
+                    "address": fleet.address,
+                    "context": fleet.context,
+                    "http": fleet.http,
+                    "page": page,
+                    "nats_url": fleet.nats_url,
+                    "model_url": settings.model_url,
+                    "card": str(card),
+                    "pid": os.getpid(),
+                }
+            )
+        else:
+            screen.line(f"gRPC    {fleet.address}", style="bold")
+            screen.line(f"page    {page or 'none; FLEET_HTTP_LISTEN is off'}", style="bold")
+            screen.line(f"context {fleet.context}")
+            screen.line(f"NATS    {fleet.nats_url}")
+            screen.line(f"model   {settings.model_url or 'none; set FLEET_MODEL_URL'}")
+            screen.line(f"tokens  {card}")
+            screen.line('try     fleet run --repo . "what to do"')
+            screen.note("Ctrl-C stops everything")
+        await signals.wait()
+        screen.note("stopping ...")
+
+
+@asynccontextmanager
+async def _with_model(screen: Screen, settings: Settings, vllm: VLLMOrder | None) -> AsyncGenerator[Settings]:
+    """The settings, with a model server of our own in them where one is ordered."""
+    if vllm is None:
+        yield settings
+        return
+    if settings.model_url:
+        raise CommandFault(
+            f"--vllm starts a model server, and FLEET_MODEL_URL names one: {settings.model_url}",
+            exit_code=Exit.USAGE,
+            hint="leave one of them out",
+        )
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        try:
+            serving = vllm_served(
+                vllm, interpreter=vllm_interpreter(settings), log=settings.home / "vllm.log", tell=screen.note
+            )
+            served = await stack.enter_async_context(serving)
+        except FleetError as error:
+            raise fault_of(error, starting=True) from error
+        yield settings.model_copy(
+            update={"model_url": served.url, "model_api_key": served.api_key, "model": served.model}
+        )
+        screen.note(f"vLLM ends; running requests get {vllm.drain_seconds} s ...")

@@ -33,7 +33,8 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 class Proposal:
     """A task that may be started once the person says so, and in which turn it was proposed.
 
-    `key` is what it was tried to be started under: whoever tries again uses it again, so it is started once.
+    `key` is what it was tried to be started under: whoever tries again uses it again, so it is started once. `by` is
+    who has it started, where that is somebody else than whoever says yes.
     """
 
     description: str
@@ -42,6 +43,7 @@ class Proposal:
     agents: int = 0
     turn: int = 0
     key: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,3 +80,10 @@ class TenantRules:
     quota: Quota = field(default_factory=Quota)
     approval: ApprovalPolicy = ApprovalPolicy.NONE
     agent_endpoints: tuple[str, ...] = ()
+
+    def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:
+        """What people approve of a task whose caller asked for this: whichever asks for more."""
+        return max(asked, self.approval, key=_STRICTER.index)
+
+
+_STRICTER = (ApprovalPolicy.NONE, ApprovalPolicy.PLAN, ApprovalPolicy.RISKY, ApprovalPolicy.EVERY)

@@ -39,6 +39,10 @@ class AlreadyExists(FleetError):
     """The id is taken by something with other content."""
 
 
+class PermissionDenied(FleetError):
+    """The caller is known, and may not do this."""
+
+
 class PreconditionFailed(FleetError):
     """Valid, but not in this state: uncommitted changes, a branch that is checked out, an execution that ended."""
 

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.message import Message, ModelReply
 from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
-from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import NodeStatus
@@ -57,13 +57,15 @@ class ExecutionStatus(StrEnum):
 class ExecutionStarted:
     """Acceptance. `fingerprint` tells a repeated request from another one under the same id.
 
-    `council` is the task's as it was stored then; None: one is made for the task.
+    `council` is the task's as it was stored then; None: one is made for the task. `asked_approval` is what the caller
+    asked for where the tenant's rules asked for more; None: the task has what was asked for.
     """
 
     task: Task
     repository: PinnedRepository
     fingerprint: str
     council: Council | None = None
+    asked_approval: ApprovalPolicy | None = None
     type: Literal["execution_started"] = "execution_started"
 
 
@@ -454,13 +456,18 @@ EventBody = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Who writes: one agent run of one execution, or the execution itself. Each has a subject of its own."""
+    """Who writes: one agent run of one execution, or the execution itself. Each has a subject of its own.
+
+    `traceparent` and `since`, when the execution was accepted (UTC, ISO 8601), are for whoever traces what is written.
+    """
 
     tenant: str
     execution_id: str
     task_id: str
     agent_id: str = EXECUTION_SUBJECT
     generation: int = 1
+    traceparent: str = ""
+    since: str = ""
 
     def event(self, body: EventBody, *, ordinal: int, at: str) -> Event:
         """The event with which this writer says `body`, as its `ordinal`-th (from 1) of this generation."""

@@ -46,7 +46,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
-from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
 
 APPROVAL_TOOL = "approval"
@@ -83,6 +83,7 @@ class ExecutionState:
     orchestrator that drives it, empty before the first claim. `dropped` are revisions that did not take the place of
     what they revise. `integration` is what the subtasks merged so far add up to. `context` is None as long as none is
     gathered. `nodes` are those of a workflow as they stand, `steering` what people said to it, in order.
+    `asked_approval` is what the caller asked for where the tenant's rules asked for more.
     """
 
     execution_id: str
@@ -96,6 +97,7 @@ class ExecutionState:
     generation: int = 0
     owner: str = ""
     council: Council | None = None
+    asked_approval: ApprovalPolicy | None = None
     cancel_requested: bool = False
     cancel_reason: str = ""
     agents: Mapping[str, AgentProgress] = field(default_factory=dict[str, AgentProgress])
@@ -153,6 +155,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             repository=body.repository,
             fingerprint=body.fingerprint,
             council=body.council,
+            asked_approval=body.asked_approval,
             started_at=event.at,
             updated_at=event.at,
             last_sequence=stored.sequence,

@@ -35,21 +35,29 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointUse:
-    """What one process has under way at a model server, by its public URL."""
+    """What one process has under way at a model server, by its public URL.
+
+    `open_circuits`: how many of its pools keep away from the server for now.
+    """
 
     url: str
     in_flight: int
     sessions: int
     last_fault: str = ""
+    open_circuits: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host says of itself and of its machine. `memory` is its own, in bytes."""
+    """What a host says of itself and of its machine. `memory` is its own, in bytes.
+
+    `waiting` are its calls that wait for any model server.
+    """
 
     node: NodeStatus
     memory: int
     endpoints: tuple[EndpointUse, ...] = ()
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,6 +224,7 @@ class Task:
     without a `planning_mode` the installation's holds. Of tasks that wait, those of a higher `priority` go first, and
     the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
     Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
+    `traceparent` (W3C Trace Context) is the span that its work belongs to, where somebody traces it.
     """
 
     task_id: str
@@ -255,6 +256,7 @@ class Task:
     memory: MemoryOptions = field(default_factory=MemoryOptions)
     context_options: ContextOptions = field(default_factory=ContextOptions)
     workflow: WorkflowTask | None = None
+    traceparent: str = ""
 
     @property
     def execution_id(self) -> str:
@@ -268,9 +270,10 @@ class Task:
     def fingerprint(self) -> str:
         """SHA-256 of the whole content: equal for a repeated request, different for another one with the same id.
 
-        Who asks, and how urgent it is, is no content.
+        Who asks, how urgent it is and who traces it is no content.
         """
         content = {**asdict(self), "priority": 0, "caller": ""}
+        del content["traceparent"]
         # Content that no task had when the first fingerprints were stored counts where it is there.
         for name in ("memory", "context_options", "workflow"):
             if getattr(self, name) == _PLAIN[name]:

@@ -7,8 +7,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import structlog
+
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, ApprovalAwaited, ApprovalResolved, Writer
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task
@@ -18,6 +20,8 @@ MAX_TEXT_CHARS = 16_000
 MAX_APPROVER_CHARS = 200
 TIME_OUT = "time-out"
 """Who rejects what nobody answered in time."""
+
+_log = structlog.get_logger(__name__)
 
 
 class Approvals:
@@ -136,6 +140,26 @@ def check_resolution(resolution: ApprovalResolution) -> None:
         raise InvalidRequest("the name is too long", field="approver", hint=f"at most {MAX_APPROVER_CHARS} characters")
     if resolution.approver == TIME_OUT:
         raise InvalidRequest(f"{TIME_OUT!r} is the clock's name", field="approver")
+
+
+def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
+    """Refuse that somebody lets through what they handed in themselves; that it stays undone, they may say.
+
+    The refusal is logged with both names. Raises PermissionDenied.
+    """
+    if not by or by != state.task.caller or resolution.decision is ApprovalDecision.REJECTED:
+        return
+    _log.warning(
+        "approval.refused",
+        tenant=state.task.tenant,
+        execution_id=state.execution_id,
+        approval_id=resolution.approval_id,
+        caller=by,
+        decision=str(resolution.decision),
+    )
+    raise PermissionDenied(
+        "who handed a task in does not approve of it", field="decision", hint="ask somebody else, or reject it"
+    )
 
 
 def check_same(known: ApprovalResolution, given: ApprovalResolution) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.endpoint import EndpointRules
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
 from swe_ai_fleet.orchestrator.council_rules import OUTSIDE_AGENTS, CouncilRules
@@ -63,10 +64,12 @@ class CouncilBook:
         *,
         defaults: Iterable[Council] = (),
         rules: CouncilRules | None = None,
+        places: Callable[[str], EndpointRules] | None = None,
         now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="milliseconds"),
     ) -> None:
         self._store = store
         self._rules = rules or CouncilRules()
+        self._places = places
         self._now = now
         self._defaults = {council.role: council for council in defaults}
         for role, council in self._defaults.items():
@@ -139,6 +142,9 @@ class CouncilBook:
         Raises InvalidRequest naming the field, PreconditionFailed (the council is full), Unavailable.
         """
         member = replace(member, registered_at=self._now())
+        if member.endpoint and self._places is not None:
+            self._rules.endpoints.check(member.endpoint)
+            self._places(tenant).check(member.endpoint)
 
         def add(record: CouncilRecord | None) -> tuple[CouncilRecord, Registration]:
             council = record.council if record is not None else self._defaults.get(role)

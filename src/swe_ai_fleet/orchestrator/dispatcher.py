@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from swe_ai_fleet.domain.event import ApprovalAwaited, CancelRequested, ExecutionStarted, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
 from swe_ai_fleet.orchestrator.leases import claimable
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order
+from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
+from swe_ai_fleet.orchestrator.tenant_turns import Passes, TenantTurns, weights
 from swe_ai_fleet.ports import Replicas
 
 POLL_SECONDS = 1.0
@@ -41,6 +44,7 @@ class Dispatcher:
         replicas: Who else might drive them.
         make: Makes the drive of an execution.
         max_executions: The most driven at once, those that wait for people or for their own subtasks aside.
+        rules: What holds for a tenant.
     """
 
     def __init__(
@@ -50,11 +54,14 @@ class Dispatcher:
         make: Callable[[ExecutionState], Drive],
         *,
         max_executions: int,
+        rules: Rules = no_rules,
     ) -> None:
         self._projection = projection
         self._replicas = replicas
         self._make = make
         self._max_executions = max_executions
+        self._rules = rules
+        self._passes = Passes()
         self._drives: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._not_before: dict[str, float] = {}
         self._tries: dict[str, int] = {}
@@ -132,12 +139,46 @@ class Dispatcher:
         now = time.time()
         running = Counter((drive.task.tenant, drive.task.caller) for drive in busy)
         entries = [Waiting.of(state) for state in waiting.values()]
-        ordered = in_order(entries, running, now=now, served=self._served)
+        at_work = self._at_work(unfinished, busy)
+        names = {one.tenant for one in entries}
+        weighs = weights(names | at_work.keys(), lambda tenant: self._rules(tenant).quota.queue_share)
+        turns = TenantTurns(at_work=at_work, weights=weighs, passes=self._passes.waiting(names))
+        ordered = in_order(entries, running, now=now, served=self._served, tenants=turns)
         # What another replica began goes on first: its agents are at work, and would wait for a driver.
         ordered.sort(key=lambda one: not waiting[one.execution_id].owner)
-        for one in ordered[:room]:
+        full = {tenant: self._rules(tenant).quota.agents for tenant in names}
+        for one in ordered:
+            if room <= 0:
+                return
+            most = full[one.tenant]
+            if most and at_work[one.tenant] >= most and not waiting[one.execution_id].owner:
+                continue
+            room -= 1
+            at_work[one.tenant] += one.agents
+            self._passes.given(one.tenant, one.agents, weighs[one.tenant])
             self._served[one.line] = now
             self._begin(waiting[one.execution_id])
+
+    def sharers(self, tenant: str) -> set[str]:
+        """The replicas that drive something of a tenant, as far as is known here."""
+        alive = self._replicas.alive()
+        return {
+            state.owner
+            for state in self._projection.unfinished()
+            if state.task.tenant == tenant and state.owner in alive and not state.status.terminal
+        }
+
+    def _at_work(self, unfinished: Sequence[ExecutionState], busy: Sequence[Drive]) -> Counter[str]:
+        """By tenant, the agents of what is driven anywhere, what waits for people or for its parts aside."""
+        counts: Counter[str] = Counter()
+        for drive in busy:
+            counts[drive.task.tenant] += max(1, drive.task.num_agents)
+        asking, alive = self._projection.awaiting_approval(), self._replicas.alive()
+        for state in unfinished:
+            elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
+            if elsewhere and state.execution_id not in asking and not _has_parts(state.task):
+                counts[state.task.tenant] += max(1, state.task.num_agents)
+        return counts
 
     def _free(self, state: ExecutionState) -> bool:
         execution_id, alive, now = state.execution_id, self._replicas.alive(), time.monotonic()
@@ -176,3 +217,8 @@ class Dispatcher:
         self._tries[execution_id] = tries + 1
         self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS * 2 ** min(tries, _MOST_DOUBLINGS)
         self._news.set()
+
+
+def _has_parts(task: Task) -> bool:
+    """Whether it has others work for it, each with a place of its own."""
+    return task.derive_subtasks or task.kind is TaskKind.WORKFLOW

@@ -89,6 +89,7 @@ class Drive:
         self._task = state.task
         self._repository = state.repository
         self._generation = state.generation + 1
+        self._since = state.started_at
         self._approvals = Approvals(surroundings.log, state.task)
         self._workflow: WorkflowDrive | None = None
         self._work: asyncio.Task[Ending] | None = None
@@ -123,6 +124,8 @@ class Drive:
             execution_id=self._task.execution_id,
             task_id=self._task.task_id,
             generation=self._generation,
+            traceparent=self._task.traceparent,
+            since=self._since,
         )
         try:
             async with self._with.log.journal(writer) as journal:

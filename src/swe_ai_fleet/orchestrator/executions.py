@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.approvals import check_resolution, check_same, chosen, control
+from swe_ai_fleet.orchestrator.approvals import check_approver, check_resolution, check_same, chosen, control
 from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
 from swe_ai_fleet.orchestrator.councils import seated
@@ -30,6 +31,8 @@ from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive, Surroundings
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.orchestrator.seats import Seats
 from swe_ai_fleet.orchestrator.steering import words
 from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, normalised
 from swe_ai_fleet.ports import Replicas
@@ -82,6 +85,7 @@ class Executions:
         profiles: The model profiles there are.
         priced: Whether models have prices; without them no task can be limited by cost.
         councils: Those of roles; None: agents are made for each task.
+        quotas: What tenants may use, and what holds for them whatever their callers ask for.
         kept_seconds: How long the log keeps events, 0 for ever; see `Projection`.
     """
 
@@ -96,8 +100,12 @@ class Executions:
         priced: bool = False,
         councils: CouncilBook | None = None,
         kept_seconds: float = 0.0,
+        quotas: Quotas | None = None,
     ) -> None:
         self.projection = Projection(surroundings.log, self._heard, kept_seconds=kept_seconds)
+        self._quotas = quotas or Quotas()
+        self.fleet = Seats(surroundings.fleet, self._quotas, me=surroundings.owner, sharers=self._sharers)
+        surroundings = replace(surroundings, fleet=self.fleet)
         self._with = surroundings
         self._log = surroundings.log
         self._room = room or Room()
@@ -105,7 +113,7 @@ class Executions:
         self._profiles = frozenset(profiles)
         self._priced = priced
         self._councils = councils
-        self._accepting: dict[str, asyncio.Task[Submission]] = {}
+        self._accepting: dict[tuple[str, str], asyncio.Task[Submission]] = {}
         self._deciding = asyncio.Lock()
         self._replicas = replicas or OnlyReplica(surroundings.owner)
         self._dispatcher = Dispatcher(
@@ -113,6 +121,7 @@ class Executions:
             self._replicas,
             lambda state: Drive(surroundings, state, self),
             max_executions=self._room.executions,
+            rules=self._quotas.rules,
         )
 
     async def __aenter__(self) -> Executions:
@@ -128,21 +137,32 @@ class Executions:
     async def submit(self, task: Task) -> Submission:
         """Accept a task: validated, its repository pinned, its first event durable when this returns.
 
-        The same task again gives the execution that runs or has finished. Raises InvalidRequest, PreconditionFailed,
+        The same task again gives the execution that runs or has finished. Where the tenant's rules have people approve
+        of more than the caller asked for, the rules hold. Raises InvalidRequest, PreconditionFailed,
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted.
         """
-        task = normalised(task)
+        asked = normalised(task)
+        task = self._ruled(asked)
         task.validated(max_agents=self._room.agents)
         self._check(task)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, task)
+            return _same(known, asked)
         self._check_room(task)
+        await self._quotas.check_tokens(task.tenant)
         council = await self._council(task)
         repository = await self._with.workspaces.pin(task.tenant, task.repo)
         await self._with.model.ping()
-        return await self._accepted(task, repository, council)
+        return await self._accepted(task, repository, council, asked)
+
+    async def check_tokens(self, tenant: str) -> None:
+        """Whether a tenant may have models work for it today. Raises ResourceExhausted, Unavailable."""
+        await self._quotas.check_tokens(tenant)
+
+    def _ruled(self, task: Task) -> Task:
+        """A task as the rules of its tenant have it carried out."""
+        return replace(task, approval=self._quotas.rules(task.tenant).approval_for(task.approval))
 
     async def _council(self, task: Task) -> Council | None:
         """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
@@ -152,12 +172,17 @@ class Executions:
         self._check(seated(task, council).validated(max_agents=self._room.agents))
         return council
 
-    async def _accepted(self, task: Task, repository: PinnedRepository, council: Council | None) -> Submission:
-        while task.execution_id in self._accepting:
-            await asyncio.wait([self._accepting[task.execution_id]])
+    async def _accepted(
+        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+    ) -> Submission:
+        name = task.tenant, task.execution_id
+        while name in self._accepting:
+            await asyncio.wait([self._accepting[name]])
         # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
-        accepting = asyncio.create_task(self._accept(task, repository, council), name=f"accept {task.execution_id}")
-        self._accepting[task.execution_id] = accepting
+        accepting = asyncio.create_task(
+            self._accept(task, repository, council, asked), name=f"accept {task.execution_id}"
+        )
+        self._accepting[name] = accepting
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(accepting)
 
@@ -167,20 +192,25 @@ class Executions:
         The same part again is the same execution. There is always room for it, since its whole has its place. Raises
         InvalidRequest, AlreadyExists, Unavailable.
         """
+        asked, task = task, self._ruled(task)
         self._check(task.validated(max_agents=self._room.agents))
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, task).execution_id
-        return (await self._accepted(task, repository, await self._council(task))).execution_id
+            return _same(known, asked).execution_id
+        return (await self._accepted(task, repository, await self._council(task), asked)).execution_id
 
     def _check_room(self, task: Task) -> None:
         """Whether one more may wait. Raises ResourceExhausted."""
         queued = self._dispatcher.queued()
+        mine = Counter(state.task.caller for state in queued if state.task.tenant == task.tenant)
+        self._quotas.check_queued(task.tenant, mine.total())
         check_room(
             len(queued),
-            sum((state.task.tenant, state.task.caller) == (task.tenant, task.caller) for state in queued),
+            mine[task.caller],
             max_queued=self._room.queued,
             max_queued_per_caller=self._room.queued_per_caller,
+            queued_of_tenant=mine.total(),
+            tenants=len({task.tenant, *(state.task.tenant for state in queued)}),
         )
 
     def _check(self, task: Task) -> None:
@@ -201,22 +231,28 @@ class Executions:
                     "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit tokens"
                 )
 
-    async def _accept(self, task: Task, repository: PinnedRepository, council: Council | None) -> Submission:
+    async def _accept(
+        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+    ) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event.
 
         The task is stored as its council carries it out; what was asked for tells a repeated request.
         """
         writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
         started = ExecutionStarted(
-            task=seated(task, council), repository=repository, fingerprint=task.fingerprint(), council=council
+            task=seated(task, council),
+            repository=repository,
+            fingerprint=asked.fingerprint(),
+            council=council,
+            asked_approval=asked.approval if asked.approval is not task.approval else None,
         )
         try:
             async with self._log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
         except AlreadyExists:
-            return _same(await self.get(task.tenant, task.execution_id), task)
+            return _same(await self.get(task.tenant, task.execution_id), asked)
         finally:
-            del self._accepting[task.execution_id]
+            del self._accepting[task.tenant, task.execution_id]
         self.projection.accepted(event)
         self._dispatcher.accepted(task.execution_id)
         return Submission(execution_id=task.execution_id, existed=False)
@@ -267,9 +303,9 @@ class Executions:
         The wish is durable before anything is waited for, so it holds even if nobody drives the execution now. One
         that has ended is returned as it is. Raises NotFound, Unavailable.
         """
-        if execution_id in self._accepting:
+        if (accepting := self._accepting.get((tenant, execution_id))) is not None:
             # Whoever handed it in may be gone already, and it would go on for nobody.
-            await asyncio.wait([self._accepting[execution_id]])
+            await asyncio.wait([accepting])
         state = await self.get(tenant, execution_id)
         if state.status.terminal:
             return state
@@ -277,17 +313,21 @@ class Executions:
             await self._log.tell(control(state.task), CancelRequested(reason=reason))
         return await self.wait(tenant, execution_id)
 
-    async def resolve(self, tenant: str, execution_id: str, resolution: ApprovalResolution) -> ExecutionState:
+    async def resolve(
+        self, tenant: str, execution_id: str, resolution: ApprovalResolution, *, by: str = ""
+    ) -> ExecutionState:
         """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
 
-        Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. Raises
-        InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed.
+        Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. `by` is
+        who authenticated, where callers can be told apart: nobody lets through what they handed in. Raises
+        InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
         """
         check_resolution(resolution)
         request = chosen(await self.get(tenant, execution_id), resolution.approval_id)
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
         async with self._deciding:
             state = await self.get(tenant, execution_id)
+            check_approver(state, resolution, by)
             known = state.resolutions.get(request.approval_id)
             if known is None:
                 if state.status.terminal:
@@ -321,6 +361,9 @@ class Executions:
             room=self._room,
             replicas=tuple(sorted(self._replicas.alive())),
         )
+
+    def _sharers(self, tenant: str) -> set[str]:
+        return self._dispatcher.sharers(tenant)
 
     def _heard(self, stored: StoredEvent) -> None:
         self._dispatcher.heard(stored)

@@ -121,6 +121,10 @@ class Projection:
         ]
         return sorted(found, key=lambda state: (state.started_at, state.execution_id), reverse=True)
 
+    def everything(self) -> list[ExecutionState]:
+        """Those of all tenants."""
+        return list(self._states.values())
+
     def all(self, tenant: str) -> list[ExecutionState]:
         return [state for state in self._states.values() if state.task.tenant == tenant]
 

@@ -6,10 +6,12 @@ import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import MAX_PRIORITY
+from swe_ai_fleet.orchestrator.tenant_turns import TenantTurns
 
 AGING_SECONDS = 300.0
 """After so long without a turn, what waits counts as one priority higher."""
@@ -23,13 +25,14 @@ Line = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An execution that nobody drives yet. `accepted_at` is in seconds of the clock that `now` is read from."""
+    """An execution that nobody drives yet, for so many `agents`. `accepted_at` is in seconds of the clock of `now`."""
 
     execution_id: str
     tenant: str
     caller: str
     priority: int
     accepted_at: float
+    agents: int = 1
 
     @classmethod
     def of(cls, state: ExecutionState) -> Waiting:
@@ -40,6 +43,7 @@ class Waiting:
             caller=state.task.caller,
             priority=state.task.priority,
             accepted_at=datetime.fromisoformat(state.started_at).timestamp(),
+            agents=max(1, state.task.num_agents),
         )
 
     @property
@@ -103,32 +107,40 @@ def in_order(
     now: float,
     served: Mapping[Line, float] | None = None,
     aging_seconds: float = AGING_SECONDS,
+    tenants: TenantTurns | None = None,
 ) -> list[Waiting]:
     """All of them in the order in which `next_up` would name them if each began at once and none ended.
 
-    Takes O(n log n). The arguments are those of `next_up`.
+    Where `tenants` are given, they take turns first, and what they ask for counts among their own only: no priority
+    takes another tenant's place. Takes O(n log n) for a handful of tenants. The other arguments are those of `next_up`.
     """
     lines: dict[Line, list[Waiting]] = {}
     for one in sorted(waiting, key=_age, reverse=True):
         lines.setdefault(one.line, []).append(one)
-    counts, turns = dict(running), dict(served or {})
-    heap = [(_turn(line[-1], counts, turns, now, aging_seconds), name) for name, line in lines.items()]
+    counts, turns, shares = dict(running), dict(served or {}), tenants
+
+    def standing(head: Waiting) -> tuple[object, ...]:
+        mine = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
+        return *mine, *_turn(head, counts, turns, now, aging_seconds)
+
+    heap: list[tuple[tuple[Any, ...], Line]] = [(standing(line[-1]), name) for name, line in lines.items()]
     heapq.heapify(heap)
     ordered: list[Waiting] = []
     while heap:
         known, name = heap[0]
         line = lines[name]
-        place = _turn(line[-1], counts, turns, now, aging_seconds)
+        place = standing(line[-1])
         if place > known:
-            # Another line of the same caller had a turn since.
+            # Another line of the same caller, or of the same tenant, had a turn since.
             heapq.heapreplace(heap, (place, name))
             continue
         one = line.pop()
         ordered.append(one)
         counts[one.by] = counts.get(one.by, 0) + 1
         turns[name] = now
+        shares = shares.given(one.tenant, one.agents) if shares is not None else None
         if line:
-            heapq.heapreplace(heap, (_turn(line[-1], counts, turns, now, aging_seconds), name))
+            heapq.heapreplace(heap, (standing(line[-1]), name))
         else:
             heapq.heappop(heap)
     return ordered
@@ -147,14 +159,27 @@ def _turn(
     return -level, running.get(head.by, 0), last, head.accepted_at, head.execution_id
 
 
-def check_room(queued_total: int, queued_of_caller: int, *, max_queued: int, max_queued_per_caller: int) -> None:
+def check_room(
+    queued_total: int,
+    queued_of_caller: int,
+    *,
+    max_queued: int,
+    max_queued_per_caller: int,
+    queued_of_tenant: int | None = None,
+    tenants: int = 1,
+) -> None:
     """Whether one more execution may wait.
+
+    A full queue still takes in what is less than an even part of it, so that nobody is kept out by another tenant's
+    backlog; so at most twice `max_queued` wait.
 
     Args:
         queued_total: How many wait already.
         queued_of_caller: How many of them are the caller's.
         max_queued: The most that may wait.
         max_queued_per_caller: The most that may wait of one caller.
+        queued_of_tenant: How many of them are the tenant's; None: all.
+        tenants: How many tenants have some waiting, this one among them.
 
     Raises:
         ResourceExhausted: The queue, or the caller's part of it, is full.
@@ -164,7 +189,8 @@ def check_room(queued_total: int, queued_of_caller: int, *, max_queued: int, max
             f"{queued_of_caller} executions of this caller are waiting",
             hint=f"at most {max_queued_per_caller} may; hand in more when some of them have begun",
         )
-    if queued_total >= max_queued:
+    mine = queued_total if queued_of_tenant is None else queued_of_tenant
+    if queued_total >= max_queued and mine >= max_queued // max(1, tenants):
         raise ResourceExhausted(
             f"{queued_total} executions are waiting", hint=f"at most {max_queued} may; try again later"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.coding_run import CodingRun
@@ -37,8 +38,10 @@ from swe_ai_fleet.runtime.equipment import open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.access import ToolAccess
 
+Prepare = Callable[[GitWorkspaceProvider], WorkspaceProvider]
 _Assigned = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment | AnswerAssignment | OperateAssignment
 
 
@@ -107,24 +110,28 @@ class AgentWorker:
 
 
 @asynccontextmanager
-async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentWorker]:
-    """Connect to the log and the model and set up workspaces, until the context ends."""
-    settings = await with_rung(settings)
+async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None = None) -> AsyncGenerator[AgentWorker]:
+    """Connect to the log and the model and set up workspaces, until the context ends.
+
+    `prepared` makes of the node's repositories those of a container, where somebody else has cloned already.
+    """
+    settings, telemetry = await with_rung(settings), own_telemetry()
     async with (
         connect_log(settings, name=host, waits=PATIENCE_SECONDS) as log,
         log.live_texts() as live,
         open_context_client(settings) as context,
         open_equipment(settings, live=live, memories=context) as equipment,
     ):
-        workspaces = workspace_provider(settings, log)
+        provider = workspace_provider(settings, log)
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
-        await workspaces.reap()
-        await workspaces.warm()
+        await provider.reap()
+        await provider.warm()
+        workspaces = prepared(provider) if prepared is not None else provider
         runs = CodingRun(
             equipment=equipment,
-            log=log,
+            log=telemetry.observed(log),
             blobs=log,
-            results=log,
+            results=telemetry.results(log),
             audit_key=settings.audit_key.encode(),
             host=host,
             approval_timeout_seconds=settings.approval_timeout_seconds,
@@ -138,14 +145,20 @@ async def open_worker(settings: Settings, *, host: str) -> AsyncGenerator[AgentW
             rubric=RubricJudge(equipment=equipment),
         )
         services = RunServices(
-            equipment=equipment, log=log, blobs=log, audit_key=settings.audit_key.encode(), host=host
+            equipment=equipment,
+            log=telemetry.observed(log),
+            blobs=log,
+            audit_key=settings.audit_key.encode(),
+            host=host,
         )
         yield AgentWorker(
             workspaces=workspaces,
             runs=runs,
             reviews=ReviewRun(services=services),
             judgings=JudgeRun(services=services),
-            external=ExternalRun(services=services, results=log, outside=outside_agents(settings, equipment.mask)),
+            external=ExternalRun(
+                services=services, results=telemetry.results(log), outside=outside_agents(settings, equipment.mask)
+            ),
             derivations=DeriveRun(services=services),
             answers=AnswerRun(services=services),
             operations=OperateRun(services=services),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from swe_ai_fleet.conversations.fleet_view import CandidateSummary, CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.conversations.session import Proposal
@@ -33,13 +33,17 @@ class ExecutionsView:
     Args:
         executions: Where they are.
         tenant: Whose.
-        caller: In whose name tasks are handed in.
+        caller: In whose name tasks are handed in where nobody knows who asks.
+        by: Who asks now; empty where callers cannot be told apart.
     """
 
-    def __init__(self, executions: Executions, *, tenant: str, caller: str = CALLER) -> None:
+    def __init__(
+        self, executions: Executions, *, tenant: str, caller: str = CALLER, by: Callable[[], str] = lambda: ""
+    ) -> None:
         self._executions = executions
         self._tenant = tenant
         self._caller = caller
+        self._by = by
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
         """The newest executions, of one status only where it is given. Raises InvalidRequest."""
@@ -70,7 +74,7 @@ class ExecutionsView:
             tenant=self._tenant,
             num_agents=proposal.agents,
             rounds=COUNCIL_ROUNDS,
-            caller=self._caller,
+            caller=proposal.by or self._by() or self._caller,
         )
         return (await self._executions.submit(task)).execution_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,6 +35,24 @@ PATIENCE_SECONDS = 10.0
 """How long somebody who waits for an answer waits for a server that is down."""
 
 
+class Chats:
+    """The chats of each tenant, over one model and one store; none sees another's.
+
+    Args:
+        make: Makes a tenant's.
+    """
+
+    def __init__(self, make: Callable[[str], Chat]) -> None:
+        self._make = make
+        self._made: dict[str, Chat] = {}
+
+    def of(self, tenant: str) -> Chat:
+        """The chats of a tenant."""
+        if tenant not in self._made:
+            self._made[tenant] = self._make(tenant)
+        return self._made[tenant]
+
+
 @asynccontextmanager
 async def open_chat(
     settings: Settings,
@@ -46,16 +64,37 @@ async def open_chat(
     tools: Sequence[Tool] = (),
     tenant: str = DEFAULT_TENANT,
 ) -> AsyncGenerator[Chat]:
+    """The chats of one tenant, until the context ends; see `open_chats`."""
+    async with open_chats(
+        settings,
+        store=store,
+        fleet=lambda _: fleet,
+        starter=lambda _: starter,
+        memories=memories,
+        tools=tools,
+    ) as chats:
+        yield chats.of(tenant)
+
+
+@asynccontextmanager
+async def open_chats(
+    settings: Settings,
+    *,
+    store: KeyValue,
+    fleet: Callable[[str], FleetView | None] = lambda _: None,
+    starter: Callable[[str], TaskStarter | None] = lambda _: None,
+    memories: Memories | None = None,
+    tools: Sequence[Tool] = (),
+) -> AsyncGenerator[Chats]:
     """The chats of a service, with a model client of their own, until the context ends.
 
     Args:
         settings: The model, the limits, the secrets.
         store: Where sessions are kept: the bucket `CHATS`.
-        fleet: Where executions are looked at.
-        starter: Starts tasks that a person confirmed.
+        fleet: Where a tenant's executions are looked at.
+        starter: Starts a tenant's tasks that a person confirmed.
         memories: What is remembered beyond sessions.
         tools: What chats can call beside the built-in tools and the fleet's.
-        tenant: Whose chats they are.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -65,19 +104,24 @@ async def open_chat(
         open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
         _mcp_tools(settings) as mcp,
     ):
-        yield Chat(
-            model=model,
-            tools=(*chat_tools(settings), *mcp, *tools),
-            store=KeyValueChats(store),
-            memories=memories,
-            fleet=fleet,
-            starter=starter,
-            # The pool tries again by itself.
-            rules=chat_rules(settings, retry_waits=()),
-            setup=Setup(parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model),
-            secrets=secret_mask(settings),
-            tenant=tenant,
-        )
+        offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
+
+        def made(tenant: str) -> Chat:
+            return Chat(
+                model=model,
+                tools=offered,
+                store=kept,
+                memories=memories,
+                fleet=fleet(tenant),
+                starter=starter(tenant),
+                # The pool tries again by itself.
+                rules=chat_rules(settings, retry_waits=()),
+                setup=Setup(parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model),
+                secrets=mask,
+                tenant=tenant,
+            )
+
+        yield Chats(made)
 
 
 def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:

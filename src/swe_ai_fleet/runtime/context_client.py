@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
+from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
 from swe_ai_fleet.settings import Settings
 
 
@@ -20,7 +21,13 @@ async def open_context_client(settings: Settings) -> AsyncGenerator[ContextServi
     if not settings.context_url:
         yield None
         return
-    async with ContextServiceClient(settings.context_url, settings.context_token) as client:
+    tls = channel_tls(settings, settings.context_url)
+    async with ContextServiceClient(
+        target(settings.context_url),
+        settings.context_token,
+        credentials=None if tls is None else channel_credentials(tls),
+        server_name="" if tls is None else tls.name,
+    ) as client:
         yield client
 
 

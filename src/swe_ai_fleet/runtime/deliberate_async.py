@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.channels import open_channel, tls_fault
 from swe_ai_fleet.runtime.constraints import read_constraints
 from swe_ai_fleet.runtime.place import Place, find_place
 from swe_ai_fleet.runtime.repository_reference import repository_reference
@@ -202,7 +203,7 @@ def constraints_message(wanted: Mapping[str, object]) -> pb.TaskConstraints:
 
 async def _submitted(place: Place, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
     metadata = (("authorization", f"Bearer {place.token}"),) if place.token else ()
-    async with grpc.aio.insecure_channel(place.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    async with open_channel(place.address, place.tls, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = cast("Any", OrchestratorServiceStub)(channel)
         try:
             answer = await stub.SubmitTask(request, metadata=metadata, timeout=ACCEPTANCE_SECONDS)
@@ -215,7 +216,9 @@ def _fault(error: grpc.aio.AioRpcError, address: str) -> FleetError:
     field = named_field(error)
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE and field is None:
-        return Unavailable(f"no fleet answers at {address}", field="server", hint=_START_HINT)
+        unlike = tls_fault(error.details() or "")
+        why, hint = (f": {unlike[0]}", unlike[1]) if unlike else ("", _START_HINT)
+        return Unavailable(f"no fleet answers at {address}{why}", field="server", hint=hint)
     kind = _FAULTS.get(code, PreconditionFailed)
     message = error.details() or code.name.lower().replace("_", " ")
     return kind(message, field=(field or "").removeprefix("deliberate."))

@@ -21,6 +21,7 @@ from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.telemetry import own_telemetry
 
 DAY_SECONDS = 86_400.0
 
@@ -71,10 +72,28 @@ def connect_log(
 
     Calls go on trying for `patience` seconds; the first connection is waited for up to `waits` seconds.
     """
-    credentials = Credentials(token=settings.nats_token) if settings.nats_token else None
+    credentials = nats_credentials(settings)
     kept = StreamSettings(replicas=settings.stream_replicas, max_age_seconds=settings.event_days * DAY_SECONDS)
     return JetStream.connect(
-        settings.nats_url, credentials=credentials, name=name, settings=kept, patience=patience, waits=waits
+        settings.nats_url,
+        credentials=credentials,
+        name=name,
+        settings=kept,
+        patience=patience,
+        waits=waits,
+        stamp=own_telemetry().stamp,
+    )
+
+
+def nats_credentials(settings: Settings) -> Credentials:
+    """How this process logs in to NATS; an nkey goes before a token."""
+    nkey = str(settings.nats_nkey_file or "")
+    return Credentials(
+        token="" if nkey else settings.nats_token,
+        nkey=nkey,
+        ca=str(settings.nats_ca or ""),
+        cert=str(settings.nats_cert or ""),
+        key=str(settings.nats_key or ""),
     )
 
 

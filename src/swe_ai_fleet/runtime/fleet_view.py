@@ -25,7 +25,8 @@ from swe_ai_fleet.domain.fleet_status import (
 )
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.endpoint_probe import EndpointProbe, open_endpoint_probes
-from swe_ai_fleet.runtime.model_use import added_up, model_use
+from swe_ai_fleet.runtime.job_fleet import JobFleet
+from swe_ai_fleet.runtime.model_use import added_up, calls_waiting, model_use
 from swe_ai_fleet.runtime.node_probe import NodeProbe, own_memory, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
@@ -57,7 +58,7 @@ class FleetView:
     """
 
     me: str
-    fleet: RayFleet
+    fleet: RayFleet | JobFleet
     log: JetStream
     model: ModelPool
     store: KeyValue
@@ -104,7 +105,12 @@ class FleetView:
 
     async def _report(self) -> ReplicaReport:
         hosts, node = await asyncio.gather(self.fleet.measure(), self.probe.measure())
-        here = HostReport(node=node, memory=own_memory(), endpoints=model_use({"": self.model}))
+        here = HostReport(
+            node=node,
+            memory=own_memory(),
+            endpoints=model_use({"": self.model}),
+            waiting=calls_waiting({"": self.model}),
+        )
         return ReplicaReport(name=self.me, started_at=self.started_at, hosts=hosts, here=here)
 
     async def _others(self) -> tuple[ReplicaReport, ...]:
@@ -136,7 +142,7 @@ class FleetView:
 
 @asynccontextmanager
 async def open_fleet_view(
-    settings: Settings, *, me: str, fleet: RayFleet, log: JetStream, model: ModelPool
+    settings: Settings, *, me: str, fleet: RayFleet | JobFleet, log: JetStream, model: ModelPool
 ) -> AsyncGenerator[FleetView]:
     """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)

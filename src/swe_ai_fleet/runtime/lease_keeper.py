@@ -38,6 +38,10 @@ class LeaseKeeper:
         settings: Where NATS is, and how long a lease lives.
         me: This replica's name.
         anew: Whether nobody else can be alive: this process has just started the server itself.
+
+    Attributes:
+        failures: Renewals that failed.
+        ended: Leases of others that ended.
     """
 
     def __init__(self, settings: Settings, me: str, *, anew: bool) -> None:
@@ -50,6 +54,8 @@ class LeaseKeeper:
         self._fault: FleetError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self.failures = 0
+        self.ended = 0
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
     @property
@@ -102,6 +108,7 @@ class LeaseKeeper:
                     try:
                         await self._renew(store)
                     except FleetError as error:
+                        self.failures += 1
                         _log.warning("the lease could not be renewed", reason=str(error))
             try:
                 async with asyncio.timeout(seconds / _RENEWALS):
@@ -115,6 +122,7 @@ class LeaseKeeper:
         leased = {entry.key.removeprefix(_PREFIX) for entry in await store.entries(_PREFIX)}
         grace = self._settings.lease_seconds / 3
         kept = {name: at for name, at in self._seen.items() if now - at < grace}
+        self.ended += len(self._seen.keys() - kept.keys() - leased)
         self._seen = {**kept, **dict.fromkeys(leased, now)}
         self._checked_at = now
 

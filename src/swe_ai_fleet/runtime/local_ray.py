@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import ray
+import structlog
 from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 
 from swe_ai_fleet.domain.errors import Unavailable
@@ -22,14 +24,18 @@ from swe_ai_fleet.settings import Settings
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Small on purpose: only assignments and candidates cross it, large content goes to the blob store."""
 
+_LOCAL_HOSTS = 1_000
+"""How many hosts of agents a private cluster has room for, where settings say what one takes."""
+_LOOK_SECONDS = 5.0
 _NAMESPACE = "swe-ai-fleet"
 _SHORT, _PREFIX, _OWNER = Path("/tmp"), "fleet-ray-", "owner.lock"  # noqa: S108
 _PRIVATE = {
-    "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+
+_log = structlog.get_logger()
 
 
 @contextmanager
@@ -40,13 +46,17 @@ def ray_connection(settings: Settings) -> Generator[None]:
     random token guards them; it dies with this process and takes its actors along.
     """
     if settings.ray_address:
+        if settings.ray_token:
+            _log_in(settings.ray_token)
         try:
             ray.init(  # pyright: ignore[reportUnknownMemberType]
                 address=settings.ray_address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
             )
         except ConnectionError as error:
             raise Unavailable(
-                f"the Ray cluster does not answer: {error}", field="ray_address", hint="check FLEET_RAY_ADDRESS"
+                f"the Ray cluster does not answer: {error}",
+                field="ray_address",
+                hint="check FLEET_RAY_ADDRESS, and FLEET_RAY_TOKEN where it asks for one",
             ) from error
         with _until_the_end():
             yield
@@ -55,17 +65,15 @@ def ray_connection(settings: Settings) -> Generator[None]:
     _reap()
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
     owned = _own(directory)
-    os.environ.update(_PRIVATE, RAY_AUTH_TOKEN=secrets.token_hex(32))
-    # Ray reads its environment once, when it is imported; that may have been before there was a token.
-    native = cast("Any", _raylet)
-    native.Config.initialize("")
-    native.AuthenticationTokenLoader.instance().reset_cache()
+    os.environ.update(_PRIVATE)
+    _log_in(secrets.token_hex(32))
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
         ray.init(  # pyright: ignore[reportUnknownMemberType]
             "local",
             namespace=_NAMESPACE,
             num_cpus=1,
+            resources={name: amount * _LOCAL_HOSTS for name, amount in settings.ray_resources.items()} or None,
             object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
@@ -84,10 +92,54 @@ def ray_connection(settings: Settings) -> Generator[None]:
 async def ray_started(settings: Settings) -> AsyncGenerator[None]:
     """`ray_connection` among other asynchronous contexts.
 
-    It goes before the first gRPC server of a process: starting Ray holds up the loop, and forks.
+    It goes before the first gRPC server of a process: starting Ray holds up the loop, and forks. Where agents are
+    Kubernetes Jobs there is none.
     """
+    if settings.executor == "kubernetes":
+        yield
+        return
     with ray_connection(settings):
         yield
+
+
+@asynccontextmanager
+async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGenerator[None]:
+    """Call `lost` once the node that this process joined the named cluster by is gone; look until the context ends.
+
+    A driver does not find its way to a node that was started anew, so its process has to be, too. A private cluster
+    is not looked at: it goes with this process.
+    """
+    if not settings.ray_address or not ray.is_initialized():
+        yield
+        return
+    looking = asyncio.create_task(_look(lost), name="ray-node")
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+
+async def _look(lost: Callable[[], None]) -> None:
+    mine = ray.get_runtime_context().get_node_id()
+    while await asyncio.to_thread(_alive, mine):  # noqa: ASYNC110 - Ray tells nobody
+        await asyncio.sleep(_LOOK_SECONDS)
+    _log.error("the Ray node of this process is gone", node=mine)
+    lost()
+
+
+def _alive(node_id: str) -> bool:
+    nodes = cast("list[dict[str, Any]]", ray.nodes())
+    return any(node["Alive"] and node["NodeID"] == node_id for node in nodes)
+
+
+def _log_in(token: str) -> None:
+    """Have everything that this process and its children say to Ray carry a token."""
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    # Ray reads its environment once, when it is imported; that may have been before there was a token.
+    native = cast("Any", _raylet)
+    native.Config.initialize("")
+    native.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _own(directory: Path) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from swe_ai_fleet.runtime.channels import ChannelTls, channel_tls, read_channel_tls
 from swe_ai_fleet.settings import Settings
 
 
@@ -16,7 +17,8 @@ class Place:
     """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given.
 
     `context` is the address of its context service, which takes the same token; empty: it has none of its own. `http`
-    is the base URL of its gateway; empty: it has none, or only an address was given.
+    is the base URL of its gateway; empty: it has none, or only an address was given. `tls` says how it is called; None:
+    without TLS.
     """
 
     address: str
@@ -24,6 +26,7 @@ class Place:
     pid: int = 0
     context: str = ""
     http: str = ""
+    tls: ChannelTls | None = None
 
 
 def running_place(home: Path) -> Place | None:
@@ -38,7 +41,9 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
     """
     fleet = running_place(settings.home)
     here = (
-        [] if fleet is None or not fleet.context else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid)]
+        []
+        if fleet is None or not fleet.context
+        else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
     if (alone := _read_card(settings.home / "context.json")) is not None:
         here.append(alone)
@@ -47,7 +52,12 @@ def find_context(settings: Settings, *, server: str = "", token: str = "") -> Pl
         return here[0] if here else None
     if not token and address == settings.context_url:
         token = settings.context_token
-    return Place(address=address, token=token or next((one.token for one in here if one.address == address), ""))
+    known = next((one for one in here if one.address == address), None)
+    return Place(
+        address=address,
+        token=token or (known.token if known is not None else ""),
+        tls=known.tls if known is not None else channel_tls(settings, address),
+    )
 
 
 def _read_card(path: Path) -> Place | None:
@@ -68,6 +78,7 @@ def _read_card(path: Path) -> Place | None:
         pid=pid,
         context=context if isinstance(context, str) else "",
         http=http if isinstance(http, str) else "",
+        tls=read_channel_tls(entries.get("tls")),
     )
 
 
@@ -79,9 +90,9 @@ def find_place(settings: Settings, *, server: str, token: str) -> Place | None:
     running = running_place(settings.home)
     if not server:
         return running
-    if not token and running is not None and running.address == server:
-        token = running.token
-    return Place(address=server, token=token)
+    if running is not None and running.address == server:
+        return Place(address=server, token=token or running.token, tls=running.tls)
+    return Place(address=server, token=token, tls=channel_tls(settings, server))
 
 
 def _alive(pid: int) -> bool:

@@ -61,23 +61,24 @@ class PlanDesk:
         *,
         repository: str = "",
         ref: str = "",
+        by: str = "",
     ) -> AwaitingApproval | PlanFailed:
         """See `PlanSessions.execute_plan`. Raises ResourceExhausted too."""
         key = ("execute", goal, tuple(selected_entities), repository, ref, session_id or object())
         return await self._outliving(
             key,
             lambda: self._sessions.execute_plan(
-                goal, selected_entities, session_id or None, repository=repository, ref=ref
+                goal, selected_entities, session_id or None, repository=repository, ref=ref, by=by
             ),
         )
 
     async def approve(
-        self, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0
+        self, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0, by: str = ""
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """See `PlanSessions.approve`. Raises ResourceExhausted too."""
-        key = ("approve", session_id, decision, adjustment, proposal)
+        key = ("approve", session_id, decision, adjustment, proposal, by)
         return await self._outliving(
-            key, lambda: self._sessions.approve(session_id, decision, adjustment, proposal=proposal)
+            key, lambda: self._sessions.approve(session_id, decision, adjustment, proposal=proposal, by=by)
         )
 
     async def continue_plan(self, session_id: str) -> PlanResult:
@@ -116,6 +117,33 @@ class PlanDesk:
         # Whoever waits has the fault too; without anybody it would be lost.
         if not task.cancelled() and (fault := task.exception()) is not None and not isinstance(fault, FleetError):
             _log.error("plan.request_failed", exc_info=fault)
+
+
+class PlanDesks:
+    """The desks of all tenants; an async context manager. No tenant reaches another's sessions.
+
+    Args:
+        make: Makes what carries out a tenant's requests.
+    """
+
+    def __init__(self, make: Callable[[str], PlanSessions]) -> None:
+        self._make = make
+        self._desks: dict[str, PlanDesk] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for desk in self._desks.values():
+            await desk.__aexit__(kind, error, traceback)
+
+    def of(self, tenant: str) -> PlanDesk:
+        """The desk of a tenant."""
+        if tenant not in self._desks:
+            self._desks[tenant] = PlanDesk(self._make(tenant))
+        return self._desks[tenant]
 
 
 async def _awaited(work: Callable[[], Awaitable[R]]) -> R:

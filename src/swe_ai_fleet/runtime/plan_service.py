@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.operator_tools import operator_tools
-from swe_ai_fleet.runtime.plan_desk import PlanDesk
+from swe_ai_fleet.runtime.plan_desk import PlanDesk, PlanDesks
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
@@ -101,6 +101,30 @@ async def open_plans(
     repositories: WorkspaceProvider | None = None,
     tenant: str = DEFAULT_TENANT,
 ) -> AsyncGenerator[PlanDesk]:
+    """The plan sessions of one tenant, until the context ends; see `open_plan_desks`."""
+    async with open_plan_desks(
+        settings,
+        buckets=buckets,
+        memories=memories,
+        recorder=recorder,
+        fleet=lambda _: fleet,
+        starter=lambda _: starter,
+        repositories=repositories,
+    ) as desks:
+        yield desks.of(tenant)
+
+
+@asynccontextmanager
+async def open_plan_desks(
+    settings: Settings,
+    *,
+    buckets: PlanBuckets | None = None,
+    memories: Memories | None = None,
+    recorder: OutcomeRecorder | None = None,
+    fleet: Callable[[str], FleetView | None] = lambda _: None,
+    starter: Callable[[str], TaskStarter | None] = lambda _: None,
+    repositories: WorkspaceProvider | None = None,
+) -> AsyncGenerator[PlanDesks]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
 
     Args:
@@ -108,10 +132,9 @@ async def open_plans(
         buckets: Where sessions are kept; None: they end with the process.
         memories: What memory is asked; None: nothing is remembered.
         recorder: Who learns how sessions ended; None: nobody.
-        fleet: Where executions are looked at.
-        starter: Starts tasks that an approved plan asks for.
+        fleet: Where a tenant's executions are looked at.
+        starter: Starts a tenant's tasks that an approved plan asks for.
         repositories: Where repositories that goals are about are looked into; None: none are.
-        tenant: Whose sessions they are.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -120,42 +143,46 @@ async def open_plans(
     here = await with_rung(settings)
     access, mask, prices = tool_access(settings), secret_mask(settings), model_prices(settings)
     patience = min(settings.model_patience_seconds, PATIENCE_SECONDS)
-    listener: OutcomeListener | None = Learning(recorder=recorder, tenant=tenant) if recorder is not None else None
-    scope = MemoryScope(tenant=tenant)
     async with (
         open_model(settings.model_copy(update={"model_patience_seconds": patience})) as model,
         operator_tools(here, settings.home / "plans" / "mcp", reserved=_RESERVED) as mcp,
     ):
-        equipment = PlanEquipment(
-            home=settings.home,
-            sandbox=make_sandbox(here),
-            builtin=access.builtin,
-            mask=mask,
-            remembering=partial(FleetMemory, memories, scope, mask=mask) if memories is not None else None,
-            fleet=fleet,
-            starter=starter,
-            plugins=access.plugins,
-            mcp=mcp,
-            repositories=repositories,
-            tenant=tenant,
-        )
-        sessions = PlanSessions(
-            model=model,
-            tools=equipment.open,
-            store=buckets.store(tenant) if buckets is not None else None,
-            leases=buckets.lending(tenant) if buckets is not None else None,
-            limits=plan_limits(settings),
-            sub_agents=SubAgentLimits(
-                depth=settings.sub_agent_depth,
-                number=settings.sub_agents,
-                each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
-            ),
-            prices=prices.get(settings.model) or prices.get(ANY_MODEL),
-            listener=listener,
-            mask=mask,
-        )
-        async with PlanDesk(sessions) as desk:
-            yield desk
+        sandbox = make_sandbox(here)
+
+        def made(tenant: str) -> PlanSessions:
+            listener: OutcomeListener | None = Learning(recorder=recorder, tenant=tenant) if recorder else None
+            scope = MemoryScope(tenant=tenant)
+            equipment = PlanEquipment(
+                home=settings.home,
+                sandbox=sandbox,
+                builtin=access.builtin,
+                mask=mask,
+                remembering=partial(FleetMemory, memories, scope, mask=mask) if memories is not None else None,
+                fleet=fleet(tenant),
+                starter=starter(tenant),
+                plugins=access.plugins,
+                mcp=mcp,
+                repositories=repositories,
+                tenant=tenant,
+            )
+            return PlanSessions(
+                model=model,
+                tools=equipment.open,
+                store=buckets.store(tenant) if buckets is not None else None,
+                leases=buckets.lending(tenant) if buckets is not None else None,
+                limits=plan_limits(settings),
+                sub_agents=SubAgentLimits(
+                    depth=settings.sub_agent_depth,
+                    number=settings.sub_agents,
+                    each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
+                ),
+                prices=prices.get(settings.model) or prices.get(ANY_MODEL),
+                listener=listener,
+                mask=mask,
+            )
+
+        async with PlanDesks(made) as desks:
+            yield desks
 
 
 def plan_limits(settings: Settings) -> Limits:

@@ -49,6 +49,7 @@ class StartTask(BaseTool):
     Args:
         starter: Who starts it.
         session_id: In whose plan.
+        by: Who set the goal of the plan, and so is who hands the task in; empty: nobody knows.
     """
 
     name = "start_task"
@@ -68,8 +69,9 @@ class StartTask(BaseTool):
     time_limit_seconds = _SUBMIT_SECONDS
     late_note = "list_executions says whether it was started"
 
-    def __init__(self, starter: TaskStarter, session_id: str) -> None:
+    def __init__(self, starter: TaskStarter, session_id: str, by: str = "") -> None:
         self._starter = starter
+        self._by = by
         self._session_id = session_id
 
     async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
@@ -86,7 +88,7 @@ class StartTask(BaseTool):
                 raise ToolFailure(f"the {name} is too long; at most {limit} characters")
         if not 0 <= agents <= _MAX_AGENTS:
             raise ToolFailure(f"agents goes from 1 to {_MAX_AGENTS}; leave it out for the usual number")
-        proposal = Proposal(description=description, repository=repository, ref=ref, agents=agents)
+        proposal = Proposal(description=description, repository=repository, ref=ref, agents=agents, by=self._by)
         words = "\x1f".join((self._session_id, description, repository, ref, str(agents)))
         key = f"plan-{hashlib.sha256(words.encode('utf-8', 'replace')).hexdigest()[:32]}"
         try:
@@ -148,13 +150,13 @@ class PlanEquipment:
         scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=place)
         try:
             trail = AuditTrail(
-                execution_id=f"plan-{session_id}", agent_id="planner", seal=AuditFile(place / "audit.jsonl").seal
+                execution_id=self._run(session_id), agent_id="planner", seal=AuditFile(place / "audit.jsonl").seal
             )
             async with self._workspace(session, Path(scratch.name)) as workspace:
                 pipeline = Pipeline(trail=trail, mask=self.mask)
                 kits: tuple[Toolkit, ...] = (
                     BuiltinTools(workspace, pipeline, settings=self.builtin, names=self._builtin_names()),
-                    _FleetTools(self._fleet_tools(session_id), workspace, pipeline),
+                    _FleetTools(self._fleet_tools(session), workspace, pipeline),
                     RegisteredTools(self.plugins, workspace, pipeline),
                     *self.mcp,
                     *(_looking(workspace, pipeline) if session.repository else ()),
@@ -183,7 +185,7 @@ class PlanEquipment:
             raise InvalidRequest("repositories are not looked into here", field="repository", hint="leave it out")
         wanted = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
         pinned = await self.repositories.pin(self.tenant, wanted)
-        execution_id = f"plan-{session.session_id}"
+        execution_id = self._run(session.session_id)
         try:
             async with self.repositories.open(execution_id, "planner", pinned, Environment()) as clone:
                 yield clone
@@ -200,12 +202,16 @@ class PlanEquipment:
         found = {name for name, url in web.items() if url}
         return frozenset({"calculator", "python_executor", *found, *(("read_webpage",) if found else ())})
 
-    def _fleet_tools(self, session_id: str) -> list[BaseTool]:
+    def _run(self, session_id: str) -> str:
+        """What clones and the audit are named after: no other tenant's session has the same."""
+        return f"plan-{session_id}" if self.tenant == DEFAULT_TENANT else f"plan-{self.tenant}.{session_id}"
+
+    def _fleet_tools(self, session: PlanSession) -> list[BaseTool]:
         tools: list[BaseTool] = []
         if self.fleet is not None:
             tools += [ListExecutions(self.fleet), ShowExecution(self.fleet)]
         if self.starter is not None:
-            tools.append(StartTask(self.starter, session_id))
+            tools.append(StartTask(self.starter, session.session_id, session.started_by))
         return tools
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
@@ -54,12 +54,14 @@ class ObjectRef(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Host:
-    """One actor of the pool and how many calls it has under way."""
+    """One actor of the pool, how many calls it has under way, and whom it serves: nobody yet, or one tenant."""
 
     name: str
     actor: Any
     busy: int = 0
+    tenant: str = ""
     started_at: float = field(default_factory=time.time)
+    idle_since: float = field(default_factory=time.monotonic)
 
 
 @dataclass(kw_only=True)
@@ -89,31 +91,48 @@ class RayFleet:
 
     async def run(self, assignment: Assignment) -> Candidate:
         """One agent run on the least busy host. Raises AgentLost when the host dies, FleetErrors of the run."""
-        return from_json(Candidate, await self._call(lambda actor: actor.run_assignment.remote(to_json(assignment))))
+        return from_json(
+            Candidate,
+            await self._call(lambda actor: actor.run_assignment.remote(to_json(assignment)), assignment.task.tenant),
+        )
 
     async def check(self, assignment: CheckAssignment) -> CheckReport:
         """One check on the least busy host. Raises as `run` does."""
-        return from_json(CheckReport, await self._call(lambda actor: actor.check.remote(to_json(assignment))))
+        return from_json(
+            CheckReport, await self._call(lambda actor: actor.check.remote(to_json(assignment)), assignment.task.tenant)
+        )
 
     async def review(self, assignment: ReviewAssignment) -> Critique:
         """One review on the least busy host. Raises as `run` does."""
-        return from_json(Critique, await self._call(lambda actor: actor.review.remote(to_json(assignment))))
+        return from_json(
+            Critique, await self._call(lambda actor: actor.review.remote(to_json(assignment)), assignment.task.tenant)
+        )
 
     async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
         """One judge's votes, on the least busy host. Raises as `run` does."""
-        return from_json(tuple[Vote, ...], await self._call(lambda actor: actor.judge.remote(to_json(assignment))))
+        return from_json(
+            tuple[Vote, ...],
+            await self._call(lambda actor: actor.judge.remote(to_json(assignment)), assignment.task.tenant),
+        )
 
     async def derive(self, assignment: DeriveAssignment) -> Derivation:
         """One task split, on the least busy host. Raises as `run` does."""
-        return from_json(Derivation, await self._call(lambda actor: actor.derive.remote(to_json(assignment))))
+        return from_json(
+            Derivation, await self._call(lambda actor: actor.derive.remote(to_json(assignment)), assignment.task.tenant)
+        )
 
     async def answer(self, assignment: AnswerAssignment) -> Answer:
         """One question answered, on the least busy host. Raises as `run` does."""
-        return from_json(Answer, await self._call(lambda actor: actor.answer.remote(to_json(assignment))))
+        return from_json(
+            Answer, await self._call(lambda actor: actor.answer.remote(to_json(assignment)), assignment.task.tenant)
+        )
 
     async def operate(self, assignment: OperateAssignment) -> ToolResult:
         """One call of a tool, on the least busy host. Raises as `run` does."""
-        return from_json(ToolResult, await self._call(lambda actor: actor.operate.remote(to_json(assignment))))
+        return from_json(
+            ToolResult,
+            await self._call(lambda actor: actor.operate.remote(to_json(assignment)), assignment.task.tenant),
+        )
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
@@ -142,17 +161,26 @@ class RayFleet:
             # The first task starts another one.
             _log.warning("the first host was lost", reason=str(error))
 
+    def shed(self) -> None:
+        """End hosts that have had no work for `ray_idle_seconds`; one stays, for the next task to find it ready."""
+        before = time.monotonic() - self.settings.ray_idle_seconds
+        for host in self._hosts[1:]:
+            if not host.busy and host.idle_since < before:
+                _log.info("a host without work ends", host=host.name)
+                self._forget(host)
+                _end(host)
+
     async def close(self) -> None:
         """End every host and what runs on it."""
         for host in self._hosts:
             _end(host)
         self._hosts.clear()
 
-    async def _call(self, call: Callable[[Any], ObjectRef]) -> bytes:
+    async def _call(self, call: Callable[[Any], ObjectRef], tenant: str = "") -> bytes:
         if time.monotonic() - self._counted_at > _COUNT_SECONDS:
             self._counted_at = time.monotonic()
-            self._nodes = await asyncio.to_thread(_nodes)
-        host = self._host()
+            self._nodes = await asyncio.to_thread(_nodes, self.settings.ray_resources)
+        host = self._host(tenant)
         host.busy += 1
         try:
             return await self._settled(call(host.actor))
@@ -163,6 +191,7 @@ class RayFleet:
             raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
         finally:
             host.busy -= 1
+            host.idle_since = time.monotonic()
             if self._alone and host in self._hosts:
                 self._forget(host)
                 _end(host)
@@ -185,25 +214,36 @@ class RayFleet:
             _log.error("a run met a fault of ours", fault=type(fault).__name__, trace=str(error))
             raise InternalFault(f"a run met a fault of ours ({type(fault).__name__}); see the log") from error
 
-    def _host(self) -> Host:
-        """The least busy host with room, else a new one; every node gets one before any gets a second."""
-        spread = len(self._hosts) < self._nodes and all(host.busy for host in self._hosts)
-        free = [] if spread else [host for host in self._hosts if host.busy < self.settings.agents_per_actor]
+    def _host(self, tenant: str = "") -> Host:
+        """The tenant's least busy host with room, else a new one; every node gets one before any gets a second.
+
+        No host ever serves two tenants. Where there may be no more, one that does nothing for another tenant ends; only
+        where all of them work, a tenant without any gets one beyond.
+        """
+        mine = [host for host in self._hosts if not tenant or host.tenant in ("", tenant)]
+        spread = len(mine) < self._nodes and all(host.busy for host in mine)
+        free = [] if spread else [host for host in mine if host.busy < self.settings.agents_per_actor]
         if free:
-            return min(free, key=lambda host: host.busy)
-        if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents and self._hosts:
-            return min(self._hosts, key=lambda host: host.busy)
-        host = self._new_host(f"agent-host-{next(self._names)}")
+            return _serving(min(free, key=lambda host: (host.busy, not host.tenant)), tenant)
+        if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents:
+            idle = next((host for host in self._hosts if host not in mine and not host.busy), None)
+            if idle is not None:
+                self._forget(idle)
+                _end(idle)
+            elif mine:
+                return _serving(min(mine, key=lambda host: host.busy), tenant)
+        host = _serving(self._new_host(f"agent-host-{next(self._names)}"), tenant)
         self._hosts.append(host)
         return host
 
     def _new_host(self, name: str) -> Host:
-        settings = self.settings.model_dump_json()
+        settings = _of_hosts(self.settings).model_dump_json()
         options: dict[str, Any] = {
             "num_cpus": 0,
             "max_restarts": 0,
             "max_task_retries": 0,
             "scheduling_strategy": "SPREAD",
+            "resources": dict(self.settings.ray_resources),
         }
         if self._alone:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
@@ -227,15 +267,43 @@ class RayFleet:
 async def open_ray_fleet(settings: Settings) -> AsyncGenerator[RayFleet]:
     """A fleet on the Ray this process is connected to; its hosts end with the context."""
     fleet = RayFleet(settings=settings)
+    shedding = asyncio.create_task(_shed(fleet), name="shed-hosts") if settings.ray_idle_seconds else None
     try:
         yield fleet
     finally:
+        if shedding is not None:
+            shedding.cancel()
+            await asyncio.gather(shedding, return_exceptions=True)
         await fleet.close()
 
 
-def _nodes() -> int:
-    """How many nodes the cluster has now."""
-    return sum(bool(node["Alive"]) for node in cast("list[dict[str, Any]]", ray.nodes()))
+async def _shed(fleet: RayFleet) -> None:
+    while True:
+        await asyncio.sleep(fleet.settings.ray_idle_seconds / 2)
+        fleet.shed()
+
+
+def _of_hosts(settings: Settings) -> Settings:
+    """What hosts are made with: as little of the orchestrator's secrets as agents can do with."""
+    nkey = settings.nats_agents_nkey_file or settings.nats_nkey_file
+    return settings.model_copy(
+        update={"nats_nkey_file": nkey, "orchestrator_token": "", "telegram_token": "", "ray_token": ""}
+    )
+
+
+def _nodes(wanted: Mapping[str, float]) -> int:
+    """How many nodes the cluster has now that offer what a host takes."""
+    nodes = cast("list[dict[str, Any]]", ray.nodes())
+    return sum(
+        bool(node["Alive"]) and all(node["Resources"].get(name, 0.0) >= amount for name, amount in wanted.items())
+        for node in nodes
+    )
+
+
+def _serving(host: Host, tenant: str) -> Host:
+    """The host, from now on the tenant's."""
+    host.tenant = host.tenant or tenant
+    return host
 
 
 def _end(host: Host) -> None:

@@ -16,23 +16,25 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.health import Component, ComponentState
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
-from swe_ai_fleet.runtime.lease_keeper import open_leases
+from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
+from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.docker import reap
 from swe_ai_fleet.tools.failure import ToolFailure
@@ -49,11 +51,12 @@ class Stack:
     executions: Executions
     councils: CouncilBook
     log: JetStream
-    fleet: RayFleet
+    fleet: RayFleet | JobFleet
     workspaces: GitWorkspaceProvider
     model: ModelPool
     view: FleetView
     meter: Meter
+    leases: LeaseKeeper
     context: ContextServiceClient | None = None
 
     async def ready(self) -> bool:
@@ -77,6 +80,9 @@ class Stack:
         return Component(name="nats", state=state, message=ping.error, version=ping.version, latency_ms=ping.latency_ms)
 
     async def _ray(self) -> Component:
+        if isinstance(self.fleet, JobFleet):
+            message = f"none: agents are Kubernetes Jobs, {self.fleet.running} handed out"
+            return Component(name="ray", state=ComponentState.UP, message=message)
         import ray
 
         message = f"{len(self.fleet.hosts)} hosts, {self.fleet.running} calls under way"
@@ -114,27 +120,30 @@ class Stack:
 
 
 @asynccontextmanager
-async def open_stack(state: State) -> AsyncGenerator[Stack]:
+async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator[Stack]:
     """Connect to what settings name, drive executions, until the context ends. Ray has been started.
+
+    `rules` say what holds for each tenant; None: nothing beyond what holds for the fleet.
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
-    settings, log = state.settings, state.log
+    settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_rung(settings)
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
         await workspaces.reap()
-        fleet = await stack.enter_async_context(open_ray_fleet(settings))
+        jobs = settings.executor == "kubernetes"
+        fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.embedded))
         surroundings = Surroundings(
-            log=log,
+            log=telemetry.observed(log),
             blobs=log,
-            results=log,
-            fleet=fleet,
-            workspaces=workspaces,
+            results=telemetry.results(log),
+            fleet=telemetry.fleet(fleet),
+            workspaces=telemetry.repositories(workspaces),
             model=model,
             owner=replicas.me,
             context=context,
@@ -142,7 +151,8 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
             approval_timeout_seconds=settings.approval_timeout_seconds,
         )
         access = tool_access(settings)
-        councils = council_book(settings, await log.bucket(COUNCILS_BUCKET))
+        councils = council_book(settings, await log.bucket(COUNCILS_BUCKET), rules)
+        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
@@ -157,6 +167,7 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
+                quotas=Quotas(rules=rules or no_rules, spent=meter.spent_today),
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
@@ -165,7 +176,6 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
         view = await stack.enter_async_context(
             open_fleet_view(settings, me=replicas.me, fleet=fleet, log=log, model=model)
         )
-        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         yield Stack(
             settings=settings,
             executions=executions,
@@ -176,6 +186,7 @@ async def open_stack(state: State) -> AsyncGenerator[Stack]:
             model=model,
             view=view,
             meter=meter,
+            leases=replicas,
             context=context,
         )
 
@@ -184,7 +195,7 @@ async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
     """Remove what ended executions left on the engine where the process that ran their agents was killed."""
     if access.docker is None:
         return
-    ended = {state.execution_id for state in executions.projection.select(DEFAULT_TENANT) if state.status.terminal}
+    ended = {state.execution_id for state in executions.projection.everything() if state.status.terminal}
     try:
         reaped = await reap(access.docker, executions=ended)
     except ToolFailure as error:

@@ -56,12 +56,14 @@ class ScriptedModelServer:
         stream_options: bool = True,
         stream_characters: int = 64,
         api_key: str = "",
+        host: str = "127.0.0.1",
         faults: Mapping[int, Failure] | None = None,
         keep: int = 32,
     ) -> None:
         self._script = script
         self._model = model
         self._port = port
+        self._host = host
         self._latency_seconds = latency_seconds
         self._max_model_len = max_model_len
         self._native_tools = native_tools
@@ -96,7 +98,7 @@ class ScriptedModelServer:
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", self._port, backlog=1024)
+            site = web.TCPSite(runner, self._host, self._port, backlog=1024)
             await site.start()
         except OSError:
             await runner.cleanup()

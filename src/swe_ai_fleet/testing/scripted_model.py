@@ -26,8 +26,9 @@ async def _serve(server: ScriptedModelServer) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGINT or SIGTERM. A script that cannot be read ends it with status 2."""
-    parser = argparse.ArgumentParser(prog="scripted_model", description="Serve scripted replies on loopback.")
+    parser = argparse.ArgumentParser(prog="scripted_model", description="Serve scripted replies.")
     parser.add_argument("script", type=Path, help="a script file, see Script.from_json")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--model", default="scripted", help="the name that /v1/models gives")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each reply")
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     server = ScriptedModelServer(
         script,
         model=options.model,
+        host=options.host,
         port=options.port,
         latency_seconds=options.latency,
         max_model_len=options.max_model_len,

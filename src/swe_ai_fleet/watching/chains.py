@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, AuditFault, head_fault, link_fault
-from swe_ai_fleet.domain.event import CandidateSubmitted, RunClaimed, RunFinished, ToolFinished, ToolStarted
+from swe_ai_fleet.domain.event import (
+    CandidateSubmitted,
+    RunClaimed,
+    RunFinished,
+    StoredEvent,
+    ToolFinished,
+    ToolStarted,
+)
 from swe_ai_fleet.watching.events import stored_event
 
 
@@ -90,17 +97,22 @@ class Chains:
             reason = f"event {event.sequence} ({event.type}) cannot be read: {str(error).splitlines()[0]}"
             chain.unreadable = chain.unreadable or AuditFault(seq=chain.count + 1, reason=reason)
             return None
-        match stored.event.body if stored else None:
+        return self.take(stored) if stored else None
+
+    def take(self, stored: StoredEvent) -> ChainedEntry | None:
+        """Likewise, for an event that was read from the log itself."""
+        agent_id = stored.event.agent_id
+        match stored.event.body:
             case RunClaimed(resumes=True):
                 # Whatever head an interrupted part recorded, the chain goes on behind it.
-                self._last(event.agent_id).heads.clear()
+                self._last(agent_id).heads.clear()
             case RunClaimed():
-                self._runs.setdefault(event.agent_id, []).append(_Chain(agent_id=event.agent_id))
+                self._runs.setdefault(agent_id, []).append(_Chain(agent_id=agent_id))
             case ToolStarted(entry=entry) | ToolFinished(entry=entry):
-                self._last(event.agent_id).add(entry)
-                return ChainedEntry(agent_id=event.agent_id, run=len(self._runs[event.agent_id]), entry=entry)
+                self._last(agent_id).add(entry)
+                return ChainedEntry(agent_id=agent_id, run=len(self._runs[agent_id]), entry=entry)
             case RunFinished(audit_head=head) if head:
-                self._last(event.agent_id).heads.append(head)
+                self._last(agent_id).heads.append(head)
             case CandidateSubmitted(candidate=candidate):
                 self._last(candidate.agent_id).heads.append(candidate.audit_head)
             case _:

@@ -935,19 +935,21 @@ class SubmitTaskRequest(_message.Message):
     def __init__(self, deliberate: _Optional[_Union[DeliberateRequest, _Mapping]] = ..., orchestrate: _Optional[_Union[OrchestrateRequest, _Mapping]] = ...) -> None: ...
 
 class SubmitTaskResponse(_message.Message):
-    __slots__ = ("execution_id", "task_id", "status", "already_existed")
+    __slots__ = ("execution_id", "task_id", "status", "already_existed", "approval")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ALREADY_EXISTED_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     status: DeliberationStatus
     already_existed: bool
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ...) -> None: ...
+    approval: ApprovalPolicy
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., already_existed: _Optional[bool] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count")
+    __slots__ = ("execution_id", "task_id", "kind", "status", "role", "task_description", "created_at_ms", "updated_at_ms", "finished_at_ms", "agents", "results", "winner_id", "error_message", "commit_sha", "branch", "audit_heads", "usage", "last_sequence", "pending_approvals", "subtasks", "parent_execution_id", "attempt", "priority", "caller", "owner", "superseded", "agent_count", "approval")
     EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -975,6 +977,7 @@ class Execution(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     AGENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    APPROVAL_FIELD_NUMBER: _ClassVar[int]
     execution_id: str
     task_id: str
     kind: ExecutionKind
@@ -1002,7 +1005,8 @@ class Execution(_message.Message):
     owner: str
     superseded: _containers.RepeatedCompositeFieldContainer[DeliberationResult]
     agent_count: int
-    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ...) -> None: ...
+    approval: ApprovalPolicy
+    def __init__(self, execution_id: _Optional[str] = ..., task_id: _Optional[str] = ..., kind: _Optional[_Union[ExecutionKind, str]] = ..., status: _Optional[_Union[DeliberationStatus, str]] = ..., role: _Optional[_Union[Role, str]] = ..., task_description: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., updated_at_ms: _Optional[int] = ..., finished_at_ms: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[AgentProgress, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., winner_id: _Optional[str] = ..., error_message: _Optional[str] = ..., commit_sha: _Optional[str] = ..., branch: _Optional[str] = ..., audit_heads: _Optional[_Iterable[_Union[AuditHead, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., last_sequence: _Optional[int] = ..., pending_approvals: _Optional[_Iterable[_Union[PendingApproval, _Mapping]]] = ..., subtasks: _Optional[_Iterable[_Union[SubtaskResult, _Mapping]]] = ..., parent_execution_id: _Optional[str] = ..., attempt: _Optional[int] = ..., priority: _Optional[int] = ..., caller: _Optional[str] = ..., owner: _Optional[str] = ..., superseded: _Optional[_Iterable[_Union[DeliberationResult, _Mapping]]] = ..., agent_count: _Optional[int] = ..., approval: _Optional[_Union[ApprovalPolicy, str]] = ...) -> None: ...
 
 class AgentProgress(_message.Message):
     __slots__ = ("agent_id", "status", "step", "last_tool", "usage", "stop_reason")

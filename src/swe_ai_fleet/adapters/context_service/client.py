@@ -51,13 +51,30 @@ class ContextServiceClient:
         token: What the service asks for; empty: nothing.
         seconds: The longest a call may take.
         caller: How it names itself: what it has remembered is marked with that.
+        names_tenant: Whether it calls for the tenants that its calls are about, as the fleet's own services do; with
+            a token of one tenant's it does not, and what is about another tenant is refused.
+        credentials: How the connection is protected; None: not at all.
+        server_name: What the service's certificate is for, where that is not the host of the address.
     """
 
-    def __init__(self, address: str, token: str = "", *, seconds: float = CALL_SECONDS, caller: str = "fleet") -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str = "",
+        *,
+        seconds: float = CALL_SECONDS,
+        caller: str = "fleet",
+        names_tenant: bool = True,
+        credentials: grpc.ChannelCredentials | None = None,
+        server_name: str = "",
+    ) -> None:
         self.address = address
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._seconds = seconds
         self._caller = caller
+        self._names_tenant = names_tenant
+        self._credentials = credentials
+        self._server_name = server_name
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -78,13 +95,11 @@ class ContextServiceClient:
     async def gather(self, request: ContextRequest) -> GatheredContext:
         """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
         query = messages.context_query(request)
-        _check_tenant(request.tenant)
-        reply = await self._answer(self._stub.GetContext, query, pb.GetContextResponse)
+        reply = await self._answer(self._stub.GetContext, query, pb.GetContextResponse, tenant=request.tenant)
         return messages.gathered_context(reply, tenant=request.tenant)
 
     async def remember(self, memory: Memory) -> bool:
         """Keep a memory; False where it was known. Raises InvalidRequest, ResourceExhausted, Unavailable."""
-        _check_tenant(memory.tenant)
         request = pb.AddFactRequest(
             namespace=memory.namespace,
             text=memory.text,
@@ -92,12 +107,11 @@ class ContextServiceClient:
             kind=messages.KINDS[memory.kind],
             source=memory.source,
         )
-        reply = await self._answer(self._stub.AddFact, request, pb.AddFactResponse)
+        reply = await self._answer(self._stub.AddFact, request, pb.AddFactResponse, tenant=memory.tenant)
         return not reply.already_existed
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
         """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
-        _check_tenant(scope.tenant)
         request = pb.RecallRequest(
             query=query,
             namespaces=scope.namespaces,
@@ -105,12 +119,11 @@ class ContextServiceClient:
             metadata=scope.metadata,
             limit=limit,
         )
-        reply = await self._answer(self._stub.Recall, request, pb.RecallResponse)
+        reply = await self._answer(self._stub.Recall, request, pb.RecallResponse, tenant=scope.tenant)
         return tuple(messages.recollection(one, tenant=scope.tenant) for one in reply.recollections)
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
         """Remove these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
-        _check_tenant(scope.tenant)
         request = pb.ClearMemoryRequest(
             namespaces=scope.namespaces,
             kinds=[messages.KINDS[kind] for kind in scope.kinds],
@@ -118,28 +131,38 @@ class ContextServiceClient:
             memory_ids=memory_ids,
             everywhere=not scope.namespaces,
         )
-        return (await self._answer(self._stub.ClearMemory, request, pb.ClearMemoryResponse)).removed
+        reply = await self._answer(self._stub.ClearMemory, request, pb.ClearMemoryResponse, tenant=scope.tenant)
+        return reply.removed
 
     async def record_outcome(self, outcome: Outcome) -> Outcome:
         """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
-        _check_tenant(outcome.tenant)
         request = pb.RecordOutcomeRequest(outcome=outcome_messages.outcome_message(outcome))
-        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse)
+        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=outcome.tenant)
         return outcome_messages.outcome(reply.outcome, tenant=outcome.tenant)
 
-    async def rate(self, subject_id: str, rating: int, *, by: str = "", comment: str | None = None) -> Outcome:
+    async def rate(
+        self,
+        subject_id: str,
+        rating: int,
+        *,
+        by: str = "",
+        comment: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Outcome:
         """Say for a person how good an outcome was, from 1 to 5, and why; without a comment the one before stands.
 
         Raises InvalidRequest, NotFound, Unavailable.
         """
         request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating, comment=comment))
-        reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, caller=by)
-        return outcome_messages.outcome(reply.outcome, tenant=DEFAULT_TENANT)
+        reply = await self._answer(
+            self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=tenant, caller=by
+        )
+        return outcome_messages.outcome(reply.outcome, tenant=tenant)
 
-    async def recommend(self, question: Question) -> Recommendation:
+    async def recommend(self, question: Question, *, tenant: str = DEFAULT_TENANT) -> Recommendation:
         """What experience says about a task; the time is the service's own. Raises InvalidRequest, Unavailable."""
         request = outcome_messages.recommendation_request(question)
-        reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse)
+        reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse, tenant=tenant)
         return outcome_messages.recommendation(reply)
 
     async def ping(self) -> None:
@@ -157,11 +180,21 @@ class ContextServiceClient:
         loop = asyncio.get_running_loop()
         if self._channel is None or self._loop is not loop:
             # A channel belongs to the loop that it was made in.
-            self._channel, self._loop = grpc.aio.insecure_channel(self.address, options=_OPTIONS), loop
+            self._channel, self._loop = self._opened(), loop
         return self._channel
 
-    async def _answer(self, call: Any, request: Any, kind: type[R], *, caller: str = "") -> R:
+    def _opened(self) -> grpc.aio.Channel:
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        name = (("grpc.ssl_target_name_override", self._server_name),) if self._server_name else ()
+        return grpc.aio.secure_channel(self.address, self._credentials, options=(*_OPTIONS, *name))
+
+    async def _answer(self, call: Any, request: Any, kind: type[R], *, tenant: str = "", caller: str = "") -> R:
         metadata = (*self._metadata, ("fleet-caller", caller or self._caller))
+        if tenant and self._names_tenant:
+            metadata = (*metadata, ("fleet-tenant", tenant))
+        elif tenant not in ("", DEFAULT_TENANT):
+            raise InvalidRequest(f"there is no tenant {tenant[:64]!r} here", field="tenant", hint=f"{DEFAULT_TENANT!r}")
         try:
             answer = await cast(
                 "Awaitable[object]",
@@ -179,9 +212,3 @@ class ContextServiceClient:
         if not isinstance(answer, kind):
             raise InternalFault(f"what the context service at {self.address} says cannot be read")
         return answer
-
-
-def _check_tenant(tenant: str) -> None:
-    """One service serves one tenant: what another one says must not end up with it."""
-    if tenant != DEFAULT_TENANT:
-        raise InvalidRequest(f"there is no tenant {tenant[:64]!r} here", field="tenant", hint=f"{DEFAULT_TENANT!r}")

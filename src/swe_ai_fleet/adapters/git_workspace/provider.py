@@ -22,6 +22,7 @@ from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
 from swe_ai_fleet.adapters.git_workspace.python_tools import PythonTools
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped, reap, release
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
+from swe_ai_fleet.adapters.git_workspace.skeleton import WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
@@ -167,6 +168,14 @@ class GitWorkspaceProvider:
         repository = await self.pin(tenant, repo)
         _check_empty(path)
         await self._clones.copy(path, await self._origins.seed(repository), repository.branch or "main")
+
+    async def copy_into(self, repository: PinnedRepository, path: Path) -> None:
+        """A clone of a pinned commit on branch `fleet/work`, to keep, of that commit's ancestry only, without a remote.
+
+        Raises as `pin` does.
+        """
+        _check_empty(path)
+        await self._clones.copy(path, await self._origins.seed(repository), WORK_BRANCH)
 
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery

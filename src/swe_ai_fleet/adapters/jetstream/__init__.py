@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,18 +14,19 @@ from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, StoredMessage
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
-from swe_ai_fleet.adapters.jetstream.wire import event_of
+from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID, event_of
 from swe_ai_fleet.adapters.jetstream.work_queue import (
     Handler,
     Hopeless,
     Later,
+    Room,
     Work,
     WorkQueue,
     consume,
@@ -41,10 +42,12 @@ from swe_ai_fleet.ports import ChangeLog, Journal, KeyValue
 __all__ = [
     "PATIENCE_SECONDS",
     "Credentials",
+    "Handler",
     "Hopeless",
     "JetStream",
     "Later",
     "Ping",
+    "Room",
     "StreamSettings",
     "StreamUsage",
     "Work",
@@ -70,12 +73,18 @@ class Ping:
 class JetStream:
     """`EventLog`, `BlobStore` and `ResultBus` over one connection. Made by `JetStream.connect`."""
 
-    def __init__(self, connection: Connection, settings: StreamSettings, patience: float) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        settings: StreamSettings,
+        patience: float,
+        stamp: Callable[[], Mapping[str, str]] = dict[str, str],
+    ) -> None:
         self._connection = connection
         self._settings = settings
         self._patience = patience
         self._blobs = JetStreamBlobs(connection, settings.bucket, patience=patience)
-        self._results = JetStreamResults(connection, patience=patience)
+        self._results = JetStreamResults(connection, patience=patience, stamp=stamp)
 
     @classmethod
     @asynccontextmanager
@@ -88,6 +97,7 @@ class JetStream:
         settings: StreamSettings | None = None,
         patience: float = PATIENCE_SECONDS,
         waits: float = 0.0,
+        stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> AsyncGenerator[JetStream]:
         """Connect to NATS and stay connected, however often the server goes away, until the context ends.
 
@@ -98,6 +108,7 @@ class JetStream:
             settings: What `ensure_streams` creates; the bucket's name is used in any case.
             patience: Seconds a call goes on trying while the server does not answer.
             waits: Seconds to go on trying to connect while no server answers.
+            stamp: Headers that name what a result belongs to, for those who trace it.
 
         Raises:
             Unavailable: No server answers.
@@ -105,7 +116,12 @@ class JetStream:
         """
         urls = [part.strip() for part in url.split(",") if part.strip()]
         async with Connection.open(urls, credentials or Credentials(), name=name, waits=waits) as connection:
-            yield cls(connection, settings or StreamSettings(), patience)
+            yield cls(connection, settings or StreamSettings(), patience, stamp)
+
+    @property
+    def connection(self) -> Connection:
+        """What it all goes over, for what concerns whole streams."""
+        return self._connection
 
     async def ensure_streams(self) -> None:
         """Create or update every stream. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
@@ -127,6 +143,18 @@ class JetStream:
             patience=self._patience,
         )
         return JetStreamKeyValue(self._connection, name, patience=self._patience)
+
+    def made_bucket(self, name: str) -> KeyValue:
+        """A key-value bucket that somebody else has made, for those who may not."""
+        return JetStreamKeyValue(self._connection, name, patience=self._patience)
+
+    async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
+        """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
+        subject = subjects.job_subject(tenant, priority)
+        try:
+            await self._connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, patience=self._patience)
+        except Refused as refusal:
+            raise refusal.fault.as_fleet_error() from refusal
 
     def changes(self) -> ChangeLog:
         """The stream of what projects know of themselves, once `ensure_streams` has made it."""
@@ -192,9 +220,12 @@ class JetStream:
             tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
         )
 
-    async def consume(self, queue: WorkQueue, handler: Handler) -> NoReturn:
-        """Handle the messages of a work queue until cancelled, side by side with the other replicas."""
-        await consume(self._connection, queue, handler)
+    async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
+        """Handle the messages of a work queue until cancelled, side by side with the other replicas.
+
+        With `room`, messages are asked for only when and as far as the process has room for them.
+        """
+        await consume(self._connection, queue, handler, room=room)
 
     async def remove_consumer(self, stream: str, consumer: str) -> None:
         """Remove a durable consumer and its place in the stream; nothing happens where there is none.

@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+import secrets
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,25 +24,17 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused, Unanswered
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden, Refused, Unanswered
+from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials, Protected
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
 _RETRY_FIRST_SECONDS = 0.05
 _RETRY_LAST_SECONDS = 2.0
 _AUTHORIZATION = ("authorization", "authentication")
+_FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """How to log in: a token, a user with a password, or the path of a `.creds` file; all empty for none."""
-
-    token: str = ""
-    user: str = ""
-    password: str = ""
-    file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +116,11 @@ class Connection:
         self._ready = asyncio.Event()
         self._closing = False
         self._reconnecting: asyncio.Task[None] | None = None
+        self._prefix = INBOX
         self._inbox = ""
         self._requests = 0
         self._pending: dict[str, asyncio.Future[Message]] = {}
+        self._asked: dict[str, str] = {}
         self._subscriptions: set[Subscription] = set()
 
     @classmethod
@@ -141,7 +138,7 @@ class Connection:
 
         Raises:
             Unavailable: No server answered.
-            PreconditionFailed: The server refused the credentials.
+            PreconditionFailed: The server refused the credentials, or a file of theirs cannot be used.
         """
         connection = cls(urls, credentials, name)
         backoff = Backoff.lasting(waits)
@@ -170,6 +167,10 @@ class Connection:
         version = self._client.connected_server_version
         return f"{version.major}.{version.minor}.{version.patch}"
 
+    def inbox(self) -> str:
+        """A subject that nobody else listens to, for a subscription that gets answers."""
+        return f"{self._prefix}.{secrets.token_hex(12)}"
+
     async def request(
         self, subject: str, payload: bytes, *, headers: dict[str, str] | None = None, seconds: float = REQUEST_SECONDS
     ) -> Message:
@@ -177,6 +178,7 @@ class Connection:
 
         Raises:
             Unanswered: The connection is or gets lost, nobody listens, or the time is up.
+            Forbidden: The server does not let this user send there.
             InvalidRequest: The payload is larger than the server takes.
         """
         client = self._client
@@ -192,6 +194,7 @@ class Connection:
         self._requests += 1
         inbox = f"{self._inbox}{self._requests}"
         future = self._pending[inbox] = loop.create_future()
+        self._asked[inbox] = subject.lower()
         timer = loop.call_later(seconds, _expire, future)
         try:
             await client.publish(subject, payload, reply=inbox, headers=headers)
@@ -200,7 +203,7 @@ class Connection:
             raise Unanswered(str(error)) from error
         finally:
             timer.cancel()
-            del self._pending[inbox]
+            del self._pending[inbox], self._asked[inbox]
         if not message.data and message.status == "503":
             raise Unanswered("no stream or service listens there")
         return message
@@ -307,8 +310,10 @@ class Connection:
             raise Unanswered("not connected") from None
 
     async def _connect(self, seconds: float) -> None:
-        client = Client()
+        client = Protected()
         login = self._credentials
+        context = login.context()
+        self._prefix = login.inbox()
 
         async def closed() -> None:
             self._lost(client)
@@ -324,22 +329,36 @@ class Connection:
                     ping_interval=10,
                     pending_size=0,  # no buffer for a lost connection, and no forced flush, which swallows cancellation
                     skip_subject_validation=True,
-                    error_cb=_report,
+                    error_cb=self._report,
                     closed_cb=closed,
                     token=login.token or None,
                     user=login.user or None,
                     password=login.password or None,
                     user_credentials=login.file or None,
+                    nkeys_seed=login.nkey or None,
+                    inbox_prefix=self._prefix,
+                    tls=context,
                 )
                 inbox = client.new_inbox()
                 await _subscribed(client, f"{inbox}.*", self._answer)
             if client.is_closed:
                 raise nats.errors.ConnectionClosedError
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            await client.close()
+            # After a handshake that failed the client library would wait for an end that never comes.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_LAST_SECONDS):
+                    await client.close()
             if any(word in str(error).lower() for word in _AUTHORIZATION):
                 raise PreconditionFailed(
-                    "NATS refused the credentials", field="nats", hint="check the token or the credentials file"
+                    "NATS refused the credentials",
+                    field="nats",
+                    hint="check the token, the nkey or the credentials file",
+                ) from error
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise PreconditionFailed(
+                    f"the certificate of NATS at {self._servers} is not to be trusted: {error.verify_message}",
+                    field="nats_ca",
+                    hint="FLEET_NATS_CA must name the PEM file of its authority",
                 ) from error
             raise Unavailable(
                 f"no NATS server answers at {self._servers}: {error or 'timeout'}",
@@ -348,6 +367,21 @@ class Connection:
         self._client = client
         self._inbox = f"{inbox}."
         self._ready.set()
+
+    async def _report(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if "permissions violation" not in text:
+            _log.debug("nats.client_error", error=text)
+            return
+        # The server says it once and answers nothing: whoever waits would wait in vain, again and again.
+        refused = _FORBIDDEN.search(text)
+        subject = refused[1] if refused else ""
+        waiting = [self._pending[inbox] for inbox, asked in self._asked.items() if asked == subject]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Forbidden(subject))
+        if not waiting:
+            _log.warning("nats.forbidden", reason=text)
 
     def _answer(self, message: Message | None) -> None:
         if message is not None:
@@ -415,7 +449,3 @@ async def _subscribed(client: Client, subject: str, deliver: Callable[[Message |
 
     subscribe = cast("Callable[..., Awaitable[ClientSubscription]]", client.subscribe)  # pyright: ignore[reportUnknownMemberType]
     return await subscribe(subject, cb=receive)
-
-
-async def _report(error: Exception) -> None:
-    _log.debug("nats.client_error", error=str(error) or type(error).__name__)

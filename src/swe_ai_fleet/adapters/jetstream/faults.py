@@ -16,6 +16,15 @@ class Unanswered(Exception):
     """A request got no answer; whether it was carried out is unknown."""
 
 
+class Forbidden(PreconditionFailed):
+    """The server does not let this user send to a subject; no repetition changes that."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"NATS does not let this process send to {subject}", field="nats", hint="see the permissions of its user"
+        )
+
+
 class ApiFault(Exception):
     """JetStream's own error: `code` is HTTP-like, `error_code` says which."""
 

@@ -112,7 +112,7 @@ class _Consumer:
         self._name = f"read-{secrets.token_hex(8)}"
         self._wanted = wanted
         self._start = start
-        self._inbox = f"_INBOX.{secrets.token_hex(12)}"
+        self._inbox = connection.inbox()
         self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._created = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
 from swe_ai_fleet.adapters.jetstream import subjects
@@ -17,9 +18,12 @@ EXECUTION_HEADER = "Fleet-Execution-Id"
 class JetStreamResults:
     """A `ResultBus`."""
 
-    def __init__(self, connection: Connection, *, patience: float) -> None:
+    def __init__(
+        self, connection: Connection, *, patience: float, stamp: Callable[[], Mapping[str, str]] = dict[str, str]
+    ) -> None:
         self._connection = connection
         self._patience = patience
+        self._stamp = stamp
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
         """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable."""
@@ -27,6 +31,7 @@ class JetStreamResults:
         headers = {
             MESSAGE_ID: f"{subject}/{execution_id}",
             EXECUTION_HEADER: execution_id,
+            **self._stamp(),
         }
         backoff = Backoff.lasting(self._patience)
         unanswered = 0

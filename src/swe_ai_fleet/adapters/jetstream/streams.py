@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault
+from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden
 from swe_ai_fleet.adapters.jetstream.stored import from_api
+from swe_ai_fleet.domain.errors import Unavailable
 
 _NANOSECONDS = 1_000_000_000
 _DAY_SECONDS = 86_400.0
@@ -77,6 +78,21 @@ async def _ensure_one(connection: Connection, config: Mapping[str, object], *, p
             await connection.api(f"STREAM.UPDATE.{name}", config, patience=patience)
         except ApiFault as refusal:
             raise refusal.as_fleet_error() from refusal
+        except Forbidden:
+            # It stands, which is all that this process needs; another one decides what it is like.
+            return
+    except Forbidden:
+        await _standing(connection, str(name), patience=patience)
+
+
+async def _standing(connection: Connection, name: str, *, patience: float) -> None:
+    """Whether a stream is there, for a process that may not make it. Raises Unavailable where it is not yet."""
+    try:
+        await connection.api(f"STREAM.INFO.{name}", patience=patience)
+    except ApiFault as fault:
+        if fault.code == 404:
+            raise Unavailable(f"the stream {name} is not there yet", hint="the orchestrator makes it") from fault
+        raise fault.as_fleet_error() from fault
 
 
 async def ensure_bucket(

@@ -71,6 +71,11 @@ def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
     return ".".join(tokens)
 
 
+def job_subject(tenant: str, priority: str) -> str:
+    """Where jobs of a tenant wait for a container; `*` as tenant is all of them."""
+    return f"agent.jobs.{tenant if tenant == '*' else token(tenant)}.{token(priority)}"
+
+
 def dead_letter_subject(consumer: str) -> str:
     """Where a consumer puts what it could not handle."""
     return f"agent.dlq.{token(consumer)}"

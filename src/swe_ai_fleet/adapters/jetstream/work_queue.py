@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -121,12 +120,17 @@ Handler = Callable[[Work], Awaitable[None]]
 fault has it delivered again later."""
 
 
-async def consume(connection: Connection, queue: WorkQueue, handler: Handler) -> NoReturn:
+Room = Callable[[], Awaitable[int]]
+"""Waits until the process has room for work of a queue, and says for how many messages."""
+
+
+async def consume(connection: Connection, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
     """Handle the messages of a queue until cancelled, however often the server goes away.
 
-    What is being handled at a cancellation is cancelled and left to the other replicas at once.
+    What is being handled at a cancellation is cancelled and left to the other replicas at once. `room` is asked before
+    messages are: several queues of a process can share it.
     """
-    await _Consumer(connection, queue, handler).run()
+    await _Consumer(connection, queue, handler, room).run()
     raise AssertionError("a consumer does not end")
 
 
@@ -154,7 +158,8 @@ async def consumers(connection: Connection, stream: str, *, patience: float) -> 
 
 
 class _Consumer:
-    def __init__(self, connection: Connection, queue: WorkQueue, handler: Handler) -> None:
+    def __init__(self, connection: Connection, queue: WorkQueue, handler: Handler, shared: Room | None) -> None:
+        self._shared = shared
         self._connection = connection
         self._queue = queue
         self._handler = handler
@@ -182,7 +187,7 @@ class _Consumer:
     async def _messages(self) -> AsyncGenerator[Message]:
         """Messages of one subscription, never more than there is room for. Ends by _Broken or ApiFault."""
         arrived: asyncio.Queue[Message | None] = asyncio.Queue()
-        inbox = f"_INBOX.{secrets.token_hex(12)}"
+        inbox = self._connection.inbox()
         subscription: Subscription | None = None
         try:
             subscription = await self._connection.subscribe(inbox, arrived.put_nowait)
@@ -243,7 +248,8 @@ class _Consumer:
         pause = self._resume_at - asyncio.get_running_loop().time()
         if pause > 0:
             await asyncio.sleep(pause)
-        return self._queue.concurrency - self._busy
+        room = self._queue.concurrency - self._busy
+        return room if self._shared is None else min(room, max(1, await self._shared()))
 
     async def _pull(self, batch: int, inbox: str) -> None:
         request = {

@@ -78,7 +78,8 @@ class PlanSession:
 
     `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
-    Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one.
+    Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set the
+    goal and `decided_by` approved of the approach, where callers can be told apart.
     """
 
     session_id: str
@@ -103,6 +104,8 @@ class PlanSession:
     updated_at: str = ""
     repository: str = ""
     ref: str = ""
+    started_by: str = ""
+    decided_by: str = ""
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -186,4 +189,5 @@ class PlanSession:
             usage=self.usage,
             sub_agents=self.sub_agents,
             started_at=self.started_at,
+            started_by=later.started_by,
         )

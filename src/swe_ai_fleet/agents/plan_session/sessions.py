@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import structlog
+
 from swe_ai_fleet.agents.plan_session.answers import (
     Approved,
     AwaitingApproval,
@@ -38,12 +40,13 @@ from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Limits, Prices
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, PreconditionFailed
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
+_log = structlog.get_logger(__name__)
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _INTERRUPTED = (
     "its process ended while the approved approach was being carried out; what it did stands in the audit. "
@@ -102,6 +105,7 @@ class PlanSessions:
         *,
         repository: str = "",
         ref: str = "",
+        by: str = "",
     ) -> AwaitingApproval | PlanFailed:
         """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
 
@@ -114,6 +118,7 @@ class PlanSessions:
             session_id: A session to go on with; an unknown or absent one starts a new one.
             repository: Path or URL of a repository to look into; empty: the session's, or none.
             ref: Branch, tag or commit of it; empty: what is checked out.
+            by: Who asks; empty where callers cannot be told apart.
 
         Raises:
             InvalidRequest: Naming the field.
@@ -123,7 +128,12 @@ class PlanSessions:
         session_id = checked_id(session_id or self._new_id())
         repository, ref = checked_repository(repository, ref)
         session = PlanSession(
-            session_id=session_id, goal=goal, selected_entities=entities, repository=repository, ref=ref
+            session_id=session_id,
+            goal=goal,
+            selected_entities=entities,
+            repository=repository,
+            ref=ref,
+            started_by=by,
         )
         async with self._book.alone(session_id):
             known = await self._book.find(session_id)
@@ -139,7 +149,13 @@ class PlanSessions:
                 return await self._failed(session, str(error))
 
     async def approve(
-        self, session_id: str, decision: ApprovalDecision | str, adjustment: str = "", *, proposal: int = 0
+        self,
+        session_id: str,
+        decision: ApprovalDecision | str,
+        adjustment: str = "",
+        *,
+        proposal: int = 0,
+        by: str = "",
     ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
         """Decide about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
 
@@ -148,16 +164,19 @@ class PlanSessions:
             decision: approved, rejected or adjusted.
             adjustment: What is to be different, or why it is rejected.
             proposal: The number of the one that the person has seen; 0: whichever waits.
+            by: Who decides; empty where callers cannot be told apart. Who set the goal may only reject.
 
         Raises:
             NotFound: There is no such session.
             PreconditionFailed: Nothing waits there, or another proposal, or it is being worked on.
             InvalidRequest: There is no such decision, or an adjustment without text.
+            PermissionDenied: They set the goal themselves.
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
         session_id = checked_id(session_id)
         async with self._book.alone(session_id):
             session = await self._book.known(session_id)
+            _check_decider(session, decision, by)
             match session.status, decision:
                 case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
                     return Approved(session_id=session_id)
@@ -173,7 +192,7 @@ class PlanSessions:
                 )
             match decision:
                 case ApprovalDecision.APPROVED:
-                    await self._book.keep(replace(session, status=SessionStatus.APPROVED))
+                    await self._book.keep(replace(session, status=SessionStatus.APPROVED, decided_by=by))
                     return Approved(session_id=session_id)
                 case ApprovalDecision.REJECTED:
                     return await self._rejected(session, adjustment)
@@ -307,3 +326,12 @@ class PlanSessions:
 
 def _status(stop: StopReason | None) -> Ending:
     return "completed" if stop in _GOOD_ENDS else "limit_reached"
+
+
+def _check_decider(session: PlanSession, decision: ApprovalDecision, by: str) -> None:
+    if not by or by != session.started_by or decision is ApprovalDecision.REJECTED:
+        return
+    _log.warning("approval.refused", plan_session=session.session_id, caller=by, decision=str(decision))
+    raise PermissionDenied(
+        "who set the goal does not approve of the approach", field="decision", hint="ask somebody else, or reject it"
+    )

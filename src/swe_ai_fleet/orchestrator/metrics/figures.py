@@ -8,6 +8,7 @@ from typing import Self
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.orchestrator.metrics.sketch import Sketch
 
 
@@ -27,15 +28,20 @@ class ModelFigures:
 
 @dataclass(slots=True, kw_only=True)
 class ToolFigures:
-    """One operation's calls; `failures` are those that failed or were refused."""
+    """One operation's calls; `failures` are those that failed or were refused, `cached` those that cost nothing."""
 
     calls: int = 0
     failures: int = 0
+    cached: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     latency: Sketch = field(default_factory=Sketch)
 
     def merge(self, other: ToolFigures) -> None:
         self.calls += other.calls
         self.failures += other.failures
+        self.cached += other.cached
+        if other.outcomes:
+            self.outcomes.update(other.outcomes)
         self.latency.merge(other.latency)
 
 
@@ -61,8 +67,10 @@ class Gauges:
 class Figures:
     """Counts, sums and latencies. Those of parts, merged, are those of the whole.
 
-    `change` is by how much the gauges changed; `latencies` are by operation: deliberation, orchestration, workflow,
-    agent, model_call, tool_call, check, queue_wait.
+    `stops` are the ends of agents' runs by reason, `loops` what was done where one went in circles, `lost` the runs
+    whose process died, `takeovers` the executions that another orchestrator went on with. `change` is by how much the
+    gauges changed; `latencies` are by operation: deliberation, orchestration, workflow, agent, model_call, tool_call,
+    check, queue_wait.
     """
 
     accepted: int = 0
@@ -72,6 +80,10 @@ class Figures:
     agents_failed: int = 0
     agents_cancelled: int = 0
     tool_failures: int = 0
+    stops: Counter[str] = field(default_factory=Counter[str])
+    loops: Counter[str] = field(default_factory=Counter[str])
+    lost: int = 0
+    takeovers: int = 0
     usage: Usage = field(default_factory=Usage)
     change: Gauges = field(default_factory=Gauges)
     latencies: dict[str, Sketch] = field(default_factory=dict[str, Sketch])
@@ -93,6 +105,12 @@ class Figures:
         self.agents_failed += other.agents_failed
         self.agents_cancelled += other.agents_cancelled
         self.tool_failures += other.tool_failures
+        if other.stops:
+            self.stops.update(other.stops)
+        if other.loops:
+            self.loops.update(other.loops)
+        self.lost += other.lost
+        self.takeovers += other.takeovers
         self.usage += other.usage
         self.change.merge(other.change)
         # Not by `setdefault`: this runs several times for each event, and would make what it throws away.

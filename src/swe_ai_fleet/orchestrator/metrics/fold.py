@@ -19,10 +19,12 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    LoopNoticed,
     ModelReplied,
     RunClaimed,
     RunFinished,
     RunLost,
+    RunReassigned,
     RunStarted,
     StoredEvent,
     ToolFinished,
@@ -95,9 +97,13 @@ class MetricsFold:
             case ExecutionClaimed() if known is not None and not known.claimed:
                 known.claimed = True
                 return Figures(change=Gauges(driven=1, queued=-1)).took("queue_wait", (at - known.started_at) * 1000)
+            case ExecutionClaimed(generation=generation) if generation > 1:
+                return Figures(takeovers=1)
+            case RunReassigned():
+                return Figures(lost=1)
             case RunLost(lost_agent_id=agent_id) if known is not None and agent_id in known.runs:
                 running = known.runs.pop(agent_id).pause(at)
-                return Figures(agents_failed=1, change=Gauges(agents=-int(running)))
+                return Figures(agents_failed=1, lost=1, change=Gauges(agents=-int(running)))
             case ChecksFinished(report=report) | WinnerDelivered(report=report):
                 return _checked(report)
             case ExecutionFinished() if known is not None:
@@ -137,7 +143,9 @@ class MetricsFold:
             case ModelReplied():
                 return self._replied(run, body)
             case ToolFinished(entry=entry):
-                return self._called(run, entry)
+                return self._called(run, entry, cached=body.result.cached)
+            case LoopNoticed(advice=advice):
+                return Figures(loops=Counter({advice: 1}))
             case RunFinished() if known is not None and run is not None:
                 del known.runs[event.agent_id]
                 return self._run_ended(run, body, at)
@@ -153,20 +161,21 @@ class MetricsFold:
         model.latency.add(body.duration_ms)
         return Figures(usage=usage, models={name: model}).took("model_call", body.duration_ms)
 
-    def _called(self, run: OpenRun | None, entry: AuditEntry) -> Figures | None:
+    def _called(self, run: OpenRun | None, entry: AuditEntry, *, cached: bool) -> Figures | None:
         if entry.tool == APPROVAL_TOOL:
             return None
         usage, failed = Usage(tool_calls=1), int(entry.outcome is not Outcome.SUCCESS)
         if run is not None:
             run.told += usage
-        tool = ToolFigures(calls=1, failures=failed)
+        tool = ToolFigures(calls=1, failures=failed, cached=int(cached), outcomes=Counter({entry.outcome: 1}))
         tool.latency.add(entry.duration_ms)
         tools = {self._tools.of(f"{entry.tool}_{entry.operation}"): tool}
         return Figures(usage=usage, tool_failures=failed, tools=tools).took("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
         running, untold = run.pause(at), run.untold(body.usage)
-        figures = Figures(usage=untold, change=Gauges(agents=-int(running)))
+        stops = Counter({str(body.stop_reason): 1})
+        figures = Figures(usage=untold, stops=stops, change=Gauges(agents=-int(running)))
         match body.stop_reason:
             case StopReason.FINAL_ANSWER:
                 figures.agents_succeeded = 1

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import groupby
 
 import structlog
 
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import PAUSES, Follower
+from swe_ai_fleet.orchestrator.metrics.day_tokens import DayTokens
 from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges
 from swe_ai_fleet.orchestrator.metrics.fold import MetricsFold
 from swe_ai_fleet.orchestrator.metrics.history import Cell, History, Key, Tier
+from swe_ai_fleet.orchestrator.metrics.names import Names
 
+MOST_TENANTS = 50
 POINTS = 120
 """So many a series has at most where nobody asked for a step."""
 _STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
@@ -73,6 +76,9 @@ class Meter:
         self._clock = clock
         self._fold = MetricsFold()
         self._gauges: dict[Key, Gauges] = {}
+        self._tenants = Names(MOST_TENANTS)
+        self._totals: dict[str, Figures] = {}
+        self._days = DayTokens()
         self._read = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._follower = Follower("the log of events", lambda start: _in_slices(events(start)), self.take, hint=_HINT)
@@ -94,13 +100,40 @@ class Meter:
             # A clock that is ahead must not put anything where nobody looks.
             at = min(counted.at, now)
             self._history.add(at, counted.key, counted.figures, now=now)
+            self._totals.setdefault(self._tenants.of(counted.key[0]), Figures()).merge(counted.figures)
+            self._days.add(counted.key[0], at, counted.figures.usage.total_tokens)
             if counted.figures.change.any():
                 self._gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
         return stored.sequence
 
+    def totals(self) -> Mapping[str, Figures]:
+        """By tenant, everything that the log told; how the gauges stand is the sum of their changes.
+
+        Tenants beyond the first 50 share a name. Not to be changed.
+        """
+        return self._totals
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that stood in the log at the start is counted."""
+        return self._read.is_set()
+
     async def whole(self) -> None:
         """Wait until everything that stood in the log at the start is counted."""
         await self._read.wait()
+
+    async def spent_today(self, tenant: str, *, patience: float = 5.0) -> int:
+        """The prompt and completion tokens of a tenant's executions since midnight UTC.
+
+        Raises Unavailable where the log is not read to its end within so many seconds, or not followed.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                await self.whole()
+        except TimeoutError:
+            raise Unavailable("what was spent today is still being counted", hint="try again in a moment") from None
+        self._follower.check()
+        return self._days.of(tenant, self._clock())
 
     async def measure(
         self, tenant: str, *, start: float = 0.0, end: float = 0.0, role: str = "", step: int = 0

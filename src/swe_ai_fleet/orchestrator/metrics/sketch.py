@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
+from itertools import accumulate
 
 RELATIVE_ERROR = 0.02
 """A quantile is off by at most this part of its value."""
@@ -65,6 +67,23 @@ class Sketch:
             if seen > rank:
                 return _middle(self._first + place)
         return _middle(self._first + len(self._counts) - 1)
+
+    def histogram(self, bounds_ms: Sequence[float]) -> tuple[list[int], float]:
+        """How many durations are at most as long as each of the (ascending) bounds, and the sum of all.
+
+        In milliseconds. Both are off by what a quantile is off.
+        """
+        counts, total, place = [0] * len(bounds_ms), 0.0, 0
+        for bucket, number in enumerate(self._counts, start=self._first):
+            if not number:
+                continue
+            value = _middle(bucket)
+            total += number * value
+            while place < len(bounds_ms) and bounds_ms[place] < value:
+                place += 1
+            if place < len(bounds_ms):
+                counts[place] += number
+        return list(accumulate(counts)), total
 
     def _cover(self, first: int, last: int) -> None:
         """Have counts for these buckets."""

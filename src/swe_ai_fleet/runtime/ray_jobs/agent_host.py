@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from swe_ai_fleet.codec import from_json, to_json
@@ -16,12 +17,14 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
+from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
-from swe_ai_fleet.runtime.model_use import model_use
+from swe_ai_fleet.runtime.model_use import calls_waiting, model_use
 from swe_ai_fleet.runtime.node_probe import NodeProbe, own_memory, ray_node
+from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging
+from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry
 
 
 class AgentHost:
@@ -35,10 +38,12 @@ class AgentHost:
     def __init__(self, settings: str, name: str) -> None:
         raise_file_limit()
         self._settings = Settings.model_validate_json(settings)
-        configure_logging(self._settings.log_level)
+        self._mask = secret_mask(self._settings)
+        configure_logging(self._settings.log_level, self._settings.log_format, mask=self._mask)
         self._name = name
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
+        self._telemetry = Telemetry()
         self._worker: AgentWorker | None = None
         self._probe: NodeProbe | None = None
 
@@ -49,45 +54,59 @@ class AgentHost:
 
     async def run_assignment(self, assignment: bytes) -> bytes:
         """Carry out an `Assignment`; the `Candidate`. Cancelling the call ends the agent and its processes."""
-        worker = await self._open()
-        return to_json(await worker.run(from_json(Assignment, assignment)))
+        worker, told = await self._open(), from_json(Assignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.run(told))
 
     async def check(self, assignment: bytes) -> bytes:
         """Carry out a `CheckAssignment`; the `CheckReport`."""
-        worker = await self._open()
-        return to_json(await worker.check(from_json(CheckAssignment, assignment)))
+        worker, told = await self._open(), from_json(CheckAssignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.check(told))
 
     async def review(self, assignment: bytes) -> bytes:
         """Carry out a `ReviewAssignment`; the `Critique`."""
-        worker = await self._open()
-        return to_json(await worker.review(from_json(ReviewAssignment, assignment)))
+        worker, told = await self._open(), from_json(ReviewAssignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.review(told))
 
     async def judge(self, assignment: bytes) -> bytes:
         """Carry out a `JudgeAssignment`; the `Vote`s."""
-        worker = await self._open()
-        return to_json(await worker.judge(from_json(JudgeAssignment, assignment)))
+        worker, told = await self._open(), from_json(JudgeAssignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.judge(told))
 
     async def derive(self, assignment: bytes) -> bytes:
         """Carry out a `DeriveAssignment`; the `Derivation`."""
-        worker = await self._open()
-        return to_json(await worker.derive(from_json(DeriveAssignment, assignment)))
+        worker, told = await self._open(), from_json(DeriveAssignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.derive(told))
 
     async def answer(self, assignment: bytes) -> bytes:
         """Carry out an `AnswerAssignment`; the `Answer`."""
-        worker = await self._open()
-        return to_json(await worker.answer(from_json(AnswerAssignment, assignment)))
+        worker, told = await self._open(), from_json(AnswerAssignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.answer(told))
 
     async def operate(self, assignment: bytes) -> bytes:
         """Carry out an `OperateAssignment`; the `ToolResult`."""
-        worker = await self._open()
-        return to_json(await worker.operate(from_json(OperateAssignment, assignment)))
+        worker, told = await self._open(), from_json(OperateAssignment, assignment)
+        with self._telemetry.continuing(told.task.traceparent):
+            return to_json(await worker.operate(told))
 
     async def measure(self) -> bytes:
         """A `HostReport`: this process, the machine it is on, and its calls under way at model servers."""
         if self._probe is None:
             self._probe = NodeProbe(ray_node())
-        endpoints = model_use(self._worker.models) if self._worker is not None else ()
-        return to_json(HostReport(node=await self._probe.measure(), memory=own_memory(), endpoints=endpoints))
+        models: Mapping[str, ChatModel] = self._worker.models if self._worker is not None else {}
+        return to_json(
+            HostReport(
+                node=await self._probe.measure(),
+                memory=own_memory(),
+                endpoints=model_use(models),
+                waiting=calls_waiting(models),
+            )
+        )
 
     async def close(self) -> None:
         """Close connections and whatever still runs."""
@@ -96,5 +115,9 @@ class AgentHost:
     async def _open(self) -> AgentWorker:
         async with self._opening:
             if self._worker is None:
-                self._worker = await self._stack.enter_async_context(open_worker(self._settings, host=self._name))
+                async with AsyncExitStack() as opening:
+                    told = open_telemetry(self._settings, service="fleet-agent-host", serves=False, mask=self._mask)
+                    self._telemetry = await opening.enter_async_context(told)
+                    self._worker = await opening.enter_async_context(open_worker(self._settings, host=self._name))
+                    self._stack = opening.pop_all()
         return self._worker

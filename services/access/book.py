@@ -1,0 +1,183 @@
+"""Everybody who may come in, by the access file as it stands now."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from services.access.access_file import AccessFile, JwtTable, read_access
+from services.access.certificates import Certificates
+from services.access.key_set import KeySet, place_of
+from services.access.tokens import StaticTokens
+from services.access.web_tokens import WebTokens, looks_like_one
+from services.auth import Admission, Presented, bearer, on_behalf, shows, unknown
+from swe_ai_fleet.domain.access import AccessRole, Principal, TenantRules
+from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+
+LOCAL = "local"
+"""What whoever starts a fleet is called on their own machine."""
+
+_Stamp = tuple[int, int, int]
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edition:
+    """The access file as it was read once."""
+
+    stamp: _Stamp
+    rules: Mapping[str, TenantRules]
+    tokens: StaticTokens
+    web_tokens: WebTokens
+    certificates: Certificates
+
+
+class AccessBook:
+    """An Authenticator by the access file, which is read anew when it changes.
+
+    A new version that is broken changes nothing: the one before goes on counting, and the log says so.
+
+    Args:
+        path: The access file.
+        local: The token of whoever started this process, kept on this machine: admin of the default tenant, and
+            service; None: there is none.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> None:
+        if local == "":
+            raise ValueError("an empty token protects nothing")
+        self._path = path
+        self._local = local
+        self._clock = clock
+        self._key_sets: dict[tuple[str, Path | None], KeySet] = {}
+        self._edition: _Edition | None = None
+        self._refused: _Stamp | None = None
+        self._fault = ""
+        self._past: dict[str, TenantRules] = {}
+        self._reading = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> AccessBook:
+        """A book whose file has been read once. Raises InvalidRequest."""
+        book = cls(path, local=local, clock=clock)
+        await book._read()
+        return book
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the file as it stands now; empty where it is the one that counts."""
+        return self._fault
+
+    @property
+    def takes_certificates(self) -> bool:
+        """Whether a client's certificate alone can say who calls."""
+        return self._edition is not None and len(self._edition.certificates) > 0
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Those that the file names."""
+        return tuple(self._current.rules)
+
+    def rules(self, tenant: str) -> TenantRules:
+        """What holds for a tenant.
+
+        One that the file no longer names has nobody who could call for it; for what still runs of it the rules hold
+        that it had.
+        """
+        return self._current.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
+
+    async def authenticate(self, presented: Presented) -> Admission:
+        """Who calls, as the file says it now. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
+        await self._follow()
+        known = await self._known(presented)
+        who = on_behalf(known.principal, presented)
+        if who.tenant not in self._current.rules and who.tenant != DEFAULT_TENANT:
+            raise PermissionDenied(
+                f"there is no tenant {who.tenant[:63]!r}", field="tenant", hint="see the access file"
+            )
+        return Admission(principal=who, expires=known.expires)
+
+    async def _known(self, presented: Presented) -> Admission:
+        now, edition = self._clock(), self._current
+        if presented.authorization:
+            token = bearer(presented.authorization)
+            if token is None:
+                raise unknown()
+            if self._local is not None and shows(presented.authorization, self._local):
+                roles = frozenset((AccessRole.ADMIN, AccessRole.SERVICE))
+                return Admission(principal=Principal(tenant=DEFAULT_TENANT, name=LOCAL, roles=roles))
+            if looks_like_one(token):
+                return await edition.web_tokens.find(token)
+            found = edition.tokens.find(token, now)
+        else:
+            found = edition.certificates.find(presented.certificate, now)
+        if found is None:
+            raise unknown()
+        return found
+
+    @property
+    def _current(self) -> _Edition:
+        if self._edition is None:
+            raise LookupError("the access file has not been read: AccessBook.open")
+        return self._edition
+
+    async def _follow(self) -> None:
+        """Read the file again if it is another one than the last that was looked at."""
+        # A look at its inode takes microseconds; a thread for it would take longer.
+        stamp = _stamp_of(self._path)
+        if stamp in (self._current.stamp, self._refused):
+            return
+        async with self._reading:
+            if _stamp_of(self._path) in (self._current.stamp, self._refused):
+                return
+            stamp = _stamp_of(self._path)
+            try:
+                await self._read()
+            except InvalidRequest as error:
+                self._refused, self._fault = stamp, str(error)
+                _log.error(
+                    "the access file is broken; the version before it goes on counting",
+                    path=str(self._path),
+                    field=error.field,
+                    error=str(error),
+                )
+            else:
+                _log.info("the access file has been read anew", path=str(self._path), tenants=len(self.tenants))
+
+    async def _read(self) -> None:
+        # Looked at before it is read: what is written in between is read the next time.
+        stamp = _stamp_of(self._path)
+        read = await asyncio.to_thread(read_access, self._path)
+        if self._edition is not None:
+            self._past.update(self._edition.rules)
+        self._edition = _Edition(
+            stamp=stamp,
+            rules=read.rules(),
+            tokens=StaticTokens(read.tokens),
+            web_tokens=WebTokens(self._issuers(read), clock=self._clock),
+            certificates=Certificates(read.certificates),
+        )
+        self._refused, self._fault = None, ""
+
+    def _issuers(self, read: AccessFile) -> list[tuple[JwtTable, KeySet]]:
+        """Each with its keys; those that were had already are kept."""
+        found = [(table, place_of(self._path.parent, table.jwks, table.ca)) for table in read.jwt]
+        kept = {place: self._key_sets.get(place) or KeySet(place[0], ca=place[1]) for _, place in found}
+        self._key_sets = kept
+        return [(table, kept[place]) for table, place in found]
+
+
+def _stamp_of(path: Path) -> _Stamp:
+    """What changes when a file is written or another takes its place; zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ino

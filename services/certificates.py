@@ -1,0 +1,168 @@
+"""The certificate that servers show, read anew when its files change, without a restart."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import structlog
+
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.settings import Settings
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has no others."""
+_Seen = tuple[tuple[int, int, int], ...]
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """The files of a server that speaks TLS.
+
+    Attributes:
+        cert: PEM certificate chain.
+        key: Its key.
+        client_ca: PEM file of the authority whose certificates gRPC callers must show; None: they show none.
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+    context: ssl.SSLContext
+
+
+def server_tls(settings: Settings) -> ServerTls | None:
+    """What settings say of it; None where servers speak no TLS. Raises PreconditionFailed for half of a pair."""
+    if settings.tls_cert is None and settings.tls_key is None:
+        if settings.tls_client_ca is not None:
+            raise PreconditionFailed(
+                "callers can show certificates over TLS only", field="tls_client_ca", hint="set tls_cert and tls_key"
+            )
+        return None
+    if settings.tls_cert is None or settings.tls_key is None:
+        field = "tls_key" if settings.tls_key is None else "tls_cert"
+        raise PreconditionFailed("a certificate and its key go together", field=field, hint="set both")
+    return ServerTls(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+
+
+class Certificates:
+    """What the files of a server hold now; a broken new version is told in the log, and the last whole one stands.
+
+    Raises PreconditionFailed, naming the setting, where there is none at the start.
+    """
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._seen = self._look()
+        self._loaded = _load(tls)
+
+    def for_grpc(self) -> grpc.ServerCredentials:
+        """Credentials of a gRPC server, which asks for the files' content at every handshake."""
+        given = self._loaded
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            now = self.current()
+            if now is given:
+                return None
+            given = now
+            return _configuration(now)
+
+        dynamic: Callable[..., grpc.ServerCredentials] = grpc.dynamic_ssl_server_credentials
+        # gRPC for Python either requires certificates of callers or never asks for them.
+        return dynamic(_configuration(given), renewed, self._tls.client_ca is not None)
+
+    def for_http(self) -> ssl.SSLContext:
+        """A context of a web server. People come there with browsers, so it asks for no certificate of theirs."""
+        context = _context(self._tls)
+
+        def renewed(handshake: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            handshake.context = self.current().context
+
+        context.sni_callback = renewed  # pyright: ignore[reportAttributeAccessIssue]
+        return context
+
+    def current(self) -> _Loaded:
+        """What the files hold, or held when they last were whole."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._loaded = _load(self._tls)
+            except PreconditionFailed as fault:
+                _log.error("tls.broken_certificate", reason=str(fault), field=fault.field)
+            else:
+                _log.info("tls.certificate_renewed", certificate=str(self._tls.cert))
+        return self._loaded
+
+    def _look(self) -> _Seen:
+        found: list[tuple[int, int, int]] = []
+        for path in (self._tls.cert, self._tls.key, self._tls.client_ca):
+            try:
+                # A secret that is mounted changes by a link that leads elsewhere: another file, perhaps as old.
+                status = path.stat() if path is not None else None
+            except OSError:
+                status = None
+            found.append((status.st_mtime_ns, status.st_ino, status.st_size) if status else (0, 0, 0))
+        return tuple(found)
+
+
+def _load(tls: ServerTls) -> _Loaded:
+    return _Loaded(
+        cert=_read(tls.cert, "tls_cert"),
+        key=_read(tls.key, "tls_key"),
+        client_ca=None if tls.client_ca is None else _authority(tls.client_ca),
+        context=_context(tls),
+    )
+
+
+def _context(tls: ServerTls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    for path, field in ((tls.cert, "tls_cert"), (tls.key, "tls_key")):
+        _read(path, field)
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password="")
+    except (ssl.SSLError, OSError) as error:
+        raise PreconditionFailed(
+            f"{tls.cert} and {tls.key} are no certificate and its key: {error}",
+            field="tls_cert",
+            hint="PEM files that belong together, the key without a passphrase",
+        ) from error
+    return context
+
+
+def _authority(path: Path) -> bytes:
+    content = _read(path, "tls_client_ca")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "replace"))
+    except ssl.SSLError as error:
+        raise PreconditionFailed(f"{path} holds no certificate", field="tls_client_ca", hint="a PEM file") from error
+    return content
+
+
+def _configuration(loaded: _Loaded) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], root_certificates=loaded.client_ca)
+
+
+def _read(path: Path, field: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PreconditionFailed(
+            f"{path} cannot be read: {error.strerror or error}", field=field, hint=f"see FLEET_{field.upper()}"
+        ) from error

@@ -1,0 +1,240 @@
+"""`fleet access`: who may come in, in the access file of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import stat
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.access import AccessRole
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    from services.access.access_file import AccessFile, TokenTable
+
+access_app = typer.Typer(help="Who may come in: the access file.", no_args_is_help=True, rich_markup_mode=None)
+token_app = typer.Typer(help="Tokens of people, programs and services.", no_args_is_help=True, rich_markup_mode=None)
+access_app.add_typer(token_app, name="token")
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: 1 to 64 letters, digits and ._@:-.")]
+_File = Annotated[
+    Path | None, typer.Option("--file", metavar="FILE", help="The access file. Default: FLEET_ACCESS_FILE.")
+]
+_SOON = timedelta(days=14)
+
+
+@token_app.command()
+def add(
+    name: _Name,
+    *,
+    tenant: Annotated[str, typer.Option(metavar="TENANT", help="What it is for.")] = DEFAULT_TENANT,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="viewer, submitter, approver, admin or service; may be repeated. Default: submitter."),
+    ] = None,
+    expires: Annotated[
+        str, typer.Option(metavar="WHEN", help="After so many days, such as 90d, or on a day, 2027-01-31; or never.")
+    ] = "90d",
+    file: _File = None,
+    json: Json = False,
+) -> None:
+    """Make a token and print it, this once; the file keeps only its SHA-256."""
+
+    async def work(screen: Screen, settings: Settings) -> Exit:
+        from services.access.editing import with_token
+        from services.access.tokens import new_token, token_digest
+
+        path, roles, until = _path(file, settings), _roles(role or ["submitter"]), _until(expires)
+        text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
+        made = new_token()
+        changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(made), expires=until)
+        await asyncio.to_thread(_write, path, changed)
+        if screen.json:
+            told = {"name": name, "tenant": tenant, "roles": roles, "token": made}
+            screen.document(told | {"expires": until.isoformat() if until else None})
+        else:
+            screen.note(f"{name} is {' and '.join(roles)} of {tenant}, {_ending(until)}; the token is not shown again:")
+            screen.line(made)
+        return Exit.ACCEPTED
+
+    carry_out(work, json=json)
+
+
+@token_app.command("list")
+def list_tokens(*, file: _File = None, json: Json = False) -> None:
+    """List tokens: whose they are and until when they hold."""
+
+    async def work(screen: Screen, settings: Settings) -> Exit:
+        read = await _read(_path(file, settings))
+        now = datetime.now(UTC)
+        if screen.json:
+            screen.document({"tokens": [_told(entry, now) for entry in read.tokens]})
+            return Exit.ACCEPTED
+        for entry in read.tokens:
+            until = _end(entry.expires)
+            ending = "expired" if until and until <= now else _ending(until)
+            screen.line(f"{entry.name}  {entry.tenant}  {', '.join(sorted(entry.roles))}  {ending}")
+        if not read.tokens:
+            screen.note("no tokens")
+        return Exit.ACCEPTED
+
+    carry_out(work, json=json)
+
+
+@token_app.command()
+def revoke(name: _Name, *, file: _File = None, json: Json = False) -> None:
+    """Take a token out; servers refuse it from the next request on."""
+
+    async def work(screen: Screen, settings: Settings) -> Exit:
+        from services.access.editing import without_token
+
+        path = _path(file, settings)
+        await _read(path)
+        changed = without_token(await asyncio.to_thread(path.read_text), name)
+        await asyncio.to_thread(_write, path, changed)
+        if screen.json:
+            screen.document({"revoked": name})
+        else:
+            screen.line(f"{name} is revoked")
+        return Exit.ACCEPTED
+
+    carry_out(work, json=json)
+
+
+@access_app.command()
+def check(*, file: _File = None, json: Json = False) -> None:
+    """Read the access file as servers do, and ask issuers of JWTs for their keys."""
+
+    async def work(screen: Screen, settings: Settings) -> Exit:
+        path = _path(file, settings)
+        read = await _read(path)
+        keys = await _issuers(path, read)
+        remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items() if fault)]
+        if screen.json:
+            told = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
+            screen.document(told | {"certificates": len(read.certificates), "remarks": remarks})
+        else:
+            counts = f"{len(read.tokens)} tokens, {len(read.jwt)} issuers, {len(read.certificates)} certificates"
+            screen.line(f"{path}: {counts}, tenants: {', '.join(sorted(read.tenants))}")
+            for remark in remarks:
+                screen.line(f"  {remark}", style="yellow")
+        return Exit.UNAVAILABLE if any(keys.values()) else Exit.ACCEPTED
+
+    carry_out(work, json=json, log_level="critical")
+
+
+async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
+    """Of each issuer what is wrong with its keys; empty where they are there."""
+    from services.access.key_set import KeySet, place_of
+    from swe_ai_fleet.domain.errors import Unavailable
+
+    found: dict[int, str] = {}
+    for index, table in enumerate(read.jwt):
+        place, ca = place_of(path.parent, table.jwks, table.ca)
+        try:
+            await KeySet(place, ca=ca).find(None)
+        except Unavailable:
+            found[index] = f"no keys are to be had from {place}"
+        else:
+            found[index] = ""
+    return found
+
+
+def _told(entry: TokenTable, now: datetime) -> dict[str, object]:
+    until = _end(entry.expires)
+    return {
+        "name": entry.name,
+        "tenant": entry.tenant,
+        "roles": sorted(entry.roles),
+        "expires": until.isoformat() if until else None,
+        "expired": until is not None and until <= now,
+    }
+
+
+def _remarks(read: AccessFile) -> list[str]:
+    now = datetime.now(UTC)
+    found: list[str] = []
+    for entry in read.tokens:
+        until = _end(entry.expires)
+        if until is None:
+            found.append(f"the token {entry.name!r} never expires")
+        elif until <= now:
+            found.append(f"the token {entry.name!r} has expired")
+        elif until <= now + _SOON:
+            found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
+    # An issuer without a tenant of its own has tokens of any.
+    peopled = {one.tenant for one in (*read.tokens, *read.jwt, *read.certificates)}
+    alone = sorted(read.tenants) if None not in peopled else ()
+    return found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
+
+
+async def _read(path: Path) -> AccessFile:
+    from services.access.access_file import read_access
+
+    return await asyncio.to_thread(read_access, path)
+
+
+def _path(file: Path | None, settings: Settings) -> Path:
+    path = file or settings.access_file
+    if path is None:
+        raise CommandFault(
+            "there is no access file", exit_code=Exit.USAGE, field="access_file", hint="--file, or FLEET_ACCESS_FILE"
+        )
+    return path
+
+
+def _roles(names: list[str]) -> list[AccessRole]:
+    try:
+        return [AccessRole(name.lower()) for name in names]
+    except ValueError as error:
+        raise CommandFault(
+            str(error), exit_code=Exit.USAGE, field="role", hint=", ".join(role.value for role in AccessRole)
+        ) from None
+
+
+def _until(text: str) -> datetime | None:
+    if text == "never":
+        return None
+    now = datetime.now(UTC)
+    if days := re.fullmatch(r"([0-9]{1,5})d", text):
+        return now + timedelta(days=int(days[1]))
+    try:
+        until = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandFault(
+            f"{text!r} is no time", exit_code=Exit.USAGE, field="expires", hint="such as 90d, 2027-01-31 or never"
+        ) from None
+    until = until.astimezone(UTC) if until.tzinfo else until.replace(tzinfo=UTC)
+    if until <= now:
+        raise CommandFault(f"{text} has passed", exit_code=Exit.USAGE, field="expires")
+    return until
+
+
+def _end(expires: datetime | date | None) -> datetime | None:
+    from services.access.tokens import end_of
+
+    seconds = end_of(expires)
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+
+def _ending(until: datetime | None) -> str:
+    return f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for ever"
+
+
+def _write(path: Path, text: str) -> None:
+    from services.private_files import write_private
+
+    path = path.resolve()
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
+    write_private(path, text)
+    path.chmod(mode)

@@ -1,0 +1,102 @@
+"""`fleet backup` and `fleet restore`."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    pass
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the backup.")]
+
+
+def backup(directory: Directory, *, json: Json = False) -> None:
+    """Save everything that the fleet keeps in NATS into a new directory, while it runs."""
+    carry_out(lambda screen, settings: _back_up(screen, settings, directory), json=json)
+
+
+def restore(
+    directory: Directory,
+    *,
+    replicas: Annotated[
+        int, typer.Option(min=0, max=5, help="NATS servers that keep each stream. Default: as many as before.")
+    ] = 0,
+    check: Annotated[
+        int, typer.Option(min=-1, metavar="N", help="Verify the newest N executions; -1: none. Default: all.")
+    ] = 0,
+    json: Json = False,
+) -> None:
+    """Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs."""
+    carry_out(
+        lambda screen, settings: _restore(screen, settings, directory, replicas=replicas, sample=check), json=json
+    )
+
+
+async def _back_up(screen: Screen, settings: Settings, directory: Path) -> Exit:
+    from importlib.metadata import version
+
+    from swe_ai_fleet.cli.backup.making import back_up
+    from swe_ai_fleet.cli.telegram import nats_of
+    from swe_ai_fleet.runtime.factories import connect_log
+
+    async with connect_log(nats_of(settings), name="backup") as log:
+        manifest = await back_up(log.connection, directory, fleet_version=version("swe-ai-fleet"), told=screen.note)
+    if screen.json:
+        screen.document({"directory": str(directory), "streams": len(manifest.streams), "bytes": manifest.size})
+    else:
+        screen.line(f"{len(manifest.streams)} streams, {manifest.size} bytes, in {directory}")
+        screen.note("it holds what agents read and wrote: keep it encrypted, as carefully as the repositories")
+    return Exit.ACCEPTED
+
+
+async def _restore(screen: Screen, settings: Settings, directory: Path, *, replicas: int, sample: int) -> Exit:
+    from swe_ai_fleet.cli.backup.checking import Finding, check_contents
+    from swe_ai_fleet.cli.backup.restoring import restore_backup
+    from swe_ai_fleet.runtime.factories import connect_log
+    from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+    from swe_ai_fleet.runtime.place import running_place
+
+    async with AsyncExitStack() as stack:
+        if not settings.nats_url:
+            running = running_place(settings.home)
+            if running is not None:
+                raise CommandFault(
+                    f"a fleet runs on {settings.home} (process {running.pid})",
+                    exit_code=Exit.USAGE,
+                    field="home",
+                    hint="stop it, or name another FLEET_HOME",
+                )
+            address = (await stack.enter_async_context(EmbeddedNats(settings.home / "nats"))).address
+            settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
+        log = await stack.enter_async_context(connect_log(settings, name="restore"))
+        restored = await restore_backup(log.connection, directory, replicas=replicas, told=screen.note)
+        finding = Finding() if sample < 0 else await check_contents(log, log.connection, sample=sample)
+    messages = sum(one.messages for one in restored)
+    if screen.json:
+        document = {
+            "streams": len(restored),
+            "messages": messages,
+            "expired": sum(one.expired for one in restored),
+            "executions": finding.executions,
+            "chains": finding.chains,
+            "faults": finding.faults,
+        }
+        screen.document(document)
+    else:
+        screen.line(
+            f"{len(restored)} streams, {messages} messages; of {finding.executions} executions, {finding.chains} audit "
+            f"chains with {finding.entries} entries and {finding.blobs} blobs were verified"
+        )
+        for fault in finding.faults:
+            screen.line(f"FAULT: {fault}", style="red")
+    return Exit.NOT_ACCEPTED if finding.faults else Exit.ACCEPTED

@@ -1,0 +1,151 @@
+"""A backup, taken while the fleet runs.
+
+Each stream is whole as of one moment, and the moments follow one another so that nothing that is named is missing:
+
+1. Work queues first: a task that is taken from a queue meanwhile stands in the events that are saved after it. One
+   that is saved in both is accepted once, since a task's id is its execution's.
+2. Then the events, the one truth about every execution.
+3. Then what follows from them or is named by nothing: results, the context, buckets. A result that the saved events do
+   not tell of yet is found there when its execution goes on, and is not published twice.
+4. Blobs last: one is stored before the event or the value that names it, so whatever was saved earlier finds its own.
+
+What is saved is therefore never behind what it depends on, and may be ahead of it by what happened within the backup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.snapshots import StreamHead, snapshot, stream_heads
+from swe_ai_fleet.cli.backup.manifest import FORMAT, NAME, Manifest, Saved, manifest_bytes
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
+
+ATTEMPTS = 3
+_QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
+_PATIENCE_SECONDS = 60.0
+_PENDING = 8
+"""Pieces that may wait to be written; the server sends on when one is."""
+
+Told = Callable[[str], None]
+
+
+def rank(head: StreamHead) -> tuple[int, str]:
+    """Where a stream stands in the order of a backup."""
+    if head.config.get("retention") == "workqueue" or head.name in _QUEUES:
+        return 0, head.name
+    if head.name == subjects.EVENTS:
+        return 1, head.name
+    return (3 if head.name.startswith("OBJ_") else 2), head.name
+
+
+async def back_up(
+    connection: Connection, directory: Path, *, fleet_version: str, told: Told = lambda _: None
+) -> Manifest:
+    """Save every stream that the login sees: events, results, queues, buckets, blobs.
+
+    Args:
+        connection: To NATS, with the rights of the fleet.
+        directory: Made, for its owner only; it must be new or empty.
+        fleet_version: For whoever reads it later.
+        told: Hears a line for each stream.
+
+    Raises:
+        PreconditionFailed: The directory is not empty, there is nothing to save, or a stream is damaged.
+        Unavailable: NATS did not answer.
+    """
+    await asyncio.to_thread(_make, directory)
+    heads = sorted(await stream_heads(connection, patience=_PATIENCE_SECONDS), key=rank)
+    if not any(head.name == subjects.EVENTS for head in heads):
+        raise PreconditionFailed("this NATS holds no fleet: there is no stream of events", field="nats_url")
+    saved: list[Saved] = []
+    for head in heads:
+        one = await _again(lambda name=head.name: _save(connection, name, directory))
+        if one is None:
+            told(f"{head.name}: gone meanwhile")
+            continue
+        saved.append(one)
+        told(f"{one.name}: {one.messages} messages, {one.size} bytes")
+    manifest = Manifest(
+        format=FORMAT,
+        fleet_version=fleet_version,
+        nats_version=connection.server_version,
+        made_at=datetime.now(UTC).isoformat(),
+        streams=tuple(saved),
+    )
+    await asyncio.to_thread(_finish, directory, manifest_bytes(manifest))
+    return manifest
+
+
+async def _again(work: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
+    """A snapshot over a connection that is lost begins anew."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await work()
+        except Unavailable:
+            if attempt == ATTEMPTS:
+                raise
+        except NotFound:
+            return None
+    return None
+
+
+async def _save(connection: Connection, name: str, directory: Path) -> Saved:
+    file = f"{name}.snapshot"
+    began = datetime.now(UTC).isoformat()
+    async with snapshot(connection, name, patience=_PATIENCE_SECONDS) as (head, chunks):
+        # Opened anew by each attempt, so that nothing of a broken one is left in it.
+        with await asyncio.to_thread(_private, directory / file) as target:
+            digest, size = hashlib.sha256(), 0
+            async for chunk in chunks:
+                digest.update(chunk)
+                size += len(chunk)
+                await asyncio.to_thread(target.write, chunk)
+            await asyncio.to_thread(_synced, target.fileno(), target.flush)
+    return Saved(
+        file=file,
+        size=size,
+        sha256=digest.hexdigest(),
+        config=dict(head.config),
+        messages=head.messages,
+        bytes=head.bytes,
+        first_sequence=head.first_sequence,
+        last_sequence=head.last_sequence,
+        consumers=head.consumers,
+        began_at=began,
+        ended_at=datetime.now(UTC).isoformat(),
+    )
+
+
+def _private(path: Path):
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _synced(descriptor: int, flush: Callable[[], None]) -> None:
+    flush()
+    os.fsync(descriptor)
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        taken = any(directory.iterdir())
+    except OSError as error:
+        raise PreconditionFailed(f"{directory}: {error.strerror}", field="directory") from error
+    if taken:
+        raise PreconditionFailed(f"{directory} is not empty", field="directory", hint="name a new one")
+
+
+def _finish(directory: Path, content: bytes) -> None:
+    partial = directory / f"{NAME}.partial"
+    with _private(partial) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(directory / NAME)

@@ -1,0 +1,108 @@
+"""`fleet init`: a secured installation in a directory, looked over, or its keys made anew."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.settings import Settings
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; made where it is not there yet.")],
+    *,
+    tenants: Annotated[
+        str, typer.Option(metavar="A,B", help="Tenants that get a NATS account and an administrator's token.")
+    ] = "",
+    hosts: Annotated[
+        str, typer.Option(metavar="H,I", help="Names and addresses of the servers, beside this machine's own.")
+    ] = "",
+    nats_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where nats-server is to listen on this machine.")
+    ] = "127.0.0.1:4222",
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Also write the secrets as manifests, for `kubectl apply -k`.")
+    ] = False,
+    rotate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="Make anew: certificates, nats, ray or services; may be repeated."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit code 1 where something is wrong or runs out.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. Keys are never written twice."""
+    from swe_ai_fleet.settings import listed
+
+    async def work(screen: Screen, _: Settings) -> Exit:
+        if check:
+            return await _checked(screen, directory)
+        return await _installed(
+            screen,
+            directory,
+            tenants=listed(tenants),
+            hosts=listed(hosts),
+            nats_listen=nats_listen,
+            kubernetes=kubernetes,
+            rotate=tuple(rotate or ()),
+        )
+
+    carry_out(work, json=json)
+
+
+async def _installed(
+    screen: Screen,
+    directory: Path,
+    *,
+    tenants: tuple[str, ...],
+    hosts: tuple[str, ...],
+    nats_listen: str,
+    kubernetes: bool,
+    rotate: tuple[str, ...],
+) -> Exit:
+    from swe_ai_fleet.runtime.installation.installing import install
+
+    done = await asyncio.to_thread(
+        install,
+        directory,
+        tenants=tenants,
+        hosts=hosts,
+        nats_listen=nats_listen,
+        kubernetes=kubernetes,
+        rotate=rotate,
+    )
+    if screen.json:
+        screen.document({"written": [str(path) for path in done.written], "tokens": done.tokens})
+        return Exit.ACCEPTED
+    for path in done.written:
+        screen.line(f"wrote {path}")
+    if not done.written:
+        screen.line("everything is there already")
+    for tenant, token in done.tokens.items():
+        screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
+    screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then `cd {directory} && fleet up`")
+    if rotate:
+        screen.note("servers take new certificates by themselves; what else is new takes their restart")
+    return Exit.ACCEPTED
+
+
+async def _checked(screen: Screen, directory: Path) -> Exit:
+    from swe_ai_fleet.runtime.installation.checking import check
+
+    found = await asyncio.to_thread(check, directory)
+    if screen.json:
+        screen.document({"faults": [{"file": str(one.file), "fault": one.fault, "mend": one.mend} for one in found]})
+    else:
+        for one in found:
+            screen.line(f"{one.file} {one.fault}; mend: {one.mend}")
+        if not found:
+            screen.line("nothing is wrong")
+    return Exit.NOT_ACCEPTED if found else Exit.ACCEPTED

@@ -1,0 +1,176 @@
+"""Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    import grpc
+    import grpc.aio
+
+PROTECTED, PLAIN = "grpcs://", "grpc://"
+"""What may stand before `host:port` to say how a service is called, whatever the settings are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelTls:
+    """How a protected channel checks its server and says who it is itself.
+
+    Attributes:
+        ca: PEM file of the authority behind the server's certificate; None: the public ones that gRPC knows.
+        cert: PEM certificate shown to the server; None: none is.
+        key: Its key.
+        name: What the server's certificate is for, where that is not the host of the address; empty: that host.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    name: str = ""
+
+
+def channel_tls(settings: Settings, address: str) -> ChannelTls | None:
+    """How the service at an address is called; None: without TLS.
+
+    TLS is spoken where the address begins with `grpcs://`, or settings name an authority or a certificate of this
+    process and it does not begin with `grpc://`. Raises PreconditionFailed for a certificate of our own that cannot be
+    read.
+    """
+    named = settings.tls_ca is not None or settings.tls_client_cert is not None
+    if address.startswith(PLAIN) or not (named or address.startswith(PROTECTED)):
+        return None
+    return ChannelTls(
+        ca=settings.tls_ca,
+        cert=settings.tls_client_cert,
+        key=settings.tls_client_key,
+        name=certificate_name(settings.tls_cert, address),
+    )
+
+
+def own_address(settings: Settings, address: str) -> str:
+    """How this process's parts name a server that it has itself: with what says that it speaks TLS, where it does."""
+    return f"{PROTECTED}{address}" if settings.tls_cert is not None else address
+
+
+def card_entry(tls: ChannelTls | None) -> dict[str, str] | None:
+    """How a protected channel is opened, as a card keeps it; None without TLS."""
+    if tls is None:
+        return None
+    files = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
+    return {"name": tls.name} | {name: str(path.absolute()) for name, path in files.items() if path is not None}
+
+
+def read_channel_tls(entry: object) -> ChannelTls | None:
+    """What `card_entry` gave; None without TLS."""
+    if not isinstance(entry, dict):
+        return None
+    texts = {key: value for key, value in cast("dict[str, object]", entry).items() if isinstance(value, str)}
+    files = {name: Path(texts[name]) for name in ("ca", "cert", "key") if texts.get(name)}
+    return ChannelTls(name=texts.get("name", ""), **files)
+
+
+def target(address: str) -> str:
+    """The `host:port` of an address, without what says how it is called."""
+    return address.removeprefix(PROTECTED).removeprefix(PLAIN)
+
+
+def open_channel(address: str, tls: ChannelTls | None, *, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
+    """A channel to `host:port`, an async context. Nothing is sent yet.
+
+    Raises PreconditionFailed for files that cannot be read.
+    """
+    import grpc.aio
+
+    if tls is None:
+        return grpc.aio.insecure_channel(target(address), options=options)
+    name = (("grpc.ssl_target_name_override", tls.name),) if tls.name else ()
+    return grpc.aio.secure_channel(target(address), channel_credentials(tls), options=(*options, *name))
+
+
+def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
+    """What gRPC needs of it. Raises PreconditionFailed for files that cannot be read, naming the setting."""
+    import grpc
+
+    if (tls.cert is None) != (tls.key is None):
+        field = "tls_client_key" if tls.key is None else "tls_client_cert"
+        raise PreconditionFailed("a certificate and its key go together", field=field, hint="set both")
+    return grpc.ssl_channel_credentials(
+        root_certificates=_read(tls.ca, "tls_ca"),
+        private_key=_read(tls.key, "tls_client_key"),
+        certificate_chain=_read(tls.cert, "tls_client_cert"),
+    )
+
+
+def certificate_name(certificate: Path | None, address: str) -> str:
+    """The name to expect of a server of our own that is called by an address of this machine, such as 0.0.0.0.
+
+    Empty where the certificate is for that very address, where it is somebody else's, or names nobody.
+    """
+    host = target(address).rpartition(":")[0].strip("[]")
+    if certificate is None or not _here(host):
+        return ""
+    from swe_ai_fleet.runtime.installation.authority import host_names
+
+    text = _read(certificate, "tls_cert") or b""
+    try:
+        names = host_names(text.decode("ascii", "replace"))
+    except ValueError:
+        raise PreconditionFailed(f"{certificate} holds no certificate", field="tls_cert", hint="a PEM chain") from None
+    return "" if host in names else next((name for name in names if "*" not in name), "")
+
+
+def tls_fault(details: str) -> tuple[str, str] | None:
+    """What the details of a failed call say about TLS: what is wrong, and a hint; None where they say nothing."""
+    return next(((message, hint) for sign, message, hint in _SIGNS if sign in details), None)
+
+
+_SIGNS = (
+    (
+        "WRONG_VERSION_NUMBER",
+        "this client speaks TLS, the server does not",
+        "write grpc://HOST:PORT, or unset FLEET_TLS_CA",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate is not signed by an authority that this client trusts, or has run out",
+        "FLEET_TLS_CA must name the PEM file of its authority",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "the server's certificate is for other names than this address",
+        "call it by a name that stands in its certificate",
+    ),
+    (
+        # All that gRPC tells of a server that hangs up during the handshake, or at the first word without one.
+        "Socket closed",
+        "the server hung up at once",
+        "it may ask for TLS (set FLEET_TLS_CA) or for a certificate (FLEET_TLS_CLIENT_CERT)",
+    ),
+)
+
+
+def _here(host: str) -> bool:
+    """Whether a host is an address or the name of the machine itself."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
+
+
+def _read(path: Path | None, field: str) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PreconditionFailed(
+            f"{path} cannot be read: {error.strerror or error}", field=field, hint=f"see FLEET_{field.upper()}"
+        ) from error

@@ -1,0 +1,226 @@
+"""A secured installation written into a directory: keys once, what follows from them each time."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.installation.authority import KeyPair, host_names, new_authority, new_certificate
+from swe_ai_fleet.runtime.installation.files import keep_private, make_directory, write_private
+from swe_ai_fleet.runtime.installation.kubernetes import manifests
+from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout, users
+from swe_ai_fleet.runtime.installation.nats_config import accounts_file, server_file
+from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
+from swe_ai_fleet.runtime.installation.server_names import server_names
+
+NATS_LISTEN = "127.0.0.1:4222"
+ROTATIONS = ("certificates", "nats", "ray", "services")
+"""What can be made anew: servers' certificates, the fleet's nkeys, Ray's token, the services' tokens."""
+_TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """What was done: the files written, and the tokens that were made for people, which stand nowhere else."""
+
+    written: list[Path] = field(default_factory=list[Path])
+    tokens: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def install(
+    directory: Path,
+    *,
+    tenants: Sequence[str] = (),
+    hosts: Sequence[str] = (),
+    nats_listen: str = NATS_LISTEN,
+    kubernetes: bool = False,
+    rotate: Sequence[str] = (),
+) -> Installed:
+    """Write what is missing of an installation. Blocks.
+
+    Keys, tokens, `fleet.toml` and what stands in `access.toml` are never written twice, except for what `rotate` names.
+
+    Args:
+        directory: Where; made with access for its owner only.
+        tenants: Those that get an account on NATS and an administrator's token, beside those that have one; none at
+            all: the default tenant.
+        hosts: DNS names and addresses of the servers' certificates, beside this machine's own.
+        nats_listen: Where a NATS server on this machine is to listen, `host:port`.
+        kubernetes: Whether manifests of secrets are written, too.
+        rotate: Names of `ROTATIONS`.
+
+    Raises:
+        InvalidRequest: A tenant, a host or a rotation is none.
+        PreconditionFailed: What is there already is broken.
+    """
+    for tenant in tenants:
+        if not _TENANT.fullmatch(tenant):
+            raise InvalidRequest(
+                f"{tenant[:80]!r} is no tenant", field="tenants", hint="1 to 63 of a-z, 0-9 and '-', a letter first"
+            )
+    for name in rotate:
+        if name not in ROTATIONS:
+            raise InvalidRequest(f"{name[:40]!r} cannot be rotated", field="rotate", hint=", ".join(ROTATIONS))
+    layout = Layout(directory=directory.absolute())
+    done = Installed()
+    for path in layout.directories:
+        make_directory(path)
+    everybody = tuple(sorted({*layout.tenants(), *tenants})) or (DEFAULT_TENANT,)
+    _certificates(layout, done, hosts, anew="certificates" in rotate)
+    _nkeys(layout, done, everybody, anew="nats" in rotate)
+    _tokens(layout, done, rotate)
+    _access(layout, done, everybody)
+    keys = {user: public_key(layout.nkey(user)) for user in users(everybody)}
+    _write(done, layout.accounts, accounts_file(keys, everybody))
+    text = server_file(
+        listen=nats_listen,
+        store=layout.directory / "nats" / "data",
+        certificate=layout.certificate("nats"),
+        key=layout.key("nats"),
+        accounts=layout.accounts.name,
+    )
+    _write(done, layout.server, text)
+    _keep(done, layout.settings, _settings(layout, nats_listen))
+    if kubernetes or layout.kubernetes.exists():
+        make_directory(layout.kubernetes)
+        for name, manifest in manifests(layout).items():
+            _write(done, layout.kubernetes / name, manifest)
+    return done
+
+
+def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew: bool) -> None:
+    certificate, key = layout.authority, layout.authority_key
+    if not certificate.exists():
+        if key.exists():
+            raise PreconditionFailed(f"{key} has no certificate beside it", field="init", hint=f"restore {certificate}")
+        made = new_authority("SWE AI Fleet")
+        # The key first: a certificate whose key was lost on the way could sign nothing.
+        _keep(done, key, made.key)
+        _keep(done, certificate, made.certificate)
+    for server in SERVERS:
+        path = layout.certificate(server)
+        if path.exists() and layout.key(server).exists() and not anew:
+            continue
+        if not key.exists():
+            raise PreconditionFailed(
+                f"without {key.name} no certificate can be made", field="init", hint=f"bring {key} back for as long"
+            )
+        known = host_names(path.read_text()) if path.exists() else ()
+        names = tuple(dict.fromkeys((*server_names(server, hosts), *known)))
+        pair = new_certificate(
+            KeyPair(certificate=certificate.read_text(), key=key.read_text()),
+            f"fleet-{server}",
+            hosts=names,
+            server=True,
+            client=server == "nats",
+        )
+        _write(done, layout.key(server), pair.key)
+        _write(done, path, pair.certificate)
+
+
+def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], *, anew: bool) -> None:
+    for user in users(tenants):
+        path = layout.nkey(user)
+        # Tenants hold theirs in their own hands.
+        if anew and not user.startswith("tenant-"):
+            _write(done, path, new_seed())
+        else:
+            _keep(done, path, new_seed())
+
+
+def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
+    write = _write if "ray" in rotate else _keep
+    write(done, layout.ray_token, f"{secrets.token_hex(_TOKEN_BYTES)}\n")
+    for service in SERVICES:
+        write = _write if "services" in rotate else _keep
+        write(done, layout.service_token(service), f"{_new_token()}\n")
+
+
+def _access(layout: Layout, done: Installed, tenants: tuple[str, ...]) -> None:
+    """Who may come in: what is there stays, what is missing is added at its end."""
+    text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
+    try:
+        told = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PreconditionFailed(f"{layout.access} is not TOML: {error}", field="access_file") from None
+    known = cast("dict[str, object]", told.get("tenants", {}))
+    tokens = {str(one.get("name")): one for one in cast("list[dict[str, object]]", told.get("tokens", []))}
+    parts = [text.rstrip("\n") + "\n"]
+    parts += [f"\n[tenants.{tenant}]\n" for tenant in dict.fromkeys((DEFAULT_TENANT, *tenants)) if tenant not in known]
+    for service in SERVICES:
+        digest = _digest(layout.service_token(service).read_text().strip())
+        stale = tokens.get(f"service:{service}", {}).get("sha256")
+        if stale is None:
+            parts.append(_entry(f"service:{service}", DEFAULT_TENANT, "service", digest))
+        elif stale != digest:
+            parts = [part.replace(str(stale), digest) for part in parts]
+    for tenant in tenants:
+        name = f"admin@{tenant}"[:64]
+        if name not in tokens and tenant not in known:
+            done.tokens[tenant] = _new_token()
+            parts.append(_entry(name, tenant, "admin", _digest(done.tokens[tenant])))
+    _write(done, layout.access, "".join(parts))
+
+
+def _entry(name: str, tenant: str, role: str, digest: str) -> str:
+    return f'\n[[tokens]]\nname = "{name}"\ntenant = "{tenant}"\nroles = ["{role}"]\nsha256 = "{digest}"\n'
+
+
+def _settings(layout: Layout, nats_listen: str) -> str:
+    values = {
+        "home": layout.directory / "home",
+        "access_file": layout.access,
+        "tls_cert": layout.certificate("orchestrator"),
+        "tls_key": layout.key("orchestrator"),
+        "tls_ca": layout.authority,
+        "nats_url": f"tls://{nats_listen}",
+        "nats_ca": layout.authority,
+        "nats_nkey_file": layout.nkey("orchestrator"),
+        "nats_agents_nkey_file": layout.nkey("agents"),
+        "ray_token_file": layout.ray_token,
+    }
+    # A JSON string of text without controls is a TOML string.
+    return _SETTINGS_NOTE + "".join(f"{name} = {_quoted(str(value))}\n" for name, value in values.items())
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _new_token() -> str:
+    return f"fleet_{secrets.token_urlsafe(_TOKEN_BYTES)}"
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _keep(done: Installed, path: Path, text: str) -> None:
+    if keep_private(path, lambda: text):
+        done.written.append(path)
+
+
+def _write(done: Installed, path: Path, text: str) -> None:
+    if write_private(path, text):
+        done.written.append(path)
+
+
+_ACCESS_NOTE = """\
+# Tenants and how callers prove that they belong to one. Of tokens only digests stand here.
+# Read anew when it changes. `fleet access` makes more tokens.
+"""
+_SETTINGS_NOTE = """\
+# Settings of a fleet on this machine; `fleet init` wrote them once, and does not change them again.
+# The model server is missing: set model_url here, or FLEET_MODEL_URL.
+"""

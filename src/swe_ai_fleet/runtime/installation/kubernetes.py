@@ -1,0 +1,59 @@
+"""The secrets of an installation as manifests, for `kubectl apply -k`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+
+from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout
+from swe_ai_fleet.runtime.installation.nats_users import AGENTS, OPERATOR, fleet_users
+
+NAMESPACE = "fleet"
+AGENTS_NAMESPACE = "fleet-agents"
+_NOTE = "# Written by `fleet init`; keep it out of repositories.\n"
+
+
+def manifests(layout: Layout) -> Mapping[str, str]:
+    """The files of a directory that `kubectl apply -k` takes, by name: a secret each, and what names them all.
+
+    The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
+    holds an empty key, to be filled in where the model server asks for one; one that is there stays as it is.
+    """
+    authority = layout.authority.read_text()
+    certificates = {"ca.crt": authority}
+    for server in SERVERS:
+        certificates[f"{server}.crt"] = layout.certificate(server).read_text()
+        certificates[f"{server}.key"] = layout.key(server).read_text()
+    nkeys = {f"{user.name}.nk": layout.nkey(user.name).read_text() for user in fleet_users(()) if user.name != OPERATOR}
+    access = {"access.toml": layout.access.read_text()}
+    access |= {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
+    ray = {"auth_token": layout.ray_token.read_text().strip()}
+    model = layout.kubernetes / "fleet-model.json"
+    # JSON is YAML, and needs no library to be written.
+    files = {
+        "fleet-tls.json": _secret("fleet-tls", certificates),
+        "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
+        "fleet-access.json": _secret("fleet-access", access),
+        "fleet-ray.json": _secret("fleet-ray", ray),
+        "fleet-model.json": model.read_text() if model.exists() else _secret("fleet-model", {"api-key": ""}),
+        "fleet-agents.json": _secret(
+            "fleet-agents",
+            {"ca.crt": authority, "agents.nk": nkeys[f"{AGENTS}.nk"]},
+            namespace=AGENTS_NAMESPACE,
+        ),
+    }
+    resources = "".join(f"  - {name}\n" for name in files)
+    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+    return {**files, "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}"}
+
+
+def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) -> str:
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "swe-ai-fleet"}},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(text.encode()).decode() for key, text in files.items()},
+    }
+    return json.dumps(manifest, indent=2) + "\n"

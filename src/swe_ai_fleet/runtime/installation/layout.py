@@ -1,0 +1,84 @@
+"""Where everything of an installation lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.runtime.installation.nats_users import fleet_users
+
+SERVERS = ("orchestrator", "context", "gateway", "nats")
+"""Who shows a certificate."""
+SERVICES = ("orchestrator", "gateway")
+"""Who calls other services for somebody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The files below a directory that `fleet init` writes."""
+
+    directory: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.directory / "fleet.toml"
+
+    @property
+    def access(self) -> Path:
+        return self.directory / "access.toml"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that everybody who calls needs."""
+        return self.directory / "tls" / "ca.pem"
+
+    @property
+    def authority_key(self) -> Path:
+        """The one file that no server needs: whoever has it makes certificates."""
+        return self.directory / "tls" / "ca-key.pem"
+
+    def certificate(self, name: str) -> Path:
+        """Of one of `SERVERS`."""
+        return self.directory / "tls" / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        return self.directory / "tls" / f"{name}-key.pem"
+
+    def nkey(self, user: str) -> Path:
+        """The seed of a user on NATS."""
+        return self.directory / "nats" / f"{user}.nkey"
+
+    @property
+    def accounts(self) -> Path:
+        return self.directory / "nats" / "accounts.conf"
+
+    @property
+    def server(self) -> Path:
+        """The configuration of a NATS server on this machine."""
+        return self.directory / "nats" / "nats.conf"
+
+    @property
+    def ray_token(self) -> Path:
+        return self.directory / "secrets" / "ray-token"
+
+    def service_token(self, name: str) -> Path:
+        """What one of `SERVICES` shows to those that it calls for others."""
+        return self.directory / "secrets" / f"{name}.token"
+
+    @property
+    def kubernetes(self) -> Path:
+        return self.directory / "kubernetes"
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Those that every installation has, the outermost first."""
+        return (self.directory, *(self.directory / name for name in ("tls", "nats", "secrets", "home")))
+
+    def tenants(self) -> tuple[str, ...]:
+        """The tenants that have an account on NATS, by name."""
+        return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nkey("x").parent.glob("tenant-*.nkey")))
+
+
+def users(tenants: tuple[str, ...]) -> tuple[str, ...]:
+    """Everybody who has an nkey."""
+    return (*(user.name for user in fleet_users(tenants)), "sys", *(f"tenant-{tenant}" for tenant in tenants))

@@ -1,0 +1,173 @@
+"""Where jobs are looked up by their containers, and where each one's outcome stands once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from urllib.parse import quote
+
+import structlog
+
+from swe_ai_fleet.codec import from_json, from_plain, to_json
+from swe_ai_fleet.domain import errors
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.job import ERRANDS, Errand, Job, JobOutcome
+from swe_ai_fleet.domain.task import PinnedRepository
+from swe_ai_fleet.ports import BlobStore, KeyValue
+
+JOBS_BUCKET = "agent-jobs"
+JOBS_KEPT_SECONDS = 8 * 86_400.0
+"""Longer than the longest job may take."""
+MAX_INLINE_BYTES = 256 * 1024
+_JSON = "application/json"
+_HERE = "_here"
+_AGAIN_SECONDS = 1.0
+_LOOK_SECONDS = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class JobBoard:
+    """Jobs by their id: what they are, which commit they got, whether they are called off, how they ended.
+
+    Args:
+        store: The bucket `agent-jobs`.
+        blobs: Takes what is too long for it.
+    """
+
+    def __init__(self, store: KeyValue, blobs: BlobStore) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._listeners: dict[str, list[asyncio.Event]] = {}
+
+    async def post(self, job: Job) -> None:
+        """Put a job where its container finds it. Raises ResourceExhausted, Unavailable."""
+        await self._store.put(_key(job.tenant, job.job_id, "job"), to_json(job))
+
+    async def job(self, tenant: str, job_id: str) -> Job | None:
+        """The job of an id; None where there is none any more. Raises Unavailable."""
+        found = await self._store.get(_key(tenant, job_id, "job"))
+        return from_json(Job, found.value) if found else None
+
+    async def errand(self, job: Job) -> Errand:
+        """What a job is to do. Raises NotFound, Unavailable, ValueError for what is no such errand."""
+        if job.blob is not None:
+            return from_json(ERRANDS[job.kind], await self._blobs.get(job.blob))
+        return from_plain(ERRANDS[job.kind], dict(job.errand))
+
+    async def pin(self, job: Job, repository: PinnedRepository) -> None:
+        """Tell which commit a job works on, where its message did not say. Raises Unavailable."""
+        await self._store.put(_key(job.tenant, job.run_id, "pinned"), to_json(repository))
+
+    async def pinned(self, job: Job) -> PinnedRepository | None:
+        """The commit that the first container of a run resolved; later ones work on the same. Raises Unavailable."""
+        found = await self._store.get(_key(job.tenant, job.run_id, "pinned"))
+        return from_json(PinnedRepository, found.value) if found else None
+
+    async def settle(self, job: Job, outcome: JobOutcome) -> bool:
+        """Store how a job ended; False where that stands already. Raises ResourceExhausted, Unavailable."""
+        if len(outcome.value) > MAX_INLINE_BYTES:
+            blob = await self._blobs.put(job.tenant, job.execution_id, outcome.value.encode(), _JSON)
+            outcome = JobOutcome(blob=blob, reason=outcome.reason)
+        with suppress(Fenced):
+            await self._store.put(_key(job.tenant, job.job_id, "outcome"), to_json(outcome), revision=0)
+            return True
+        return False
+
+    async def outcome(self, tenant: str, job_id: str) -> JobOutcome | None:
+        """How a job ended; None where it has not. Raises Unavailable."""
+        found = await self._store.get(_key(tenant, job_id, "outcome"))
+        return from_json(JobOutcome, found.value) if found else None
+
+    async def value(self, outcome: JobOutcome) -> bytes:
+        """The JSON that a job gave. Raises the `FleetError` that it ended with, NotFound, Unavailable."""
+        if outcome.fault:
+            raise fault_of(outcome)
+        return await self._blobs.get(outcome.blob) if outcome.blob is not None else outcome.value.encode()
+
+    async def call_off(self, tenant: str, job_id: str) -> None:
+        """Ask whoever runs a job to end it. Raises Unavailable."""
+        await self._store.put(_key(tenant, job_id, "stop"), b"{}")
+
+    async def called_off(self, tenant: str, job_id: str) -> bool:
+        """Whether a job is to be ended. Raises Unavailable."""
+        return await self._store.get(_key(tenant, job_id, "stop")) is not None
+
+    async def settled(self, tenant: str, job_id: str) -> JobOutcome:
+        """Wait for how a job ends; needs `watching`. Raises Unavailable."""
+        with self._listening(_key(tenant, job_id, "outcome")) as told:
+            while (outcome := await self.outcome(tenant, job_id)) is None:
+                await _heard(told)
+        return outcome
+
+    async def stopped(self, tenant: str, job_id: str) -> None:
+        """Wait until a job is to be ended; needs `watching`. Raises Unavailable."""
+        with self._listening(_key(tenant, job_id, "stop")) as told:
+            while not await self.called_off(tenant, job_id):
+                await _heard(told)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[JobBoard]:
+        """Inside, those who wait hear of what other processes put here. Raises Unavailable."""
+        # What was put before is looked up; only what comes from here on is to be heard of.
+        start = await self._store.put(_HERE, b"")
+        follower = asyncio.create_task(self._follow(start), name="job board")
+        try:
+            yield self
+        finally:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+
+    @contextmanager
+    def _listening(self, key: str) -> Generator[asyncio.Event]:
+        told = asyncio.Event()
+        self._listeners.setdefault(key, []).append(told)
+        try:
+            yield told
+        finally:
+            self._listeners[key].remove(told)
+            if not self._listeners[key]:
+                del self._listeners[key]
+
+    async def _follow(self, start: int) -> None:
+        while True:
+            try:
+                async with aclosing(self._store.changes(from_revision=start, follow=True)) as changes:
+                    async for change in changes:
+                        if change is not None:
+                            start = change.revision + 1
+                            for told in self._listeners.get(change.key, ()):
+                                told.set()
+            except (Unavailable, errors.NotFound) as fault:
+                _log.warning("jobs.board_unread", reason=str(fault))
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _heard(told: asyncio.Event) -> None:
+    """Wait for word of a key; a look now and then is what a lost word costs."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await told.wait()
+    told.clear()
+
+
+def outcome_of(fault: FleetError, *, reason: str = "") -> JobOutcome:
+    """A fault as the end of a job."""
+    return JobOutcome(
+        fault=type(fault).__name__, message=fault.message, field=fault.field, hint=fault.hint, reason=reason
+    )
+
+
+def fault_of(outcome: JobOutcome) -> FleetError:
+    """The fault that a job ended with, as the exception it was."""
+    kind = getattr(errors, outcome.fault, None)
+    if not isinstance(kind, type) or not issubclass(kind, FleetError):
+        kind = InternalFault
+    return kind(outcome.message, field=outcome.field, hint=outcome.hint)
+
+
+def _key(tenant: str, name: str, what: str) -> str:
+    # Of what stands in a quoted name only these are no letters of a key.
+    quoted = quote(tenant, safe="").translate({ord("%"): "=", ord("."): "=2E", ord("~"): "=7E"})
+    return f"{quoted}.{name}.{what}"

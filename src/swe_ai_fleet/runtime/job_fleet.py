@@ -1,0 +1,151 @@
+"""The fleet as jobs: each errand goes to `agent.jobs.<tenant>.<priority>`, and a workspace runner carries it out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.codec import from_json, to_json, to_plain
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    Candidate,
+    CheckAssignment,
+    CheckReport,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
+)
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.fleet_status import HostStatus
+from swe_ai_fleet.domain.job import Errand, Job, JobPriority, job_id, kind_of
+from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
+
+T = TypeVar("T")
+_CANCEL_SECONDS = 15.0
+
+
+@dataclass(kw_only=True)
+class JobFleet:
+    """Hands every errand of the `Fleet` port out as a job and waits for its outcome. Made by `open_job_fleet`.
+
+    An errand whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
+    """
+
+    log: JetStream
+    board: JobBoard
+    _running: set[str] = field(default_factory=set[str])
+    _started_at: float = field(default_factory=time.time)
+
+    @property
+    def running(self) -> int:
+        """Errands that are handed out and not back."""
+        return len(self._running)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The jobs they are."""
+        return tuple(sorted(self._running))
+
+    async def run(self, assignment: Assignment) -> Candidate:
+        """One agent run in a container of its own. Raises AgentLost where that is lost, FleetErrors of the run."""
+        return await self._carried_out(Candidate, assignment)
+
+    async def check(self, assignment: CheckAssignment) -> CheckReport:
+        """One check in a container of its own. Raises as `run` does."""
+        return await self._carried_out(CheckReport, assignment)
+
+    async def review(self, assignment: ReviewAssignment) -> Critique:
+        """One review. Raises as `run` does."""
+        return await self._carried_out(Critique, assignment)
+
+    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+        """One judge's votes. Raises as `run` does."""
+        return await self._carried_out(tuple[Vote, ...], assignment)
+
+    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+        """One task split. Raises as `run` does."""
+        return await self._carried_out(Derivation, assignment)
+
+    async def answer(self, assignment: AnswerAssignment) -> Answer:
+        """One question answered. Raises as `run` does."""
+        return await self._carried_out(Answer, assignment)
+
+    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+        """One call of a tool. Raises as `run` does."""
+        return await self._carried_out(ToolResult, assignment)
+
+    async def measure(self) -> tuple[HostStatus, ...]:
+        """The jobs under way as one host: what containers use, their cluster knows. Raises nothing."""
+        return (
+            HostStatus(
+                host_id="jobs",
+                running=self.running,
+                slots=0,
+                started_at=self._started_at,
+                alive=True,
+                report=None,
+            ),
+        )
+
+    async def warm(self) -> None:
+        """There is nothing to warm: containers start with their jobs."""
+
+    async def _carried_out(self, kind: type[T], errand: Errand) -> T:
+        job = await self._job(errand)
+        name = f"{job.kind}-{job.job_id[:12]}"
+        self._running.add(name)
+        try:
+            priority = JobPriority.of(errand.task.priority)
+            await self.log.hand_out(job.tenant, priority, job.job_id, to_json(job))
+            outcome = await self.board.settled(job.tenant, job.job_id)
+        except asyncio.CancelledError:
+            # Who cancels it waits for its processes to be gone; a runner that does not answer is not waited for.
+            with suppress(FleetError, TimeoutError):
+                async with asyncio.timeout(_CANCEL_SECONDS):
+                    await self.board.call_off(job.tenant, job.job_id)
+                    await self.board.settled(job.tenant, job.job_id)
+            raise
+        finally:
+            self._running.discard(name)
+        return from_json(kind, await self.board.value(outcome))
+
+    async def _job(self, errand: Errand) -> Job:
+        kind, task = kind_of(errand), errand.task
+        if isinstance(errand, CheckAssignment):
+            # Evidence has no generations: each gathering of it is a job of its own.
+            agent_id, generation, once = errand.candidate_id, 1, secrets.token_hex(8)
+        else:
+            agent_id, generation, once = errand.agent_id, errand.generation, ""
+        plain: dict[str, object] = to_plain(errand)
+        blob = None
+        if len(data := to_json(errand)) > MAX_INLINE_BYTES:
+            plain, blob = {}, await self.log.put(task.tenant, errand.execution_id, data, "application/json")
+        return Job(
+            job_id=job_id(task.tenant, errand.execution_id, str(kind), agent_id, str(generation), once),
+            kind=kind,
+            tenant=task.tenant,
+            task_id=task.task_id,
+            execution_id=errand.execution_id,
+            agent_id=agent_id,
+            generation=generation,
+            errand=plain,
+            blob=blob,
+        )
+
+
+@asynccontextmanager
+async def open_job_fleet(log: JetStream) -> AsyncGenerator[JobFleet]:
+    """A fleet whose errands are jobs. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+    bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
+    async with JobBoard(bucket, log).watching() as board:
+        yield JobFleet(log=log, board=board)

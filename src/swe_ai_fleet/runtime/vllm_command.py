@@ -1,0 +1,198 @@
+"""How a vLLM server is started: its interpreter, its arguments, the parser that reads its model's tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.settings import Settings
+
+MODULE = "vllm.entrypoints.openai.api_server"
+INSTALL_HINT = (
+    "python3 -m venv ~/vllm && ~/vllm/bin/pip install 'vllm>=0.32,<0.33', then set FLEET_VLLM_PYTHON=~/vllm/bin/python"
+)
+_LOOK_SECONDS = 60.0
+_LOOK = """
+import importlib.util, sys
+from importlib.metadata import packages_distributions, version
+if importlib.util.find_spec("vllm") is None:
+    sys.exit(3)
+names = packages_distributions().get("vllm") or ()
+print(version(names[0]) if names else "unknown")
+"""
+# What the supervisor decides, or what everybody on the machine could read in the list of processes.
+_OURS = {
+    "--model": "name it after --vllm",
+    "--host": "the server listens on loopback",
+    "--port": "a free one is taken",
+    "--api-key": "anybody could read it in the list of processes; one is made and passed on by the environment",
+    "--shutdown-timeout": "set it by --vllm-drain",
+}
+_MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
+
+# By what a model's own chat template has its calls look like.
+_BY_TEMPLATE = (
+    ("<function=", "qwen3_coder"),
+    ("<arg_key>", "glm45"),
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<|start|>assistant<|channel|>", "openai"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<|python_tag|>", "llama3_json"),
+    ("<tool_call>", "hermes"),
+)
+# By a name on a hub, whose template is not here yet; the first that is found in it.
+_BY_NAME = (
+    (r"qwen3?[-_.]?coder|qwen3[-_.]?[5-9]", "qwen3_coder"),
+    (r"qwen|qwq|hermes|smollm3", "hermes"),
+    (r"llama[-_.]?4", "llama4_pythonic"),
+    (r"llama[-_.]?3", "llama3_json"),
+    (r"mi[sx]tral|devstral|codestral|magistral", "mistral"),
+    (r"deepseek[-_.]?v3\.2", "deepseek_v32"),
+    (r"deepseek[-_.]?v3\.1", "deepseek_v31"),
+    (r"deepseek[-_.]?(v3|r1)", "deepseek_v3"),
+    (r"gpt[-_.]?oss", "openai"),
+    (r"glm[-_.]?4\.7", "glm47"),
+    (r"glm[-_.]?4\.[56]", "glm45"),
+    (r"kimi[-_.]?k2", "kimi_k2"),
+    (r"minimax[-_.]?m2", "minimax_m2"),
+    (r"granite[-_.]?4", "granite4"),
+    (r"granite[-_.]?3", "granite"),
+    (r"internlm", "internlm"),
+    (r"jamba", "jamba"),
+    (r"xlam", "xlam"),
+    (r"phi[-_.]?4[-_.]?mini", "phi4_mini_json"),
+    (r"seed[-_.]?oss", "seed_oss"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMOrder:
+    """What somebody wants served.
+
+    Args:
+        model: A name on a hub, or a directory.
+        arguments: Further arguments of vLLM, for instance `--max-model-len 65536`, as a shell would read them.
+        tool_parser: What reads the model's tool calls; empty = by the model's template or name, "none" = nothing.
+        drain_seconds: How long running requests may take once the server is to end.
+    """
+
+    model: str
+    arguments: str = ""
+    tool_parser: str = ""
+    drain_seconds: int = 30
+
+
+def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
+    """The arguments behind the interpreter. Raises InvalidRequest for what cannot be passed on."""
+    if not order.model or order.model.startswith("-"):
+        raise InvalidRequest(f"no model: {order.model!r}", field="vllm", hint="--vllm takes a name or a directory")
+    try:
+        further = shlex.split(order.arguments)
+    except ValueError as error:
+        raise InvalidRequest(f"malformed arguments for vLLM: {error}", field="vllm_args") from error
+    for one in further:
+        name = one.partition("=")[0].replace("_", "-")
+        if name in _OURS:
+            raise InvalidRequest(f"{name} cannot be passed on", field="vllm_args", hint=_OURS[name])
+    named = {one.partition("=")[0].replace("_", "-") for one in further if one.startswith("--")}
+    parser = order.tool_parser or tool_parser(order.model)
+    tools: tuple[str, ...] = ()
+    if parser not in ("", "none") and "--tool-call-parser" not in named:
+        tools = ("--tool-call-parser", parser)
+    if (tools or "--tool-call-parser" in named) and "--enable-auto-tool-choice" not in named:
+        tools = ("--enable-auto-tool-choice", *tools)
+    caching = () if named & {"--enable-prefix-caching", "--no-enable-prefix-caching"} else ("--enable-prefix-caching",)
+    counted = () if "--enable-prompt-tokens-details" in named else ("--enable-prompt-tokens-details",)
+    return (
+        *("-m", MODULE, "--model", order.model, "--host", "127.0.0.1", "--port", str(port)),
+        *("--shutdown-timeout", str(order.drain_seconds)),
+        *caching,
+        *counted,
+        *tools,
+        *further,
+    )
+
+
+def vllm_environment(environment: Mapping[str, str], api_key: str) -> dict[str, str]:
+    """The server's environment: ours without the fleet's own secrets, and the key that callers must show."""
+    ours = ("FLEET_", "RAY_AUTH_", "NATS_")
+    kept = {name: value for name, value in environment.items() if not name.startswith(ours)}
+    return {**kept, "VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def tool_parser(model: str) -> str:
+    """Which of vLLM's parsers reads a model's tool calls; empty where neither its template nor its name tells."""
+    directory = Path(model)
+    if directory.is_dir() and (template := _template(directory)):
+        return next((parser for mark, parser in _BY_TEMPLATE if mark in template), "")
+    name = model.rstrip("/").rsplit("/", 1)[-1].lower()[:200]
+    return next((parser for pattern, parser in _BY_NAME if re.search(pattern, name)), "")
+
+
+def vllm_interpreter(settings: Settings) -> str:
+    """The Python that should have vLLM: the one that settings name, else this one. Raises PreconditionFailed."""
+    if settings.vllm_python is None:
+        return sys.executable
+    named = str(Path(settings.vllm_python).expanduser())
+    found = shutil.which(named)
+    if found is None:
+        raise PreconditionFailed(
+            f"no interpreter at {named}", field="vllm_python", hint="correct FLEET_VLLM_PYTHON, or leave it out"
+        )
+    return str(Path(found).absolute())
+
+
+async def vllm_version(interpreter: str) -> str:
+    """The version of vLLM that an interpreter has; empty: none. Raises PreconditionFailed where it does not run."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            interpreter,
+            *("-c", _LOOK),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:
+        raise PreconditionFailed(f"{interpreter} does not run: {error}", field="vllm_python") from error
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        raise PreconditionFailed(f"{interpreter} does not answer", field="vllm_python") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode not in (0, 3):
+        raise PreconditionFailed(f"{interpreter} ended with {process.returncode}", field="vllm_python")
+    return said.decode("utf-8", "replace").strip()
+
+
+def _template(directory: Path) -> str:
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return _head(file)
+    try:
+        configured: object = json.loads(_head(directory / "tokenizer_config.json") or "{}")
+    except ValueError:
+        return ""
+    # Several templates of one model are a list of them, each in an object.
+    template = cast("dict[str, object]", configured).get("chat_template") if isinstance(configured, dict) else None
+    return json.dumps(template, ensure_ascii=False) if template else ""
+
+
+def _head(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return content.read(_MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""

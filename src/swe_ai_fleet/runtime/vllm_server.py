@@ -1,0 +1,284 @@
+"""A vLLM server of our own on one machine: started, watched, started again after a crash, drained at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.runtime.vllm_command import (
+    INSTALL_HINT,
+    VLLMOrder,
+    vllm_arguments,
+    vllm_environment,
+    vllm_version,
+)
+
+_GUARDIAN = Path(__file__).with_name("vllm_guardian.py")
+_POLL_SECONDS = 0.25
+_REPLY_BYTES = 256 * 1024
+_TAIL_BYTES, _TAIL_LINES = 8192, 15
+_LINE_CHARACTERS = 160
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """Where a model is served: the base URL, the key to show, the name to ask for, the guardian's process."""
+
+    url: str
+    api_key: str = field(repr=False)
+    model: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the supervisor waits for what, in seconds.
+
+    `ready` for a server that loads its weights, which may have to be fetched first; `told` between two lines about it.
+    `reply` for an answer about its health, asked for every `looked`; `unwell` for one that runs and gives none.
+    `pause` before the first new start after a crash, doubled up to `longest_pause` by each further one; a server that
+    ran for `steady` counts as well again. `killed` beyond the drain for one that does not end.
+    """
+
+    ready: float = 3600.0
+    told: float = 10.0
+    unwell: float = 120.0
+    looked: float = 5.0
+    reply: float = 10.0
+    pause: float = 1.0
+    longest_pause: float = 60.0
+    steady: float = 300.0
+    killed: float = 15.0
+
+
+@asynccontextmanager
+async def vllm_served(
+    order: VLLMOrder,
+    *,
+    interpreter: str,
+    log: Path,
+    tell: Callable[[str], None],
+    patience: Patience | None = None,
+) -> AsyncGenerator[ServedModel]:
+    """Serve a model on loopback for as long as the context lasts, on one port and with one key whatever happens.
+
+    A server that crashes is started again, with growing pauses; callers wait meanwhile. At the end running requests may
+    finish for `order.drain_seconds`, new ones are refused, and then every process of the server is gone. The same goes
+    for the end of this process, however it ends.
+
+    Args:
+        order: What to serve.
+        interpreter: A Python that has vLLM.
+        log: Where the server's output goes; what is there is replaced.
+        tell: Takes lines for the one who waits.
+        patience: How long to wait for what.
+
+    Raises:
+        PreconditionFailed: The interpreter has no vLLM.
+        InvalidRequest: Arguments that cannot be passed on.
+        Unavailable: The server ended, or was not ready in time; the message has the end of its log.
+    """
+    version = await vllm_version(interpreter)
+    if not version:
+        raise PreconditionFailed(f"{interpreter} has no vLLM", field="vllm_python", hint=INSTALL_HINT)
+    supervisor = _Supervisor(order, interpreter=interpreter, log=log, tell=tell, patience=patience or Patience())
+    tell(f"starting vLLM {version} with {order.model}; its log is {log}")
+    try:
+        await supervisor.start()
+        watching = asyncio.create_task(supervisor.watch())
+        try:
+            yield supervisor.served
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+    finally:
+        await supervisor.stop()
+
+
+class _Supervisor:
+    def __init__(
+        self, order: VLLMOrder, *, interpreter: str, log: Path, tell: Callable[[str], None], patience: Patience
+    ) -> None:
+        self._order = order
+        self._log = log
+        self._tell = tell
+        self._patience = patience
+        self._port = _free_port()
+        self._key = secrets.token_urlsafe(32)
+        self._argv = (interpreter, *vllm_arguments(order, port=self._port))
+        self._grace = order.drain_seconds + patience.killed
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready = False
+        self._model = ""
+
+    @property
+    def served(self) -> ServedModel:
+        assert self._process is not None
+        url = f"http://127.0.0.1:{self._port}/v1"
+        return ServedModel(url=url, api_key=self._key, model=self._model, pid=self._process.pid)
+
+    async def start(self) -> None:
+        """Start the server and wait until it answers."""
+        self._log.unlink(missing_ok=True)
+        await self._until_ready(await self._spawn())
+
+    async def watch(self) -> None:
+        """Start the server again whenever it ends or no longer answers."""
+        clock = asyncio.get_running_loop().time
+        crashes = 0
+        while True:
+            assert self._process is not None
+            began = clock()
+            status = await self._ended(self._process)
+            crashes = 0 if clock() - began >= self._patience.steady else crashes
+            pause = min(self._patience.longest_pause, self._patience.pause * 2**crashes) * random.uniform(0.8, 1.2)  # noqa: S311
+            crashes += 1
+            last = self._tail(1)
+            _log.warning("vllm.ended", status=status, again_in_seconds=round(pause, 1), last=last)
+            self._tell(f"vLLM ended with status {status}; agents wait, it starts again in {pause:.0f} s: {last}")
+            await asyncio.sleep(pause)
+            try:
+                await self._until_ready(await self._spawn())
+            except Unavailable as error:
+                _log.warning("vllm.not_started", error=error.message)
+            else:
+                _log.info("vllm.ready_again")
+                self._tell("vLLM answers again")
+
+    async def stop(self) -> None:
+        """Let running requests finish, then end every process of the server."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                # Who waits for no answer is not drained.
+                process.send_signal(signal.SIGTERM if self._ready else signal.SIGQUIT)
+            async with asyncio.timeout(self._grace + 2 * self._patience.killed):
+                await process.wait()
+        except (TimeoutError, asyncio.CancelledError) as error:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGQUIT)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            await process.wait()
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        self._ready = False
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", str(_GUARDIAN), str(os.getpid()), str(self._grace)),
+                *self._argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                env=vllm_environment(os.environ, self._key),
+                start_new_session=True,  # Ctrl-C in a terminal is the fleet's, which stops first
+            )
+        finally:
+            os.close(descriptor)
+        return self._process
+
+    async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
+        clock = asyncio.get_running_loop().time
+        began = told = clock()
+        while not await self._healthy():
+            if process.returncode is not None:
+                raise Unavailable(
+                    f"vLLM ended with status {process.returncode} before it was ready:\n{self._tail(_TAIL_LINES)}",
+                    field="vllm",
+                    hint=f"all it said is in {self._log}",
+                )
+            if clock() - began > self._patience.ready:
+                await self.stop()
+                raise Unavailable(
+                    f"vLLM was not ready after {self._patience.ready:g} s:\n{self._tail(_TAIL_LINES)}", field="vllm"
+                )
+            if clock() - told >= self._patience.told:
+                told = clock()
+                self._tell(f"vLLM loads, {told - began:.0f} s: {self._tail(1)}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await process.wait()
+        self._model = await self._served_name()
+        self._ready = True
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> int:
+        """Wait until a server has ended; one that runs and has not answered for long is ended here."""
+        clock = asyncio.get_running_loop().time
+        answered = clock()
+        while process.returncode is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience.looked):
+                    return await process.wait()
+            if await self._healthy():
+                answered = clock()
+            elif clock() - answered > self._patience.unwell:
+                self._tell(f"vLLM has not answered for {self._patience.unwell:g} s")
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGQUIT)
+                return await process.wait()
+        return process.returncode
+
+    async def _healthy(self) -> bool:
+        try:
+            return (await self._get("/health"))[0] == 200
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+            return False
+
+    async def _served_name(self) -> str:
+        with contextlib.suppress(OSError, ValueError, TimeoutError, LookupError, TypeError):
+            status, body = await self._get("/v1/models")
+            if status == 200:
+                return str(cast("dict[str, Any]", json.loads(body))["data"][0]["id"])
+        raise Unavailable("vLLM does not say what it serves", field="vllm", hint=f"see {self._log}")
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a small reply; HTTP/1.0, so that it ends with the connection."""
+        async with asyncio.timeout(self._patience.reply):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            try:
+                asked = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n\r\n"
+                writer.write(asked.encode())
+                reply = bytearray()
+                while len(reply) < _REPLY_BYTES and (part := await reader.read(_REPLY_BYTES)):
+                    reply += part
+            finally:
+                writer.close()
+        head, _, body = bytes(reply).partition(b"\r\n\r\n")
+        return int(head.split(None, 2)[1:2][0] if head.startswith(b"HTTP/") else b""), body
+
+    def _tail(self, lines: int) -> str:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+        # Progress bars write over their line.
+        said = [line.rsplit("\r", 1)[-1].strip() for line in text.rstrip().splitlines()]
+        return "\n".join(line[:_LINE_CHARACTERS] for line in [line for line in said if line][-lines:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,6 @@
+"""What operators see of a process: log lines, traces, metrics. Set up once at a process edge."""
+
+from swe_ai_fleet.telemetry.logs import configure_logging
+from swe_ai_fleet.telemetry.process import Telemetry, open_telemetry, own_telemetry
+
+__all__ = ["Telemetry", "configure_logging", "open_telemetry", "own_telemetry"]

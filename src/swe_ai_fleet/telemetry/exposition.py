@@ -1,0 +1,136 @@
+"""Metrics of a process, for Prometheus, on a port of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.telemetry.instruments import Instruments
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+Source = Callable[[], Awaitable[Iterable[Metric]]]
+"""Figures as they are when somebody asks."""
+
+SOURCE_SECONDS = 5.0
+"""The longest that one source may take: Prometheus waits ten seconds for all of them."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Exposition:
+    """What this process counts itself, and what its sources say when somebody asks.
+
+    Attributes:
+        url: Where that is.
+        instruments: What is counted here.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._registry = CollectorRegistry()
+        self.instruments = Instruments(self._registry)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        self._sources: dict[str, Source] = {}
+        self._asking = asyncio.Lock()
+
+    @contextmanager
+    def source(self, name: str, source: Source) -> Generator[None]:
+        """Within, a source is asked, too."""
+        self._sources[name] = source
+        try:
+            yield
+        finally:
+            if self._sources.get(name) is source:
+                del self._sources[name]
+
+    async def text(self, accept: str = "") -> tuple[bytes, str]:
+        """All of it, in the format that an `Accept` header asks for, and its content type.
+
+        A source that fails or takes too long is left out, and `fleet_scrape_source_up` says so.
+        """
+        encode, content_type = choose_encoder(accept[:1_000])
+        # One at a time: who asks more often than this answers gets no more work out of it.
+        async with self._asking:
+            asked = dict(self._sources)
+            answers = await asyncio.gather(*(_asked(name, source) for name, source in asked.items()))
+        up = GaugeMetricFamily("fleet_scrape_source_up", "Whether a source of metrics answered.", labels=["source"])
+        families: list[Metric] = [up]
+        for name, answer in zip(asked, answers, strict=True):
+            up.add_metric([name], float(answer is not None))
+            families += answer or ()
+        return encode(cast("Any", _Whole(self._registry, families))), content_type
+
+
+class _Whole:
+    """What an encoder takes for a registry."""
+
+    def __init__(self, registry: CollectorRegistry, families: list[Metric]) -> None:
+        self._registry = registry
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._registry.collect()
+        yield from self._families
+
+
+async def _asked(name: str, source: Source) -> list[Metric] | None:
+    try:
+        async with asyncio.timeout(SOURCE_SECONDS):
+            return list(await source())
+    except (FleetError, TimeoutError) as error:
+        _log.info("metrics.source_missing", source=name, reason=str(error))
+    except Exception:  # noqa: BLE001 - the edge of the process: one source's fault must not hide the others
+        _log.exception("metrics.source_fault", source=name)
+    return None
+
+
+@asynccontextmanager
+async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
+    """Answer `GET /metrics` on `host:port` (port 0: any free one) until the context ends; nothing else is there.
+
+    Raises:
+        PreconditionFailed: The address is none, or cannot be bound.
+    """
+    from aiohttp import web
+
+    exposition = Exposition()
+
+    async def metrics(request: web.Request) -> web.Response:
+        body, content_type = await exposition.text(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        host, _, port = listen.rpartition(":")
+        if not port.isdigit():
+            raise PreconditionFailed(f"{listen[:80]!r} is no address", field="metrics_listen", hint="host:port")
+        site = web.TCPSite(runner, host.strip("[]") or None, int(port))
+        try:
+            await site.start()
+        except OSError as error:
+            raise PreconditionFailed(
+                f"cannot listen on {listen}: {error.strerror or error}",
+                field="metrics_listen",
+                hint="another process may have the port; each process wants one of its own",
+            ) from error
+        bound = cast("tuple[str, int]", runner.addresses[0])
+        exposition.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/metrics"
+        _log.info("metrics.serving", url=exposition.url)
+        yield exposition
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,137 @@
+"""Log lines for operators: structured, on standard error, set up once at a process edge."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Literal, cast
+
+import structlog
+
+LogFormat = Literal["auto", "json", "text"]
+
+_HANDLER = "fleet"
+_MAX_DEPTH = 6
+_UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
+_QUIET = ("httpx", "httpcore", "urllib3", "asyncio", "grpc._cython.cygrpc", "opentelemetry.exporter", "filelock")
+"""Loggers whose notes of below a warning tell an operator nothing."""
+
+_Line = MutableMapping[str, Any]
+
+
+def configure_logging(level: str, form: LogFormat = "auto", *, mask: Callable[[str], str] | None = None) -> None:
+    """Send this process's log lines to standard error, those of the libraries it stands on among them.
+
+    A line has `ts`, `level`, `event`, and the ids of what it is about where they are known: `tenant`, `execution_id`,
+    `agent_id`, `trace_id`, `span_id`.
+
+    Args:
+        level: The least level that is told: debug, info, warning or error. Of libraries, warnings and worse.
+        form: `json`, one object a line; `text`, for readers; `auto`, text for terminals and JSON otherwise.
+        mask: Replaces secrets in what is told.
+
+    Raises:
+        ValueError: There is no such level.
+    """
+    numbers = logging.getLevelNamesMapping()
+    if level.upper() not in numbers:
+        raise ValueError(f"{level!r} is no log level: use debug, info, warning or error")
+    number = numbers[level.upper()]
+    readable = sys.stderr.isatty() if form == "auto" else form == "text"
+    before = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        _with_trace,
+    ]
+    last = _readable(mask) if readable else _as_json(mask)
+    structlog.configure(
+        processors=[*before, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    _libraries(number, before, last)
+
+
+def _libraries(level: int, before: list[Any], last: list[Any]) -> None:
+    """The standard library's loggers, in the same form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.set_name(_HANDLER)
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*before, _with_logger],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+    )
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if one.get_name() == _HANDLER]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(max(level, logging.WARNING))
+    for name in _UVICORN:
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Drivers that write hosts and ports of databases to standard error themselves; our own lines say what failed.
+    logging.getLogger("neo4j").setLevel(logging.CRITICAL)
+
+
+def _with_trace(_: object, __: str, line: _Line) -> _Line:
+    """The ids of the span that the line was written in. Nothing is loaded for it where nothing is traced."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None:
+        context = trace.get_current_span().get_span_context()
+        if context.is_valid:
+            line.setdefault("trace_id", f"{context.trace_id:032x}")
+            line.setdefault("span_id", f"{context.span_id:016x}")
+    return line
+
+
+def _with_logger(_: object, __: str, line: _Line) -> _Line:
+    record = cast("logging.LogRecord | None", line.get("_record"))
+    if record is not None:
+        line["logger"] = record.name
+    return line
+
+
+def _readable(mask: Callable[[str], str] | None) -> list[Any]:
+    # Without the values of variables, which may be tokens.
+    console = structlog.dev.ConsoleRenderer(
+        exception_formatter=structlog.dev.plain_traceback, timestamp_key="ts", colors=sys.stderr.isatty()
+    )
+    if mask is None:
+        return [console]
+
+    def masked(logger: Any, name: str, line: _Line) -> str:
+        return mask(str(console(logger, name, line)))
+
+    return [masked]
+
+
+def _as_json(mask: Callable[[str], str] | None) -> list[Any]:
+    renderer = structlog.processors.JSONRenderer()
+    if mask is None:
+        return [structlog.processors.format_exc_info, renderer]
+
+    def masked(_: object, __: str, line: _Line) -> _Line:
+        # Value by value: a mask over the finished line could take a quote along.
+        return {key: _masked(value, mask, 0) for key, value in line.items()}
+
+    return [structlog.processors.format_exc_info, masked, renderer]
+
+
+def _masked(value: object, mask: Callable[[str], str], depth: int) -> object:
+    if isinstance(value, str):
+        return mask(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth < _MAX_DEPTH and isinstance(value, Mapping):
+        pairs = cast("Mapping[object, object]", value).items()
+        return {mask(str(key)): _masked(one, mask, depth + 1) for key, one in pairs}
+    if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
+        return [_masked(one, mask, depth + 1) for one in cast("list[object]", value)]
+    # Anything else would be told by its repr, which may hold what it was made of.
+    return mask(str(value))

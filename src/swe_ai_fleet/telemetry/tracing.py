@@ -1,0 +1,210 @@
+"""Spans of this process, sent to a collector; the only module of the fleet that knows OpenTelemetry's SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+Attributes = Mapping[str, str | bool | int | float | tuple[str, ...]]
+
+_DELAY_MS = 1_000
+"""Spans wait so long for others to be sent with; a host that is killed loses no more than that."""
+_FLUSH_SECONDS = 3.0
+_EXPORT_SECONDS = 5.0
+_MAX_CONTENT_CHARS = 16_384
+_SCOPE = "swe_ai_fleet"
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class Tracing:
+    """Makes spans. Nothing here waits for the collector, and no fault of its reaches the work.
+
+    Args:
+        provider: Samples, limits and sends.
+        ids: Where the provider's ids come from.
+        content: Whether what models and tools say is told.
+        mask: Replaces secrets in that.
+    """
+
+    def __init__(
+        self, provider: TracerProvider, ids: ChosenIds, *, content: bool = False, mask: Callable[[str], str] = str
+    ) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer(_SCOPE)
+        self._ids = ids
+        self._mask = mask
+        self.content = content
+
+    def masked(self, text: str) -> str:
+        """Content as it may be told: without secrets, and not too long."""
+        return self._mask(text[: 2 * _MAX_CONTENT_CHARS])[:_MAX_CONTENT_CHARS]
+
+    def emit(
+        self,
+        name: str,
+        *,
+        start: int,
+        end: int,
+        attributes: Attributes,
+        kind: SpanKind = SpanKind.INTERNAL,
+        error: str = "",
+        context: Context | None = None,
+        span_id: int = 0,
+    ) -> None:
+        """A span of something that is over; times are nanoseconds since 1970, `span_id` 0 is any."""
+        with self._ids.chosen(span_id):
+            span = self._tracer.start_span(
+                name, context=context, kind=kind, attributes=attributes, start_time=min(start, end)
+            )
+        if error:
+            failed(span, error)
+        span.end(end_time=end)
+
+    def begin(self, name: str, attributes: Attributes, *, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        """A span below the current one; the caller ends it."""
+        return self._tracer.start_span(name, kind=kind, attributes=attributes)
+
+    @contextmanager
+    def span(
+        self, name: str, attributes: Attributes, *, kind: SpanKind = SpanKind.INTERNAL, context: Context | None = None
+    ) -> Generator[Span]:
+        """A span that is the current one within; what is raised within ends it as failed, and passes."""
+        span = self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
+        try:
+            with current(trace.set_span_in_context(span, context)):
+                yield span
+        except (asyncio.CancelledError, GeneratorExit):
+            span.set_attribute("fleet.cancelled", True)
+            raise
+        except BaseException as error:
+            failed(span, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    def flush(self) -> None:
+        """Send what waits, for a few seconds at most, and stop."""
+        self._provider.shutdown()
+
+
+class ChosenIds(IdGenerator):
+    """Random ids, but where the next span's was chosen."""
+
+    def __init__(self) -> None:
+        self._random = RandomIdGenerator()
+        self._next: ContextVar[int] = ContextVar("span id", default=0)
+
+    @contextmanager
+    def chosen(self, span_id: int) -> Generator[None]:
+        """Within, a span has this id; 0: any."""
+        token = self._next.set(span_id)
+        try:
+            yield
+        finally:
+            self._next.reset(token)
+
+    def generate_span_id(self) -> int:
+        """The chosen id, or a random one."""
+        return self._next.get() or self._random.generate_span_id()
+
+    def generate_trace_id(self) -> int:
+        """A random id."""
+        return self._random.generate_trace_id()
+
+
+@asynccontextmanager
+async def open_tracing(
+    endpoint: str, *, service: str, version: str, content: bool, mask: Callable[[str], str]
+) -> AsyncGenerator[Tracing]:
+    """Spans go to a collector (`endpoint` is the base of its OTLP/HTTP URLs) until the context ends.
+
+    What the standard variables `OTEL_…` say of sampling, headers, queues and the resource holds.
+    """
+    ids = ChosenIds()
+    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or service})
+    resource = resource.merge(Resource({"service.version": version, "service.namespace": "swe-ai-fleet"}))
+    provider = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
+    seconds = float(os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") or _EXPORT_SECONDS)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=seconds)
+    delay = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or _DELAY_MS)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=delay))
+    tracing = Tracing(provider, ids, content=content, mask=mask)
+    try:
+        yield tracing
+    finally:
+        # In a thread that nobody has to wait for: a collector that is gone must not hold the end up.
+        flushing = asyncio.ensure_future(asyncio.to_thread(tracing.flush))
+        await asyncio.wait([flushing], timeout=_FLUSH_SECONDS)
+
+
+def joined(carrier: Mapping[str, str]) -> Context | None:
+    """The context that W3C headers (`traceparent`, `tracestate`) name; None where they name none."""
+    if "traceparent" not in carrier:
+        return None
+    context = _PROPAGATOR.extract(dict(carrier), context=Context())
+    return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+
+def stamp() -> dict[str, str]:
+    """The W3C headers of the current span; none where there is none."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    return carrier
+
+
+@contextmanager
+def current(context: Context) -> Generator[None]:
+    """The context within."""
+    token = otel_context.attach(context)
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
+
+
+def execution_context(traceparent: str, execution_id: str) -> Context | None:
+    """The context of an execution's own span, whose id every replica makes alike; None where nothing is traced."""
+    parent = joined({"traceparent": traceparent})
+    if parent is None:
+        return None
+    accepted = trace.get_current_span(parent).get_span_context()
+    own = SpanContext(
+        trace_id=accepted.trace_id,
+        span_id=execution_span_id(execution_id, accepted.span_id),
+        is_remote=True,
+        trace_flags=accepted.trace_flags,
+    )
+    return trace.set_span_in_context(NonRecordingSpan(own), Context())
+
+
+def execution_span_id(execution_id: str, accepted: int) -> int:
+    """The span id of an execution, made of its own id and that of the span it was accepted in."""
+    digest = hashlib.sha256(f"{execution_id}/{accepted:016x}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") or 1
+
+
+def failed(span: Span, error: str) -> None:
+    """Mark a span as failed; `error` is a word of a small vocabulary."""
+    span.set_attribute("error.type", error)
+    span.set_status(Status(StatusCode.ERROR, error))
+
+
+def nanoseconds(at: str) -> int:
+    """UTC in ISO 8601 as nanoseconds since 1970."""
+    return round(datetime.fromisoformat(at).timestamp() * 1e6) * 1_000

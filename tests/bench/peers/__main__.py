@@ -1,0 +1,86 @@
+"""`make bench-peers`: our figures beside those of other agents, on this machine, in one run; writes docs/bench.md.
+
+Everybody does the same work against the same scripted model server: twenty shell steps an agent, alone without
+latency, then a hundred at once at half a second a reply. What cannot be installed or fails is told so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from swe_ai_fleet.telemetry import configure_logging
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.bench.__main__ import hundred, single
+from tests.bench.peers.page import Machine, page
+from tests.bench.peers.peers import PEERS
+from tests.bench.peers.running import Figures, measure
+from tests.bench.steps import FILES
+
+STEPS, AGENTS, LATENCY = 20, 100, 0.5
+
+
+async def ours() -> Figures:
+    """The fleet's own figures: audit, events, clones and the sandbox on."""
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
+        repository = make_repository(Path(name) / "repository", FILES)
+        await single(Path(name), repository, figures)
+        await hundred(Path(name), repository, figures)
+    return Figures(
+        name="SWE AI Fleet",
+        version=version("swe-ai-fleet"),
+        about="asyncio, in Ray actors; audit, events, a clone and a sandbox each",
+        step_ms=figures["step_ms"],
+        crowd_s=figures["fleet_100_wall_s"],
+        peak_mib=figures["fleet_100_pss_mib"],
+    )
+
+
+async def run(environments: Path, names: list[str], output: Path) -> None:
+    began = psutil.getloadavg()[0]
+    measured = [await ours()]
+    for peer in PEERS:
+        if not names or peer.name in names:
+            measured.append(await measure(peer, environments, steps=STEPS, agents=AGENTS, latency=LATENCY))
+            print(f"{peer.name}: {measured[-1].problem or 'measured'}", flush=True)
+    machine = Machine(
+        cpus=os.cpu_count() or 1,
+        memory_gib=psutil.virtual_memory().total / 2**30,
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()}",
+        load_before=began,
+        load_after=psutil.getloadavg()[0],
+        at=datetime.now(UTC).date().isoformat(),
+    )
+    output.write_text(page(measured, machine, steps=STEPS, agents=AGENTS, latency=LATENCY))
+    table = Table("", "version", "ms a step", f"{AGENTS} agents, s", "peak MiB", "")
+    for one in measured:
+        cells = (f"{value:g}" if value is not None else "-" for value in (one.step_ms, one.crowd_s, one.peak_mib))
+        table.add_row(one.name, one.version, *cells, one.problem[:60])
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench-peers", description=__doc__)
+    parser.add_argument("--environments", type=Path, default=Path(".venv-peers"), help="where peers are installed")
+    parser.add_argument("--only", action="append", default=[], metavar="PEER")
+    parser.add_argument("--output", type=Path, default=Path("docs/bench.md"))
+    options = parser.parse_args()
+    configure_logging("error")
+    asyncio.run(run(options.environments.absolute(), options.only, options.output))
+
+
+if __name__ == "__main__":
+    main()

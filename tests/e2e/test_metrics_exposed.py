@@ -1,0 +1,204 @@
+"""What a fleet tells Prometheus, and that every dashboard and alert asks for what is really told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grpc.aio
+import httpx2
+import pytest
+import yaml
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.conftest import FleetUnderTest
+from tests.promql import named
+from tests.scripts import HELLO, HELLO_FILES
+
+_FILES = Path(__file__).parents[2] / "deploy" / "observability"
+_ALERTS = _FILES / "prometheus" / "alerts.yaml"
+_PROMETHEUS_OWN = {"up"}
+_TARGETS = {"job", "instance"}
+"""Labels that Prometheus adds to whatever it scrapes."""
+
+
+@pytest.fixture(scope="module")
+async def told(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Metric]:
+    """Everything that a fleet which has carried out a task tells, by the name of its series."""
+    repository = make_repository(tmp_path_factory.mktemp("measured") / "repository", HELLO_FILES)
+    token = (("authorization", f"Bearer {fleet.running.token}"),)
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        client = pb_grpc.OrchestratorServiceStub(channel)
+        task = pb.DeliberateRequest(
+            task_id="measured", task_description=HELLO, repo=pb.RepoRef(path=str(repository)), num_agents=1
+        )
+        reply = await client.Deliberate(task, metadata=token, timeout=120)
+        assert reply.status == pb.DELIBERATION_STATUS_COMPLETED, reply
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.GetStatus(pb.GetStatusRequest(), metadata=(("authorization", "Bearer wrong"),))
+    async with httpx2.AsyncClient() as http:
+        headers = {"authorization": f"Bearer {fleet.running.token}"}
+        assert (await http.get(f"{fleet.running.http}/api/executions", headers=headers)).status_code == 200
+        assert (await http.get(f"{fleet.running.http}/api/nothing", headers=headers)).status_code == 404
+        # The meter follows the log, and the fleet is measured in the background.
+        for _ in range(60):
+            families = list(text_string_to_metric_families((await http.get(fleet.running.metrics)).text))
+            found = {family.name: family for family in families}
+            sources = {one.labels["source"]: one.value for one in found["fleet_scrape_source_up"].samples}
+            finished = found.get("fleet_executions_finished")
+            if all(sources.values()) and finished and sum(one.value for one in finished.samples):
+                break
+    assert sources == {"log": 1, "orchestrator": 1, "fleet": 1, "nats": 1, "gateway": 1, "certificates": 1}
+    return {name: family for family in families for name in _series(family)}
+
+
+def _series(family: Metric) -> Iterator[str]:
+    match family.type:
+        case "histogram":
+            yield from (f"{family.name}_{part}" for part in ("bucket", "count", "sum"))
+        case "counter":
+            yield f"{family.name}_total"
+        case _:
+            yield family.name
+
+
+def _value(told: Mapping[str, Metric], name: str, **labels: str) -> float:
+    return sum(one.value for one in told[name].samples if one.name == name and labels.items() <= one.labels.items())
+
+
+def test_a_task_is_counted(told: Mapping[str, Metric]) -> None:
+    assert _value(told, "fleet_executions_accepted_total", tenant="default") >= 1
+    assert _value(told, "fleet_executions_finished_total", status="completed") >= 1
+    assert _value(told, "fleet_queue_wait_seconds_count") >= 1
+    assert _value(told, "fleet_execution_duration_seconds_sum", kind="deliberation") > 0
+    assert _value(told, "fleet_agent_runs_stopped_total", reason="final_answer") >= 1
+    # As many as the script has replies and calls.
+    assert _value(told, "fleet_agent_steps_total") >= 7
+    assert _value(told, "fleet_tokens_total", type="prompt") > 0
+    assert _value(told, "fleet_model_calls_total", model="scripted") >= 7
+    assert _value(told, "fleet_tool_calls_total", operation="files_read_file", outcome="success") >= 1
+    assert _value(told, "fleet_check_duration_seconds_count") >= 1
+    assert _value(told, "fleet_log_append_duration_seconds_count") >= 4
+
+
+def test_calls_are_counted_by_method_and_code(told: Mapping[str, Metric]) -> None:
+    assert _value(told, "fleet_grpc_requests_total", method="Deliberate", code="OK") >= 1
+    assert _value(told, "fleet_grpc_requests_total", method="GetStatus", code="UNAUTHENTICATED") >= 1
+    assert _value(told, "fleet_http_requests_total", route="/api/executions", status="200") >= 1
+    assert _value(told, "fleet_http_requests_total", route="other", status="404") >= 1
+
+
+def test_the_fleet_is_told(told: Mapping[str, Metric]) -> None:
+    assert _value(told, "fleet_lease_held") == 1
+    assert _value(told, "fleet_nats_up") == 1
+    assert _value(told, "fleet_hosts", state="up") >= 1
+    assert _value(told, "fleet_model_server_up") == 1
+    assert _value(told, "fleet_stream_messages", stream="AGENT_EVENTS") > 0
+    assert _value(told, "fleet_drives_limit") == 200
+    assert _value(told, "process_resident_memory_bytes") > 1_000_000
+
+
+def test_no_label_is_an_id(told: Mapping[str, Metric]) -> None:
+    ids = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-|measured|agent-dev-\d")
+    labels = {label for family in told.values() for sample in family.samples for label in sample.labels.values()}
+    assert not [label for label in labels if ids.search(label)]
+    assert all(len(family.samples) < 2_000 for family in told.values())
+
+
+def test_counters_and_durations_have_the_names_that_prometheus_wants(told: Mapping[str, Metric]) -> None:
+    for name, family in told.items():
+        if name.startswith("fleet_"):
+            assert family.documentation.endswith("."), name
+            assert "duration" not in name or "_seconds" in name, name
+            assert family.type != "gauge" or not name.endswith(("_total", "_count")), name
+
+
+async def test_only_metrics_are_served_there(fleet: FleetUnderTest) -> None:
+    base = fleet.running.metrics.removesuffix("/metrics")
+    async with httpx2.AsyncClient() as http:
+        statuses = {path: (await http.get(f"{base}{path}")).status_code for path in ("/", "/health", "/api/executions")}
+        posted = (await http.post(f"{base}/metrics", content=b"x")).status_code
+        answer = await http.get(fleet.running.metrics, headers={"accept": "application/openmetrics-text;version=1.0.0"})
+    assert set(statuses.values()) == {404} and posted == 405
+    # The stricter of the two formats, read by its own parser.
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert "fleet_executions_accepted" in {family.name for family in open_metrics(answer.text)}
+
+
+def _expressions() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for path in sorted((_FILES / "grafana").glob("*.json")):
+        board = json.loads(path.read_text())
+        found += [
+            (f"{path.stem}: {panel['title']}", target["expr"])
+            for panel in board["panels"]
+            for target in panel["targets"]
+        ]
+    for group in yaml.safe_load(_ALERTS.read_text())["groups"]:
+        found += [(rule["alert"], rule["expr"]) for rule in group["rules"]]
+    return found
+
+
+def test_dashboards_and_alerts_ask_for_what_is_told(told: Mapping[str, Metric]) -> None:
+    expressions = _expressions()
+    assert len(expressions) > 80
+    wrong: list[str] = []
+    for where, expression in expressions:
+        metrics, grouped = named(expression)
+        labels: set[str] = {"le"}
+        for one in metrics:
+            family = told.get(one.metric)
+            if family is None and one.metric not in _PROMETHEUS_OWN:
+                wrong.append(f"{where}: nobody tells {one.metric}")
+                continue
+            own = {label for sample in family.samples for label in sample.labels} if family is not None else set()
+            labels |= own | _TARGETS
+            if family is not None and family.samples and not one.labels <= own | _TARGETS:
+                wrong.append(f"{where}: {one.metric} has no label {sorted(one.labels - own)}")
+            if family is not None and not family.samples:
+                labels |= grouped
+        if not grouped <= labels:
+            wrong.append(f"{where}: nothing has the label {sorted(grouped - labels)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_told_is_shown_somewhere(told: Mapping[str, Metric]) -> None:
+    asked = {one.metric for _, expression in _expressions() for one in named(expression)[0]}
+    families = {family.name for name, family in told.items() if name in asked}
+    ours = {family.name for name, family in told.items() if name.startswith("fleet_")}
+    assert ours - families == set()
+
+
+def test_every_alert_says_what_to_do() -> None:
+    groups = yaml.safe_load(_ALERTS.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    names = [rule["alert"] for rule in rules]
+    assert len(names) == len(set(names)) >= 20
+    for rule in rules:
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert re.fullmatch(r"\d+[mh]", rule["for"])
+        anchor = re.sub(r"(?<!^)(?=[A-Z])", "-", rule["alert"]).lower()
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{anchor}"
+        assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_takes_the_rules() -> None:
+    done = subprocess.run(["promtool", "check", "rules", str(_ALERTS)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("expression", ["rate(", "sum)", "fleet_x{", "fleet_x ; 1", ""])
+def test_what_is_no_expression_is_noticed(expression: str) -> None:
+    with pytest.raises(ValueError):
+        named(expression)

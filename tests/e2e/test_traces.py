@@ -1,0 +1,193 @@
+"""A task's trace, as a collector gets it: one tree, from the caller to each call of a model and of a tool."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import grpc.aio
+import httpx2
+import nats
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.trace_collector import CollectedSpan, TraceCollector
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
+
+_LAST = "send agent.results"
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[pb_grpc.OrchestratorServiceStub]:
+    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
+        yield pb_grpc.OrchestratorServiceStub(channel)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+def _traceparent(trace_id: str, span_id: str, flags: str = "01") -> str:
+    return f"00-{trace_id}-{span_id}-{flags}"
+
+
+async def _carried_out(client, token: str, repository: Path, traceparent: str) -> str:
+    """The task id of a task that an orchestration with two agents has carried out under a caller's trace."""
+    metadata = (("authorization", f"Bearer {token}"), ("traceparent", traceparent))
+    task_id = f"traced-{uuid.uuid4().hex[:8]}"
+    task = pb.OrchestrateRequest(
+        task_id=task_id,
+        task_description=HELLO,
+        repo=pb.RepoRef(path=str(repository)),
+        role="DEVELOPER",
+        options=pb.OrchestratorOptions(num_agents=2),
+    )
+    submitted = await client.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), metadata=metadata)
+    async for event in client.StreamExecution(
+        pb.StreamExecutionRequest(execution_id=submitted.execution_id), metadata=metadata[:1]
+    ):
+        last = event
+    assert last.type == "execution_finished", last
+    return task_id
+
+
+def _published(trace_id: str, results: int):
+    def there(spans: Sequence[CollectedSpan]) -> bool:
+        mine = [one.name for one in spans if one.trace_id == trace_id]
+        # Its own result and those of both agents; the orchestrator's own comes last.
+        return mine.count(_LAST) >= results and "execution" in mine
+
+    return there
+
+
+async def test_a_task_is_one_tree_of_spans_across_processes(
+    client, repository: Path, fleet: FleetUnderTest, collector: TraceCollector
+) -> None:
+    trace_id, caller = secrets.token_hex(16), secrets.token_hex(8)
+    task_id = await _carried_out(client, fleet.running.token, repository, _traceparent(trace_id, caller))
+    await collector.until(_published(trace_id, 3))
+    spans = collector.trace(trace_id)
+    by_id = {one.span_id: one for one in spans}
+    names = {one.span_id: one.name for one in spans}
+    told = "\n".join(f"{one.service}: {one.name} <- {names.get(one.parent_id, one.parent_id)}" for one in spans)
+
+    # One root: what the caller's own span is the parent of. Everybody else's parent has come in.
+    roots = [one for one in spans if one.parent_id not in by_id]
+    assert [(one.name, one.parent_id) for one in roots] == [
+        ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", caller)
+    ], told
+    assert len(by_id) == len(spans), "span ids are used once"
+
+    def parent(span: CollectedSpan) -> str:
+        return by_id[span.parent_id].name
+
+    def named(name: str) -> list[CollectedSpan]:
+        return [one for one in spans if one.name == name or one.name.startswith(f"{name} ")]
+
+    assert {one.service for one in spans} == {"fleet-orchestrator", "fleet-agent-host"}, told
+    assert [parent(one) for one in named("accept")] == ["fleet.orchestrator.v1.OrchestratorService/SubmitTask"]
+    assert [parent(one) for one in named("execution")] == ["accept"]
+    assert [parent(one) for one in named("queue")] == ["execution"]
+    assert [parent(one) for one in named("apply")] == ["execution"]
+    assert {parent(one) for one in named("ray run")} == {"draft"}
+    assert {parent(one) for one in named("ray check")} == {"check"}
+    agents = named("invoke_agent")
+    assert len(agents) == 2 and {parent(one) for one in agents} == {"ray run"}, told
+    assert {parent(one).split()[0] for one in named("chat")} == {"invoke_agent"}
+    assert {parent(one).split()[0] for one in named("execute_tool")} == {"invoke_agent"}
+    assert sorted(parent(one).split()[0] for one in named(_LAST)) == ["execution", "invoke_agent", "invoke_agent"], told
+
+    execution = named("execution")[0]
+    assert execution.attributes["fleet.status"] == "completed"
+    assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {task_id}
+    assert {one.attributes.get("fleet.tenant") for one in (*agents, execution)} == {"default"}
+    for one in spans:
+        assert one.start <= one.end
+        assert one.name != "chat scripted" or execution.start <= one.start <= one.end <= execution.end
+    # Nobody asked for what was said.
+    assert not [key for one in spans for key in one.attributes if "messages" in key or "arguments" in key]
+
+
+async def test_calls_of_models_and_tools_follow_the_conventions(
+    client, repository: Path, fleet: FleetUnderTest, collector: TraceCollector
+) -> None:
+    trace_id = secrets.token_hex(16)
+    await _carried_out(client, fleet.running.token, repository, _traceparent(trace_id, secrets.token_hex(8)))
+    await collector.until(_published(trace_id, 3))
+    spans = collector.trace(trace_id)
+    chats = [one for one in spans if one.name == "chat scripted"]
+    tools = [one for one in spans if one.name.startswith("execute_tool ")]
+    # What the script says of each of two agents: seven replies, the last without a call, and six calls.
+    assert (len(chats), len(tools)) == (14, 12)
+    for one in chats:
+        assert one.kind == "client"
+        assert one.attributes["gen_ai.operation.name"] == "chat"
+        assert one.attributes["gen_ai.provider.name"] == "openai"
+        assert one.attributes["gen_ai.request.model"] == one.attributes["gen_ai.response.model"] == "scripted"
+        assert int(str(one.attributes["gen_ai.usage.input_tokens"])) > 0
+        assert int(str(one.attributes["gen_ai.usage.output_tokens"])) > 0
+        assert one.attributes["gen_ai.response.finish_reasons"] in (("tool_calls",), ("stop",))
+    assert {one.name.removeprefix("execute_tool ") for one in tools} == set(HELLO_OPERATIONS)
+    for one in tools:
+        assert one.kind == "internal" and not one.failed
+        assert one.attributes["gen_ai.operation.name"] == "execute_tool"
+        assert f"execute_tool {one.attributes['gen_ai.tool.name']}" == one.name
+        assert one.attributes["gen_ai.tool.call.id"]
+
+
+async def test_what_a_caller_does_not_sample_is_not_traced(
+    client, repository: Path, fleet: FleetUnderTest, collector: TraceCollector
+) -> None:
+    unsampled, sampled = secrets.token_hex(16), secrets.token_hex(16)
+    await _carried_out(client, fleet.running.token, repository, _traceparent(unsampled, secrets.token_hex(8), "00"))
+    await _carried_out(client, fleet.running.token, repository, _traceparent(sampled, secrets.token_hex(8)))
+    # What came later is there, so what came before would be, too.
+    await collector.until(_published(sampled, 3))
+    assert collector.trace(unsampled) == []
+
+
+async def test_a_trace_goes_on_over_http_and_over_nats(
+    repository: Path, fleet: FleetUnderTest, collector: TraceCollector
+) -> None:
+    over_http, over_nats = secrets.token_hex(16), secrets.token_hex(16)
+    task_id = f"traced-{uuid.uuid4().hex[:8]}"
+    body = {"orchestrate": {"task_id": task_id, "task_description": HELLO, "repo": {"path": str(repository)}}}
+    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
+    try:
+        results = await connection.subscribe(f"agent.results.{task_id}")
+        await connection.publish(
+            "agent.cmd.execute",
+            json.dumps(body).encode(),
+            headers={"traceparent": _traceparent(over_nats, secrets.token_hex(8))},
+        )
+        result = await results.next_msg(timeout=60)
+    finally:
+        await connection.close()
+    # Whoever hears of the result can go on with the trace.
+    assert result.headers is not None and result.headers["traceparent"].split("-")[1] == over_nats
+
+    async with httpx2.AsyncClient() as http:
+        headers = {
+            "authorization": f"Bearer {fleet.running.token}",
+            "traceparent": _traceparent(over_http, secrets.token_hex(8)),
+        }
+        answer = await http.get(f"{fleet.running.http}/api/executions", headers=headers)
+    assert answer.status_code == 200, answer.text
+
+    def there(spans: Sequence[CollectedSpan]) -> bool:
+        names = {one.name for one in spans if one.trace_id == over_http}
+        return len(names) >= 2 and _published(over_nats, 2)(spans)
+
+    await collector.until(there)
+    chain = collector.trace(over_http)
+    assert [one.name for one in chain][1:] == ["fleet.orchestrator.v1.OrchestratorService/ListExecutions"]
+    assert chain[0].name.startswith("GET /") and chain[1].parent_id == chain[0].span_id
+    first = collector.trace(over_nats)[0]
+    assert (first.name, first.kind) == ("process agent.cmd.execute", "consumer")

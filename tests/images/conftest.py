@@ -1,0 +1,49 @@
+"""One engine, its images and one stack for the whole run; without FLEET_TEST_IMAGES nothing here runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker_engine import NoEngine, TestEngine, docker_engine
+from tests.images.base import NoBase
+from tests.images.engine_images import build_images
+from tests.images.stack import Stack, running_stack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("FLEET_TEST_IMAGES"):
+        return
+    skip = pytest.mark.skip(reason="FLEET_TEST_IMAGES is not set (make test-images sets it)")
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("needs_engine"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[TestEngine]:
+    try:
+        with docker_engine(storage="overlay2") as running, pytest.MonkeyPatch.context() as environment:
+            environment.setenv("DOCKER_HOST", running.host)
+            # Its own cleaner is an image that would have to be pulled; what is started here is stopped here.
+            environment.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+            yield running
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def images(engine: TestEngine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    try:
+        return build_images(engine.host, tmp_path_factory.mktemp("wheels"))
+    except (NoEngine, NoBase) as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+async def stack(images: dict[str, str]) -> AsyncIterator[Stack]:
+    async with running_stack(images) as running:
+        yield running

@@ -1,0 +1,449 @@
+"""Strangers at every door: a walk over each RPC, each HTTP route and each stream, made from what is really served.
+
+What answers behind the doors here says only who was let in, so that a new RPC or route is walked without a line of
+test. That tenants do not see each other's things is walked at the end, with the real services.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
+from httpx2 import ASGITransport, AsyncClient
+from starlette.applications import Starlette
+from starlette.routing import Route, WebSocketRoute
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from services.access.book import AccessBook
+from services.access.roles import ROLES
+from services.auth import principal
+from services.gateway.access.guard import OPEN_PATHS, SESSION_PATH
+from services.gateway.app import Surroundings, gateway_app
+from services.gateway.rest.table import OPERATIONS
+from services.gateway.server import serve_http
+from services.gateway.upstream import FILES, open_upstream
+from services.grpc_server import Service, serve_grpc
+from swe_ai_fleet.domain.access import AccessRole, Principal
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from tests.access_world import AccessWorld
+
+METHODS: tuple[MethodDescriptor, ...] = tuple(
+    method for file in FILES for service in file.services_by_name.values() for method in service.methods
+)
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+LOCAL = "the-token-of-whoever-starts-the-fleet"
+CHECK_SECONDS = 0.05
+_PEOPLE = ("viewer", "submitter", "approver", "admin")
+_SECONDS = 20.0
+
+
+@dataclass(kw_only=True)
+class House:
+    """Every service of the contract behind both doors."""
+
+    world: AccessWorld
+    channel: grpc.aio.Channel
+    client: AsyncClient
+    inside: AsyncClient
+    """The same application without a socket, for thousands of requests."""
+    url: str
+    app: Starlette
+    seen: list[Principal] = field(default_factory=list[Principal])
+
+    async def code(self, method: MethodDescriptor | str, metadata: Sequence[tuple[str, str]]) -> grpc.StatusCode:
+        """What an RPC with an empty request comes to."""
+        path = method if isinstance(method, str) else f"/{method.containing_service.full_name}/{method.name}"
+        # Every kind of call is a stream on the wire.
+        call = self.channel.stream_stream(path)([b""], metadata=metadata, timeout=_SECONDS)
+        try:
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        return await call.code()
+
+    async def codes(
+        self, methods: Iterable[MethodDescriptor | str], metadata: Sequence[tuple[str, str]]
+    ) -> dict[str, grpc.StatusCode]:
+        """The same of many, at once."""
+        asked = list(methods)
+        found = await asyncio.gather(*(self.code(method, metadata) for method in asked))
+        names = (method if isinstance(method, str) else method.full_name for method in asked)
+        return dict(zip(names, found, strict=True))
+
+    def doors(self) -> list[tuple[str, str]]:
+        """Every verb of every route that is not open, with something in the places of its path."""
+        found: list[tuple[str, str]] = []
+        for route in self.app.routes:
+            if isinstance(route, Route) and route.path not in OPEN_PATHS:
+                path = route.path_format.replace("{", "").replace("}", "")
+                verbs = sorted((route.methods or set()) - {"HEAD"})
+                found += [(verb, path) for verb in verbs if (verb, path) != ("POST", SESSION_PATH)]
+        return found
+
+    def sockets(self) -> list[str]:
+        """Every WebSocket route."""
+        return [
+            f"ws{self.url.removeprefix('http')}{route.path_format.replace('{', '').replace('}', '')}"
+            for route in self.app.routes
+            if isinstance(route, WebSocketRoute)
+        ]
+
+    async def statuses(
+        self, headers: Sequence[tuple[str, str]], doors: Iterable[tuple[str, str]] = ()
+    ) -> dict[tuple[str, str], int]:
+        """What every route answers, of all that can be said of it the status."""
+        asked = list(doors) or self.doors()
+        answers = await asyncio.gather(
+            *(
+                self.inside.request(verb, path, headers=list(headers), content=b"{}" if verb == "POST" else None)
+                for verb, path in asked
+            )
+        )
+        return {door: answer.status_code for door, answer in zip(asked, answers, strict=True)}
+
+
+def everything(seen: list[Principal]) -> list[Service]:
+    """All services of the contract; each RPC notes who called, and answers with an empty message."""
+
+    def handler(method: MethodDescriptor) -> Any:
+        reply = GetMessageClass(method.output_type)()
+        if "sequence" in reply.DESCRIPTOR.fields_by_name:
+            # Whoever watches an execution waits for its first event.
+            reply.sequence = 1
+
+        async def answer(_: Any, __: Any) -> Any:
+            seen.append(principal())
+            return reply
+
+        async def answers(_: Any, __: Any) -> AsyncIterator[Any]:
+            seen.append(principal())
+            yield reply
+
+        shape = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+        make = getattr(grpc, f"{shape}_rpc_method_handler")
+        return make(
+            answers if method.server_streaming else answer,
+            GetMessageClass(method.input_type).FromString,
+            lambda message: message.SerializeToString(),
+        )
+
+    def add(handlers: Any, server: Any) -> None:
+        server.add_generic_rpc_handlers((handlers,))
+
+    return [
+        Service(
+            name=service.full_name,
+            add=add,
+            servicer=grpc.method_handlers_generic_handler(
+                service.full_name, {method.name: handler(method) for method in service.methods}
+            ),
+        )
+        for file in FILES
+        for service in file.services_by_name.values()
+    ]
+
+
+async def _ready() -> bool:
+    return True
+
+
+@pytest.fixture(scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+    world = AccessWorld(folder=tmp_path_factory.mktemp("access"))
+    settings = Settings(home=world.folder, http_requests_per_minute=1_000_000)
+    seen: list[Principal] = []
+    book = await AccessBook.open(world.path, local=LOCAL)
+    async with (
+        serve_grpc(everything(seen), "127.0.0.1:0", book, _ready, grace_seconds=0.1) as address,
+        grpc.aio.insecure_channel(address) as channel,
+        open_upstream(address, address) as upstream,
+    ):
+        around = Surroundings(
+            settings=settings,
+            upstream=upstream,
+            token="the gateway's own",
+            ready=_ready,
+            keys=MemoryKeyValue(),
+            authenticator=book,
+            check_seconds=CHECK_SECONDS,
+        )
+        app = gateway_app(around)
+        async with (
+            serve_http(app, "127.0.0.1:0") as url,
+            AsyncClient(base_url=url, timeout=_SECONDS) as client,
+            AsyncClient(base_url=url, transport=ASGITransport(app)) as inside,
+        ):
+            yield House(world=world, channel=channel, client=client, inside=inside, url=url, app=app, seen=seen)
+            await app.state.streams.close()
+
+
+@pytest.fixture(autouse=True)
+def nobody_yet(house: House) -> None:
+    house.seen.clear()
+
+
+def bearer(token: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {token}")]
+
+
+def shown(world: AccessWorld) -> dict[str, list[tuple[str, str]]]:
+    """The headers of everybody who must not come in, by what is wrong with them."""
+    good = world.tokens["acme-admin"]
+    return {
+        "nothing": [],
+        "an empty header": [("authorization", "")],
+        "a scheme alone": [("authorization", "Bearer")],
+        "another scheme": [("authorization", f"Basic {good}")],
+        "no scheme": [("authorization", good)],
+        "a token and more": [("authorization", f"Bearer {good} {good}")],
+        "another header": [("x-authorization", f"Bearer {good}")],
+        "two headers": [*bearer(good), *bearer(good)],
+        "the right one second": [*bearer("wrong"), *bearer(good)],
+        "a name alone": [("fleet-caller", "acme-admin"), ("fleet-tenant", "acme")],
+        **{what: bearer(token) for what, token in world.strangers().items()},
+    }
+
+
+def test_every_rpc_has_a_role_and_every_role_an_rpc() -> None:
+    served = {method.full_name for method in METHODS}
+    ours = {name for name in ROLES if not name.startswith("grpc.reflection.")}
+    assert served - ours == set(), "without a row in services/access/roles.py only admins may call it"
+    assert ours - served == set(), "there is no such RPC"
+    assert set(ROLES.values()) == {AccessRole(role) for role in _PEOPLE}
+
+
+def test_an_http_operation_takes_the_role_of_each_rpc_behind_it() -> None:
+    for operation in OPERATIONS:
+        assert not operation.events or ROLES[operation.events] is ROLES[operation.rpc], operation.path
+
+
+async def test_no_stranger_reaches_any_rpc(house: House) -> None:
+    methods = [*METHODS, REFLECTION]
+    for what, metadata in shown(house.world).items():
+        codes = await house.codes(methods, metadata)
+        assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
+    assert house.seen == []
+
+
+async def test_no_stranger_reaches_any_route(house: House) -> None:
+    doors = house.doors()
+    assert {path for _, path in doors} >= {"/api/executions/execution_id/events", "/api/openapi.json", SESSION_PATH}
+    for what, headers in shown(house.world).items():
+        for accept in ("application/json", "text/event-stream"):
+            statuses = await house.statuses([*headers, ("accept", accept)], doors)
+            assert set(statuses.values()) == {401}, (what, statuses)
+    assert house.seen == []
+
+
+async def test_no_stranger_opens_any_socket(house: House) -> None:
+    sockets = house.sockets()
+    assert sockets
+    for url in sockets:
+        for what, headers in shown(house.world).items():
+            async with connect(url, additional_headers=headers) as socket:
+                with pytest.raises(ConnectionClosed):
+                    await asyncio.wait_for(socket.recv(), _SECONDS)
+                assert socket.close_code == 4401, what
+    assert house.seen == []
+
+
+async def test_a_tenant_that_the_file_does_not_name_is_nobodys(house: House) -> None:
+    token = house.world.jwt(org={"tenant": "nowhere"}, realm={"roles": ["admin"]})
+    codes = await house.codes([*METHODS, REFLECTION], bearer(token))
+    assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, codes
+    assert set((await house.statuses(bearer(token))).values()) == {401}
+    assert house.seen == []
+
+
+@pytest.mark.parametrize("role", _PEOPLE)
+async def test_each_role_reaches_what_is_its_own_and_nothing_else(house: House, role: str) -> None:
+    who = Principal(tenant="acme", name=f"acme-{role}", roles=frozenset({AccessRole(role)}))
+    headers = bearer(house.world.tokens[f"acme-{role}"])
+    for method, code in (await house.codes([*METHODS], headers)).items():
+        allowed = grpc.StatusCode.OK if who.may(ROLES[method]) else grpc.StatusCode.PERMISSION_DENIED
+        assert code is allowed, method
+    assert house.seen and set(house.seen) == {who}
+    for operation in OPERATIONS:
+        path = operation.path.replace("{", "").replace("}", "")
+        [status] = (await house.statuses(headers, [(operation.verb, path)])).values()
+        assert status not in (401, 404, 405), operation.path
+        assert (status == 403) is not who.may(ROLES[operation.rpc]), (operation.path, status)
+    assert set(house.seen) == {who}
+
+
+async def test_who_has_no_role_may_do_nothing(house: House) -> None:
+    headers = bearer(house.world.jwt(realm={"roles": ["boss", "service", 7]}))
+    codes = await house.codes([*METHODS, REFLECTION], headers)
+    assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, codes
+    statuses = await house.statuses(headers)
+    assert statuses.pop(("GET", SESSION_PATH)) == 200 and statuses.pop(("DELETE", SESSION_PATH)) == 204
+    assert set(statuses.values()) == {403}, statuses
+    for url in house.sockets():
+        async with connect(url, additional_headers=headers) as socket:
+            with pytest.raises(ConnectionClosed):
+                await asyncio.wait_for(socket.recv(), _SECONDS)
+            assert socket.close_code == 4403
+    assert house.seen == []
+
+
+async def test_only_services_name_a_tenant(house: House) -> None:
+    tokens = house.world.tokens
+    foreign = ("fleet-tenant", "umbrella")
+    for role in _PEOPLE:
+        codes = await house.codes(METHODS, [*bearer(tokens[f"acme-{role}"]), foreign])
+        assert set(codes.values()) == {grpc.StatusCode.PERMISSION_DENIED}, role
+        statuses = await house.statuses([*bearer(tokens[f"acme-{role}"]), foreign])
+        assert set(statuses.values()) == {403}, role
+    assert house.seen == []
+    own = [*bearer(tokens["acme-admin"]), ("fleet-tenant", "acme"), ("fleet-caller", "somebody-else")]
+    codes = await house.codes(METHODS, own)
+    assert set(codes.values()) == {grpc.StatusCode.OK}
+    assert {(who.tenant, who.name) for who in house.seen} == {("acme", "acme-admin")}
+    house.seen.clear()
+    for token in (tokens["acme-service"], LOCAL):
+        codes = await house.codes(METHODS, [*bearer(token), foreign, ("fleet-caller", "ada")])
+        assert set(codes.values()) == {grpc.StatusCode.OK}
+    assert {(who.tenant, who.name) for who in house.seen} == {("umbrella", "ada")}
+    house.seen.clear()
+    for wrong in ("nowhere", "Umbrella", "a b", "../x", ""):
+        codes = await house.codes(METHODS[:3], [*bearer(LOCAL), ("fleet-tenant", wrong)])
+        assert set(codes.values()) <= {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}, wrong
+    twice = [*bearer(tokens["acme-service"]), foreign, ("fleet-tenant", "acme")]
+    assert await house.code(METHODS[0], twice) is grpc.StatusCode.INVALID_ARGUMENT
+    assert house.seen == []
+
+
+async def test_the_local_token_is_the_default_tenants_and_health_is_everybodys(house: House) -> None:
+    assert set((await house.codes(METHODS, bearer(LOCAL))).values()) == {grpc.StatusCode.OK}
+    assert {(who.tenant, who.name) for who in house.seen} == {("default", "local")}
+    check = house.channel.unary_unary("/grpc.health.v1.Health/Check")
+    answer = health_pb2.HealthCheckResponse.FromString(await check(b"", metadata=bearer("wrong")))
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    for path in OPEN_PATHS:
+        assert (await house.client.get(path, headers=bearer("wrong"))).status_code == 200
+
+
+async def test_a_jwt_is_let_in_as_who_it_names(house: House) -> None:
+    token = house.world.jwt(aud=["other", "fleet"], realm={"roles": ["submitter", "approver", "boss"]})
+    told = (await house.client.get(SESSION_PATH, headers=dict(bearer(token)))).json()
+    expires = told.pop("expires_at_ms")
+    assert told == {
+        "authenticated": True,
+        "by": "bearer",
+        "tenant": "acme",
+        "name": "ada",
+        "roles": ["approver", "submitter"],
+    }
+    assert expires > 1_700_000_000_000
+    answer = await house.client.get("/api/executions", headers=dict(bearer(token)))
+    assert answer.status_code == 200
+    assert {(who.tenant, who.name) for who in house.seen} == {("acme", "ada")}
+
+
+# Sessions and streams end with what let them in
+
+
+async def sign_in(house: House, token: str) -> Mapping[str, str]:
+    answer = await house.client.post(SESSION_PATH, json={"token": token}, headers={"Origin": house.url})
+    assert answer.status_code == 200, answer.text
+    house.client.cookies.clear()
+    cookie = answer.headers["set-cookie"].partition(";")[0]
+    assert token not in cookie
+    return {"Cookie": cookie, "Origin": house.url}
+
+
+async def test_a_session_ends_when_its_token_is_revoked(house: House) -> None:
+    world = house.world
+    session = await sign_in(house, world.tokens["acme-viewer"])
+    told = (await house.client.get(SESSION_PATH, headers=session)).json()
+    assert (told["by"], told["tenant"], told["name"], told["roles"]) == ("cookie", "acme", "acme-viewer", ["viewer"])
+    assert (await house.client.get("/api/executions", headers=session)).status_code == 200
+    assert [who.name for who in house.seen] == ["acme-viewer"]
+    # Another's session does what another may.
+    assert (await house.client.post("/api/executions", headers=session, json={})).status_code == 403
+    world.write(without="acme-viewer")
+    try:
+        assert (await house.client.get("/api/executions", headers=session)).status_code == 401
+        assert await house.code(METHODS[0], bearer(world.tokens["acme-viewer"])) is grpc.StatusCode.UNAUTHENTICATED
+        other = await sign_in(house, world.tokens["acme-admin"])
+        assert (await house.client.get("/api/executions", headers=other)).status_code == 200
+    finally:
+        world.write()
+    assert (await house.client.get("/api/executions", headers=session)).status_code == 200
+
+
+async def test_a_session_ends_with_its_jwt(house: House) -> None:
+    token = house.world.jwt()
+    told = (await house.client.get(SESSION_PATH, headers=await sign_in(house, token))).json()
+    assert (
+        told["expires_at_ms"]
+        == (await house.client.get(SESSION_PATH, headers=dict(bearer(token)))).json()["expires_at_ms"]
+    )
+    answer = await house.client.post(SESSION_PATH, json={"token": house.world.strangers()["expired JWT"]})
+    assert answer.status_code == 401
+    huge = house.world.jwt(filler="x" * 2_000)
+    answer = await house.client.post(SESSION_PATH, json={"token": huge}, headers={"Origin": house.url})
+    assert (answer.status_code, answer.json()["field"]) == (413, "token")
+
+
+async def test_streams_end_when_the_token_of_their_watcher_does(house: House) -> None:
+    world = house.world
+    session = await sign_in(house, world.tokens["acme-viewer"])
+    [url] = house.sockets()
+    stays = bearer(world.tokens["acme-admin"])
+    async with (
+        connect(url, additional_headers=bearer(world.tokens["acme-viewer"])) as by_bearer,
+        connect(url, additional_headers=session) as by_cookie,
+        connect(url, additional_headers=stays) as other,
+        house.client.stream(
+            "GET", "/api/executions/x/events", headers={**session, "accept": "text/event-stream"}
+        ) as events,
+    ):
+        assert events.status_code == 200
+        world.write(without="acme-viewer")
+        try:
+            for socket in (by_bearer, by_cookie):
+                with pytest.raises(ConnectionClosed):
+                    while True:
+                        await asyncio.wait_for(socket.recv(), _SECONDS)
+                assert socket.close_code == 4401
+            told = b"".join([piece async for piece in events.aiter_bytes()])
+            assert b"event: end" not in told
+            await other.send('{"type": "ping"}')
+            answers = [json.loads(await asyncio.wait_for(other.recv(), _SECONDS)) for _ in range(1)]
+            while answers[-1]["type"] != "pong":
+                answers.append(json.loads(await asyncio.wait_for(other.recv(), _SECONDS)))
+        finally:
+            world.write()
+
+
+async def test_idempotency_keys_are_a_tenants_own(house: House) -> None:
+    key = {"idempotency-key": "the-same", "content-type": "application/json"}
+    tokens = house.world.tokens
+    for name in ("acme-admin", "umbrella-admin", "acme-submitter"):
+        answer = await house.client.post(
+            "/api/workflows/validate", headers={**dict(bearer(tokens[name])), **key}, json={}
+        )
+        assert answer.status_code == 200 and "idempotency-replayed" not in answer.headers, name
+    answer = await house.client.post(
+        "/api/workflows/validate", headers={**dict(bearer(tokens["acme-admin"])), **key}, json={}
+    )
+    assert answer.headers["idempotency-replayed"] == "true"
+    # A token that was renewed is still the same caller's.
+    for _ in range(2):
+        token = house.world.jwt(jti=str(len(house.seen)))
+        answer = await house.client.post("/api/workflows/validate", headers={**dict(bearer(token)), **key}, json={})
+    assert answer.headers["idempotency-replayed"] == "true"
+    assert [who.name for who in house.seen] == ["acme-admin", "umbrella-admin", "acme-submitter", "ada"]

@@ -1,0 +1,193 @@
+"""Backups of a real NATS server: taken while it is written to, whole, refused where damaged, restored as they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.snapshots import StreamHead, stream_heads
+from swe_ai_fleet.cli.backup.checking import check_contents
+from swe_ai_fleet.cli.backup.making import back_up, rank
+from swe_ai_fleet.cli.backup.manifest import NAME
+from swe_ai_fleet.cli.backup.restoring import restore_backup, verified
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import CancelRequested, EventBody, ToolFinished, WorkspaceCheckpointed, Writer
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
+from tests.event_source import a_deliberation
+
+EXECUTION = "0e0ab0a5-0000-5000-8000-000000000001"
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[JetStream]:
+    async with EmbeddedNats(tmp_path / "nats") as server, connected(server.address) as found:
+        await found.ensure_streams()
+        yield found
+
+
+def connected(address: NatsAddress) -> AbstractAsyncContextManager[JetStream]:
+    """A login to a server on which nothing was made."""
+    return JetStream.connect(address.url, credentials=Credentials(token=address.token), patience=15)
+
+
+def writer(execution_id: str = "") -> Writer:
+    return Writer(
+        tenant="default", execution_id=execution_id or str(uuid.uuid4()), task_id="task", agent_id="a-1", generation=1
+    )
+
+
+async def everything(connection: Connection) -> dict[str, list[StoredMessage]]:
+    """All messages of all streams, with their sequences, subjects, headers and content."""
+    found: dict[str, list[StoredMessage]] = {}
+    for head in await stream_heads(connection, patience=10):
+        stored = messages(connection, head.name, ">", follow=False, patience=10)
+        async with aclosing(stored) as all_of_them:
+            found[head.name] = [one async for one in all_of_them if one is not None]
+    return found
+
+
+async def test_what_was_saved_comes_back_with_every_sequence(log: JetStream, tmp_path: Path) -> None:
+    bucket = await log.bucket("councils")
+    for number in range(3):
+        await bucket.put("dev", b"%d" % number)
+    async with log.journal(writer(EXECUTION)) as journal:
+        for number in range(40):
+            await journal.append(CancelRequested(reason=f"event {number}"))
+    large = await log.put("default", EXECUTION, b"x" * 700_000, "text/plain")
+    await log.publish(tenant="default", task_id="task", execution_id=EXECUTION, agent_id="", payload=b'{"kind":"x"}')
+    before = await everything(log.connection)
+
+    manifest = await back_up(log.connection, tmp_path / "backup", fleet_version="1")
+    assert [one.name for one in manifest.streams][:1] != ["AGENT_EVENTS"]
+    assert (tmp_path / "backup" / NAME).stat().st_mode & 0o077 == 0
+    assert await verified(tmp_path / "backup") == manifest
+
+    async with EmbeddedNats(tmp_path / "other") as server, connected(server.address) as other:
+        restored = await restore_backup(other.connection, tmp_path / "backup")
+        assert await everything(other.connection) == before
+        assert {one.name: one.last_sequence for one in restored} == {
+            one.name: one.last_sequence for one in manifest.streams
+        }
+        assert await other.get(large) == b"x" * 700_000
+        # The fleet's own start finds its streams as it wants them, and the next event follows the last one.
+        await other.ensure_streams()
+        assert (await (await other.bucket("councils")).get("dev")).revision == 3  # type: ignore[union-attr]
+        last = await other.last_sequence()
+        async with other.journal(writer()) as journal:
+            await journal.append(CancelRequested(reason="on the restored server"))
+        assert await other.last_sequence() == last + 1
+        with pytest.raises(PreconditionFailed, match="not empty"):
+            await restore_backup(other.connection, tmp_path / "backup")
+
+
+async def test_a_backup_under_load_has_every_blob_that_its_events_name(log: JetStream, tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    written = 0
+
+    async def work(number: int) -> None:
+        nonlocal written
+        own = writer(f"0e0ab0a5-0000-5000-8000-{number:012}")
+        async with log.journal(own) as journal:
+            while not stop.is_set():
+                # Large enough for its body to be a blob of its own, which is stored first.
+                await journal.append(CancelRequested(reason=f"{written} " * 60_000))
+                written += 1
+
+    workers = [asyncio.create_task(work(number)) for number in range(4)]
+    try:
+        while written < 8:
+            await asyncio.sleep(0.01)
+        began = written
+        manifest = await back_up(log.connection, tmp_path / "backup", fleet_version="1")
+        while written == began:
+            await asyncio.sleep(0.01)
+    finally:
+        stop.set()
+        await asyncio.gather(*workers)
+    names = [one.name for one in manifest.streams]
+    assert names.index("AGENT_COMMANDS") < names.index("AGENT_EVENTS") < names.index("AGENT_RESULTS")
+    assert names[-1] == "OBJ_agent-blobs"
+
+    async with EmbeddedNats(tmp_path / "other") as server, connected(server.address) as other:
+        await restore_backup(other.connection, tmp_path / "backup")
+        seen = 0
+        async with aclosing(other.everything()) as events:
+            async for event in events:
+                # `everything` leaves out, and logs, what it cannot read: a missing blob would be a missing event.
+                assert event is not None
+                seen += 1
+        stored = next(one for one in await stream_heads(other.connection, patience=10) if one.name == "AGENT_EVENTS")
+        assert seen == stored.messages >= 8
+
+
+async def test_what_is_damaged_or_half_is_refused_before_anything_is_sent(log: JetStream, tmp_path: Path) -> None:
+    await log.tell(writer(EXECUTION), CancelRequested(reason="one"))
+    directory = tmp_path / "backup"
+    await back_up(log.connection, directory, fleet_version="1")
+    with pytest.raises(PreconditionFailed, match="is not empty"):
+        await back_up(log.connection, directory, fleet_version="1")
+    file = directory / "AGENT_EVENTS.snapshot"
+    whole = file.read_bytes()
+    async with EmbeddedNats(tmp_path / "other") as server, connected(server.address) as other:
+        for broken in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), b""):
+            file.write_bytes(broken)
+            with pytest.raises(PreconditionFailed, match="damaged"):
+                await restore_backup(other.connection, directory)
+        file.unlink()
+        with pytest.raises(PreconditionFailed, match="No such file"):
+            await restore_backup(other.connection, directory)
+        file.write_bytes(whole)
+        told = json.loads((directory / NAME).read_text())
+        told["streams"][0]["file"] = "../secret"
+        (directory / NAME).write_text(json.dumps(told))
+        with pytest.raises(PreconditionFailed, match="names a file"):
+            await restore_backup(other.connection, directory)
+        (directory / NAME).unlink()
+        with pytest.raises(NotFound, match="no whole backup"):
+            await restore_backup(other.connection, directory)
+        assert await stream_heads(other.connection, patience=10) == []
+
+
+async def _tell(log: JetStream, execution_id: str, told: Sequence[tuple[str, EventBody]]) -> None:
+    for agent_id, body in told:
+        own = Writer(tenant="default", execution_id=execution_id, task_id="t", agent_id=agent_id, generation=1)
+        await log.tell(own, body)
+
+
+async def test_the_check_finds_what_does_not_fit(log: JetStream) -> None:
+    whole = a_deliberation(agents=1, steps=3)
+    await _tell(log, "whole", whole)
+    finding = await check_contents(log, log.connection)
+    assert (finding.faults, finding.executions, finding.chains, finding.entries) == ([], 1, 1, 6)
+
+    changed = [one for one in whole if not (isinstance(one[1], ToolFinished) and one[1].entry.seq == 4)]
+    await _tell(log, "changed", changed)
+    missing = BlobRef(name=f"default/nowhere/{'a' * 64}", digest="a" * 64, size=1, media_type="text/plain")
+    checkpoint = WorkspaceCheckpointed(step=1, revision=1, commit="c" * 40, head="c" * 40, bundle=missing)
+    await _tell(log, "lost", [*whole, ("agent-dev-1", checkpoint)])
+    finding = await check_contents(log, log.connection)
+    assert finding.executions == 3
+    assert len(finding.faults) == 2, finding.faults
+    assert finding.faults[0].startswith("changed: the audit chain of agent-dev-1 breaks: entry 4 is missing")
+    assert finding.faults[1] == f"lost: the blob {missing.name} is not there"
+    newest = await check_contents(log, log.connection, sample=1)
+    assert (newest.executions, len(newest.faults)) == (1, 1)
+
+
+def test_queues_come_first_and_blobs_last() -> None:
+    def head(name: str, retention: str = "limits") -> StreamHead:
+        config = {"name": name, "retention": retention}
+        return StreamHead(config=config, messages=0, bytes=0, first_sequence=0, last_sequence=0, consumers=0)
+
+    heads = [head("OBJ_agent-blobs"), head("KV_councils"), head("AGENT_EVENTS"), head("ANY", "workqueue")]
+    assert [one.name for one in sorted(heads, key=rank)] == ["ANY", "AGENT_EVENTS", "KV_councils", "OBJ_agent-blobs"]

@@ -1,0 +1,244 @@
+"""Jobs as Kubernetes Jobs against an API server that speaks HTTP: how they begin, how they end, and what is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.job import job_id
+from swe_ai_fleet.settings import Settings
+from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
+from workers.workspace_runner.backend import EndReason, JobRef, JobSpec
+from workers.workspace_runner.kubernetes.backend import KubernetesBackend, open_kubernetes
+from workers.workspace_runner.settings import RunnerSettings
+
+SECONDS = 20
+NAME = f"fleet-run-{job_id('a')}"
+SPEC = JobSpec(
+    ref=JobRef(name=NAME, tenant="default"),
+    job_id=job_id("a"),
+    run_id=job_id("run"),
+    generation=3,
+    kind="run",
+    task_id="t-1",
+    execution_id="e-1",
+    agent_id="agent one",
+    clones=True,
+    deadline_seconds=600,
+)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[KubernetesApiServer]:
+    async with kubernetes_api(tmp_path / "cluster", node="idle") as server:
+        yield server
+
+
+def settings_for(cluster: KubernetesApiServer, tmp_path: Path) -> RunnerSettings:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(cluster.kubeconfig()))
+    return RunnerSettings(
+        image="registry.example/fleet-agent:1",
+        kubeconfig=kubeconfig,
+        namespace="fleet",
+        pull_deadline_seconds=0.3,
+        schedule_deadline_seconds=0.3,
+        grace_seconds=1,
+    )
+
+
+@asynccontextmanager
+async def backend_on(
+    cluster: KubernetesApiServer, tmp_path: Path, **changes: object
+) -> AsyncIterator[KubernetesBackend]:
+    chosen = settings_for(cluster, tmp_path).model_copy(update=changes)
+    settings = Settings(home=tmp_path, nats_url="nats://nats:4222", model_url="http://vllm:8000/v1")
+    async with open_kubernetes(settings, chosen) as backend, asyncio.timeout(SECONDS):
+        yield backend
+
+
+@pytest.fixture
+async def backend(cluster: KubernetesApiServer, tmp_path: Path) -> AsyncIterator[KubernetesBackend]:
+    async with backend_on(cluster, tmp_path) as opened:
+        yield opened
+
+
+async def running_pod(cluster: KubernetesApiServer) -> str:
+    await cluster.until(lambda: any(pod["status"]["phase"] == "Running" for pod in cluster.all("pods")))
+    return str(cluster.pod_of(NAME)["metadata"]["name"])
+
+
+async def test_a_job_that_is_there_is_adopted(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
+    assert await backend.start(SPEC)
+    assert not await backend.start(SPEC)
+    (held,) = await backend.held()
+    assert (held.job_id, held.run_id, held.generation, held.ended) == (SPEC.job_id, SPEC.run_id, 3, False)
+    assert held.ref == SPEC.ref
+    await cluster.end(await running_pod(cluster))
+    assert (await backend.ended(SPEC.ref)).reason is EndReason.COMPLETED
+    await backend.finish(SPEC.ref, failed=False)
+    assert cluster.all("jobs") == []
+    await backend.stop(SPEC.ref)
+
+
+Fate = Callable[[KubernetesApiServer, str], Awaitable[None]]
+FATES: dict[str, tuple[Fate, EndReason, type[Exception]]] = {
+    "out of memory": (lambda c, pod: c.oom_kill(pod), EndReason.OUT_OF_MEMORY, ResourceExhausted),
+    "evicted": (lambda c, pod: c.evict(pod), EndReason.EVICTED, AgentLost),
+    "pre-empted": (lambda c, pod: c.evict(pod, why="PreemptionByScheduler"), EndReason.EVICTED, AgentLost),
+    "tainted node": (lambda c, pod: c.evict(pod, why="DeletionByTaintManager"), EndReason.NODE_LOST, AgentLost),
+    "lost node": (lambda c, pod: c.lose_node(pod), EndReason.NODE_LOST, AgentLost),
+    "exit code": (lambda c, pod: c.end(pod, code=3), EndReason.ERROR, AgentLost),
+    "fenced": (lambda c, pod: c.end(pod, code=76), EndReason.FENCED, AgentLost),
+    "clone": (lambda c, pod: c.end(pod, code=69, container="clone"), EndReason.CLONE, AgentLost),
+    "removed": (lambda c, pod: c.remove_job(NAME), EndReason.DELETED, AgentLost),
+}
+
+
+@pytest.mark.parametrize("fate", FATES)
+async def test_how_a_pod_ended_is_told_by_its_name(
+    fate: str, cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    befalls, reason, fault = FATES[fate]
+    await backend.start(SPEC)
+    waiting = asyncio.create_task(backend.ended(SPEC.ref))
+    await befalls(cluster, await running_pod(cluster))
+    ending = await waiting
+    assert ending.reason is reason
+    assert isinstance(ending.fault(), fault)
+    assert reason in str(ending.fault())
+
+
+async def test_a_deadline_ends_a_job(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
+    await backend.start(replace(SPEC, deadline_seconds=1))
+    ending = await backend.ended(SPEC.ref)
+    assert ending.reason is EndReason.DEADLINE
+    assert "deadline" in ending.message
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ("image", EndReason.IMAGE),
+        ("config", EndReason.CONFIGURATION),
+        ("unschedulable", EndReason.UNSCHEDULABLE),
+    ],
+)
+async def test_what_never_begins_is_given_up_in_time(
+    node: str, reason: EndReason, cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    cluster.node = node
+    await backend.start(SPEC)
+    ending = await backend.ended(SPEC.ref)
+    assert ending.reason is reason
+    assert ending.message
+    # It has not ended of itself: whatever is to be kept, its Job goes.
+    await backend.finish(SPEC.ref, failed=True)
+    assert cluster.all("jobs") == []
+
+
+async def test_a_failed_job_is_left_to_its_time_to_live(
+    cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    await backend.start(SPEC)
+    await cluster.end(await running_pod(cluster), code=1)
+    await backend.ended(SPEC.ref)
+    await backend.finish(SPEC.ref, failed=True)
+    (job,) = cluster.all("jobs")
+    assert job["spec"]["ttlSecondsAfterFinished"] == 600
+
+
+async def test_an_ending_is_heard_of_after_the_watch_broke_off(
+    cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    await backend.start(SPEC)
+    pod = await running_pod(cluster)
+    waiting = asyncio.create_task(backend.ended(SPEC.ref))
+    await cluster.cut_watches()
+    await cluster.end(pod)
+    assert (await waiting).reason is EndReason.COMPLETED
+    assert all(watched.relists == 1 for watched in backend.watches)
+
+
+async def test_a_gap_in_the_history_is_closed_by_another_list(
+    cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    await backend.start(SPEC)
+    pod = await running_pod(cluster)
+    waiting = asyncio.create_task(backend.ended(SPEC.ref))
+    cluster.bookmark_seconds = 60.0
+    await cluster.end(pod)
+    # What was told is not to be had any more when they come back.
+    cluster.forget_history()
+    await cluster.cut_watches()
+    assert (await waiting).reason is EndReason.COMPLETED
+    async with asyncio.timeout(SECONDS):
+        while not any(watched.relists > 1 for watched in backend.watches):
+            await asyncio.sleep(0.02)
+
+
+async def test_bookmarks_keep_a_quiet_watch_from_growing_old(
+    cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    cluster.bookmark_seconds = 0.05
+    await backend.start(SPEC)
+    pod = await running_pod(cluster)
+    newest = int(cluster.pod_of(NAME)["metadata"]["resourceVersion"])
+
+    def from_there_on() -> bool:
+        begun = [path for _, path in cluster.requests if "watch" in path and "/jobs" in path]
+        return any(int(path.split("resourceVersion=")[1].split("&")[0]) >= newest for path in begun)
+
+    # Pods changed since the last Job did, and only bookmarks tell the watch of Jobs so.
+    async with asyncio.timeout(SECONDS):
+        while not from_there_on():
+            await cluster.cut_watches()
+            await asyncio.sleep(0.3)
+    assert all(watched.relists == 1 for watched in backend.watches)
+    await cluster.end(pod)
+    assert (await backend.ended(SPEC.ref)).reason is EndReason.COMPLETED
+
+
+async def test_an_overloaded_server_is_asked_again(cluster: KubernetesApiServer, backend: KubernetesBackend) -> None:
+    cluster.overloaded = 2
+    assert await backend.start(SPEC)
+    cluster.overloaded = 100
+    with pytest.raises(Unavailable):
+        await backend.start(SPEC)
+    cluster.overloaded = 0
+
+
+async def test_what_the_server_refuses_names_the_reason(
+    cluster: KubernetesApiServer, backend: KubernetesBackend
+) -> None:
+    with pytest.raises(PreconditionFailed, match="RFC 1123"):
+        await backend.start(replace(SPEC, ref=JobRef(name="Not_A_Name", tenant="default")))
+    cluster.forbidden = True
+    with pytest.raises(PreconditionFailed, match="does not allow"):
+        await backend.start(SPEC)
+    cluster.forbidden = False
+
+
+async def test_a_missing_right_is_told_at_the_start(cluster: KubernetesApiServer, tmp_path: Path) -> None:
+    cluster.forbidden = True
+    with pytest.raises(PreconditionFailed, match="does not allow"):
+        async with backend_on(cluster, tmp_path):
+            pass
+
+
+async def test_a_tenant_may_have_a_namespace_of_its_own(cluster: KubernetesApiServer, tmp_path: Path) -> None:
+    async with backend_on(cluster, tmp_path, tenant_namespaces={"blue": "fleet-blue"}) as backend:
+        await backend.start(SPEC)
+        await backend.start(replace(SPEC, ref=JobRef(name=f"{NAME[:-1]}b", tenant="blue")))
+        async with asyncio.timeout(SECONDS):
+            while len(await backend.held()) < 2:
+                await asyncio.sleep(0.02)
+        assert {job["metadata"]["namespace"] for job in cluster.all("jobs")} == {"fleet", "fleet-blue"}
+        assert {held.ref.tenant for held in await backend.held()} == {"default", "blue"}

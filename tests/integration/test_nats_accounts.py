@@ -1,0 +1,371 @@
+"""Who may say and hear what on NATS: a walk over every subject of the fleet, and the ways that must work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import pytest
+import structlog.testing
+from nats.aio.client import Client
+
+from services.context.main import open_context
+from services.gateway.main import KEYS_BUCKET
+from services.orchestrator.intake import PLANNING_BUCKET
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, WorkQueue
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.faults import Forbidden
+from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, JOBS, STREAM_SUBJECTS, job_subject
+from swe_ai_fleet.agents.plan_session import LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET
+from swe_ai_fleet.conversations.store import CHATS_BUCKET
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, Writer
+from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
+from swe_ai_fleet.notifications.book import WEBHOOKS_BUCKET
+from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.installation.installing import install
+from swe_ai_fleet.runtime.installation.nats_users import streams_of_the_fleet
+from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET
+from swe_ai_fleet.runtime.lease_keeper import BUCKET as LEASES
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from tests.secured import SecuredNats, secured_nats
+
+BUCKETS = (
+    *(KEYS_BUCKET, PLANNING_BUCKET, LEASES_BUCKET, PARTS_BUCKET, SESSIONS_BUCKET, CHATS_BUCKET, OUTCOMES_BUCKET),
+    *(WEBHOOKS_BUCKET, COUNCILS_BUCKET, JOBS_BUCKET, LEASES, "agent-memories", "fleet-view"),
+)
+STREAMS = (*streams_of_the_fleet(), *(f"KV_{bucket}" for bucket in BUCKETS))
+STREAM_VERBS = (
+    *("CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "SNAPSHOT", "RESTORE", "MSG.GET", "MSG.DELETE"),
+    *("LEADER.STEPDOWN", "PEER.REMOVE"),
+)
+CONSUMER_VERBS = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT", "PAUSE")
+TENANTS = ("a", "b")
+
+
+def every_subject() -> set[str]:
+    """What can be sent to in the fleet's account: every stream's subjects for each tenant, and the JetStream API."""
+    found = {subject for patterns in STREAM_SUBJECTS.values() for subject in _filled(patterns)}
+    found |= {f"agent.live.{kind}.{tenant}.e.w" for kind in ("want", "text") for tenant in TENANTS}
+    found |= {f"$KV.{bucket}.key" for bucket in BUCKETS}
+    found |= {"$O.agent-blobs.C.x", "$O.agent-blobs.M.x"}
+    found |= {"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.ACCOUNT.PURGE.FLEET"}
+    found |= {f"$JS.API.STREAM.{verb}.{stream}" for verb in STREAM_VERBS for stream in STREAMS}
+    found |= {f"$JS.API.CONSUMER.{verb}.{stream}.x" for verb in CONSUMER_VERBS for stream in STREAMS}
+    found |= {f"$JS.API.CONSUMER.CREATE.{stream}.x.agent.events.b.>" for stream in STREAMS}
+    found |= {f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("NAMES", "LIST") for stream in STREAMS}
+    found |= {f"$JS.API.DIRECT.GET.{stream}" for stream in STREAMS}
+    found |= {f"$JS.ACK.{stream}.c.1.1.1.1.0" for stream in STREAMS}
+    found |= {"$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.FLEET.CONNZ"}
+    return found
+
+
+def _filled(patterns: Iterable[str]) -> Iterable[str]:
+    for pattern in patterns:
+        if not pattern.endswith(".>"):
+            yield pattern
+            continue
+        stem = pattern.removesuffix(".>")
+        for tenant in (*TENANTS, "default"):
+            yield from (f"{stem}.{tenant}", f"{stem}.{tenant}.x", f"{stem}.{tenant}.x.y")
+            yield from (f"{stem}.{tenant}.x.{EXECUTION_SUBJECT}", f"{stem}.{tenant}.x.{CONTROL_SUBJECT}")
+
+
+FILTERS = (
+    *(">", "agent.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results.b.>", "agent.cmd.>", "agent.plans.>"),
+    *("agent.jobs.>", "agent.dlq.>", "agent.live.>", "context.>", "$KV.>", "$O.>", "$JS.>", "$JS.API.>", "$JS.ACK.>"),
+    *("$SYS.>", "_INBOX.>", "_R_.>", "$JSC.>"),
+)
+
+
+@pytest.fixture(scope="module")
+async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredNats]:
+    async with secured_nats(tmp_path_factory.mktemp("secured"), TENANTS) as running:
+        async with JetStream.connect(running.url, credentials=running.credentials("orchestrator")) as log:
+            await log.ensure_streams()
+            for bucket in BUCKETS:
+                await log.bucket(bucket)
+        yield running
+
+
+_LAST = "nobody.may.say.this"
+
+
+class Said:
+    """A client of a user and the faults that the server told it of."""
+
+    def __init__(self, client: Client, faults: list[str], news: asyncio.Event) -> None:
+        self.client = client
+        self.faults = faults
+        self.news = news
+
+    async def refused(self, subjects: Iterable[str], verb: str) -> set[str]:
+        """Which of some subjects the server refuses."""
+        asked = sorted(subjects)
+        self.faults.clear()
+        for subject in asked:
+            if verb == "publish":
+                await self.client.publish(subject, b"{}", reply="_INBOX.nobody")
+            else:
+                await self.client.subscribe(subject)
+        # The server tells of faults in order, and of this one last.
+        await self.client.publish(_LAST, b"")
+        async with asyncio.timeout(10):
+            while not any(_LAST in fault for fault in self.faults):
+                self.news.clear()
+                await self.news.wait()
+        told = {fault.partition('"')[2].partition('"')[0] for fault in self.faults if f"for {verb}" in fault}
+        return {subject for subject in asked if subject.lower() in told}
+
+
+@asynccontextmanager
+async def client_of(secured: SecuredNats, user: str) -> AsyncIterator[Said]:
+    faults: list[str] = []
+    news = asyncio.Event()
+
+    async def told(error: Exception) -> None:
+        faults.append(str(error))
+        news.set()
+
+    seed = secured.layout.nkey(user)
+    client = await nats.connect(
+        secured.url,
+        nkeys_seed=str(seed),
+        tls=ssl.create_default_context(cafile=str(secured.layout.authority)),
+        inbox_prefix="_INBOX" if user.startswith("tenant-") else f"_INBOX.{public_key(seed)}",
+        error_cb=told,
+        allow_reconnect=False,
+    )
+    try:
+        yield Said(client, faults, news)
+    finally:
+        await client.close()
+
+
+async def test_the_walk_covers_every_stream_that_there_is(secured: SecuredNats) -> None:
+    async with client_of(secured, "operator") as operator:
+        answer = await operator.client.request("$JS.API.STREAM.NAMES", b"{}")
+    names = set(json.loads(answer.data)["streams"])
+    assert names == set(STREAMS)
+
+
+async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.nkey"
+    wrong.write_text(new_seed())
+    ca = str(secured.layout.authority)
+    for credentials in (
+        Credentials(ca=ca),
+        Credentials(token="guess", ca=ca),
+        Credentials(user="orchestrator", password="guess", ca=ca),
+        Credentials(nkey=str(wrong), ca=ca),
+    ):
+        with pytest.raises(PreconditionFailed, match="refused the credentials"):
+            async with JetStream.connect(secured.url, credentials=credentials):
+                pass
+
+
+async def test_a_tenant_can_send_tasks_and_nothing_else(secured: SecuredNats) -> None:
+    heard: list[str] = []
+    async with client_of(secured, "tenant-a") as tenant, client_of(secured, "operator") as operator:
+
+        async def hear(message: object) -> None:
+            heard.append(str(getattr(message, "subject", "")))
+
+        for subject in ("agent.>", "context.>", "$KV.>", "$O.>"):
+            await operator.client.subscribe(subject, cb=hear)
+        await operator.client.flush()
+        subjects = every_subject() - {"agent.cmd.execute"}
+        assert await tenant.refused(subjects, "publish") == subjects
+        answer = await tenant.client.request("agent.cmd.execute", b"{}")
+        assert f'"stream":"{COMMANDS}"'.encode() in answer.data
+        await operator.client.flush()
+    assert heard == ["agent.cmd.execute.a"]
+
+
+async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNats) -> None:
+    async with client_of(secured, "tenant-a") as tenant, client_of(secured, "operator") as operator:
+        # In its own account `b` is no tenant but an execution of its own.
+        mine = {"_INBOX.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results.b.>"}
+        assert await tenant.refused(FILTERS, "subscription") == set(FILTERS) - mine
+        heard: list[str] = []
+
+        async def hear(message: object) -> None:
+            heard.append(str(getattr(message, "subject", "")))
+
+        for subject in (*sorted(mine), "agent.events.>", "agent.results.>"):
+            await tenant.client.subscribe(subject, cb=hear)
+        await tenant.client.flush()
+        for subject in sorted(every_subject()):
+            if not subject.startswith("$"):
+                await operator.client.publish(subject, b"{}")
+        await operator.client.flush()
+        await tenant.client.flush()
+    assert set(heard) == {
+        *("agent.events.x", "agent.events.x.y", f"agent.events.x.{EXECUTION_SUBJECT}"),
+        *(f"agent.events.x.{CONTROL_SUBJECT}", "agent.results.x", "agent.results.x.y"),
+        *(f"agent.results.x.{EXECUTION_SUBJECT}", f"agent.results.x.{CONTROL_SUBJECT}"),
+    }
+
+
+async def test_agents_cannot_say_what_executions_people_and_others_say(secured: SecuredNats) -> None:
+    async with client_of(secured, "agents") as agents:
+        everything = every_subject()
+        refused = await agents.refused(everything, "publish")
+        heard = await agents.refused(FILTERS, "subscription")
+    allowed = everything - refused
+    assert heard == set(FILTERS)
+    heads = {one for one in everything if one.startswith("agent.events.") and one[-2:] in ("._", ".~")}
+    assert heads and heads <= refused
+    assert {
+        one for one in everything if one.startswith(("agent.cmd", "agent.plans", "agent.jobs", "agent.dlq"))
+    } <= refused
+    assert {one for one in everything if one.startswith(("context.", "$JS.ACK."))} <= refused
+    assert {f"$KV.{bucket}.key" for bucket in BUCKETS if bucket != JOBS_BUCKET} <= refused
+    assert {"agent.results.a", "agent.results.a.x", "agent.results.b.x"} <= refused
+    verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE")
+    assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in STREAMS} <= refused
+    read = {EVENTS, "AGENT_RESULTS", "OBJ_agent-blobs", f"KV_{JOBS_BUCKET}"}
+    assert {one.rpartition(".")[2] for one in allowed if one.startswith("$JS.API.STREAM.MSG.GET.")} == read
+    consumers = {one.split(".")[4] for one in allowed if one.startswith("$JS.API.CONSUMER.CREATE.")}
+    assert consumers == read - {"AGENT_RESULTS"}
+
+
+@pytest.mark.parametrize(
+    ("user", "sends"),
+    [
+        ("gateway", {f"$KV.{KEYS_BUCKET}.key"}),
+        ("context", {"$KV.agent-memories.key", f"$KV.{OUTCOMES_BUCKET}.key"}),
+        ("worker", {f"$KV.{JOBS_BUCKET}.key"}),
+    ],
+)
+async def test_services_write_their_own_buckets_only(secured: SecuredNats, user: str, sends: set[str]) -> None:
+    async with client_of(secured, user) as service:
+        refused = await service.refused(every_subject(), "publish")
+        assert await service.refused(FILTERS, "subscription") == set(FILTERS)
+    kept = {f"$KV.{bucket}.key" for bucket in BUCKETS}
+    assert kept - refused == sends
+    assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in ("DELETE", "PURGE") for stream in STREAMS} <= refused
+    assert {one for one in every_subject() if one.startswith(("agent.events.", "agent.cmd.", "agent.plans"))} <= refused
+
+
+async def test_no_service_hears_the_answers_to_another(secured: SecuredNats) -> None:
+    inbox = f"_INBOX.{public_key(secured.layout.nkey('orchestrator'))}.>"
+    for user in ("agents", "context", "gateway", "worker", "tenant-b"):
+        if user.startswith("tenant-"):
+            continue
+        async with client_of(secured, user) as other:
+            assert await other.refused({inbox}, "subscription") == {inbox}
+
+
+async def test_what_a_user_may_not_do_fails_at_once_and_says_so(secured: SecuredNats) -> None:
+    async with Connection.open([secured.url], secured.credentials("agents"), name="agents") as connection:
+        async with asyncio.timeout(2):
+            with pytest.raises(Forbidden, match=r"agent\.plans"):
+                await connection.publish("agent.plans", b"{}", headers={}, patience=60)
+
+
+async def test_agents_write_their_journals_blobs_and_results(secured: SecuredNats) -> None:
+    with structlog.testing.capture_logs() as told:
+        async with JetStream.connect(secured.url, credentials=secured.credentials("agents")) as log:
+            await log.ensure_streams()  # they stand, and that is all that it needs
+            writer = Writer(tenant="a", execution_id="e-1", task_id="t-1", agent_id="agent-dev-1")
+            async with log.journal(writer) as journal:
+                await journal.append(RunClaimed(generation=1, host="h"))
+            read = [event async for event in log.read("a", "e-1")]
+            assert [type(one.event.body) for one in read] == [RunClaimed]
+            blob = await log.put("a", "e-1", b"patch" * 100_000, "text/x-diff")
+            assert await log.get(blob) == b"patch" * 100_000
+            published = await log.publish(
+                tenant="a", task_id="t-1", execution_id="e-1", agent_id="agent-dev-1", payload=b"{}"
+            )
+            assert published
+            with pytest.raises(PreconditionFailed, match="does not let"):
+                await log.publish(tenant="a", task_id="t-1", execution_id="e-1", agent_id="", payload=b"{}")
+            async with log.live_texts():
+                pass
+    assert not [line for line in told if line["event"] == "nats.forbidden"]
+
+
+async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:
+    async with JetStream.connect(secured.url, credentials=secured.credentials("gateway")) as log:
+        await log.ensure_streams()
+        keys = await log.bucket(KEYS_BUCKET, ttl_seconds=60)
+        await keys.put("one", b"1")
+        assert [entry.value for entry in await keys.entries("one")] == [b"1"]
+        assert (await log.ping()).ok
+        with pytest.raises(Unavailable, match="not there yet"):
+            await log.bucket("somebody-elses")
+
+
+async def test_the_context_service_serves_as_its_own_user(secured: SecuredNats, tmp_path: Path) -> None:
+    settings = Settings(
+        home=tmp_path,
+        nats_url=secured.url,
+        nats_ca=secured.layout.authority,
+        nats_nkey_file=secured.layout.nkey("context"),
+        context_listen="127.0.0.1:0",
+        embeddings="none",
+    )
+    with structlog.testing.capture_logs() as told:
+        async with connect_log(settings, name="context") as log:
+            await log.ensure_streams()
+            async with open_context(settings, log, token="t") as running:
+                assert await running.ready()
+    assert not [line for line in told if line["event"] == "nats.forbidden"]
+
+
+async def test_the_workspace_runner_takes_jobs(secured: SecuredNats) -> None:
+    taken: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def take(work: object) -> None:
+        taken.put_nowait(getattr(work, "data", b""))
+
+    queue = WorkQueue(stream=JOBS, subjects=(job_subject("*", "high"),), consumer="workspace-runner-high")
+    async with (
+        JetStream.connect(secured.url, credentials=secured.credentials("orchestrator")) as orchestrator,
+        JetStream.connect(secured.url, credentials=secured.credentials("worker")) as worker,
+    ):
+        await orchestrator.hand_out("a", "high", "job-1", b"the job")
+        taking = asyncio.create_task(worker.consume(queue, take))
+        async with asyncio.timeout(10):
+            assert await taken.get() == b"the job"
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+
+async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
+    secured: SecuredNats, tmp_path: Path, nats_server: EmbeddedNats
+) -> None:
+    plain = Credentials(token=nats_server.address.token, ca=str(secured.layout.authority))
+    with pytest.raises(Unavailable, match="speaks no TLS"):
+        async with JetStream.connect(nats_server.address.url, credentials=plain):
+            pass
+    await asyncio.to_thread(install, tmp_path / "other")
+    stranger = Credentials(nkey=str(secured.layout.nkey("agents")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
+    with pytest.raises(PreconditionFailed, match="not to be trusted") as fault:
+        async with JetStream.connect(secured.url, credentials=stranger):
+            pass
+    assert fault.value.field == "nats_ca"
+
+
+async def test_files_that_are_no_credentials_are_named(secured: SecuredNats, tmp_path: Path) -> None:
+    no_seed = tmp_path / "seed"
+    no_seed.write_text("nothing")
+    for credentials, field in (
+        (Credentials(nkey=str(tmp_path / "none")), "nats_nkey_file"),
+        (Credentials(nkey=str(no_seed)), "nats_nkey_file"),
+        (Credentials(ca=str(no_seed)), "nats_ca"),
+        (Credentials(cert=str(no_seed), key=str(no_seed)), "nats_cert"),
+    ):
+        with pytest.raises(PreconditionFailed) as fault:
+            async with JetStream.connect(secured.url, credentials=credentials):
+                pass
+        assert fault.value.field == field

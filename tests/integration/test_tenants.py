@@ -1,0 +1,669 @@
+"""Two tenants on one fleet, through real gRPC servers over a real NATS: what is one's, the other never finds."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import nats
+import pytest
+
+from fleet.context.v1 import context_pb2 as context
+from fleet.context.v1.context_pb2_grpc import ContextServiceStub
+from fleet.conversation.v1 import conversation_pb2 as chat
+from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
+from fleet.notification.v1 import notification_pb2 as notification
+from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from fleet.planning.v1 import planning_pb2 as planning
+from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
+from fleet.workflow.v1 import workflow_pb2 as workflow
+from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
+from services.access.book import AccessBook
+from services.context.main import RunningContext, open_context
+from services.grpc_server import serve_grpc
+from services.orchestrator.conversation import ConversationServicer, conversation_service
+from services.orchestrator.councils import Councils
+from services.orchestrator.fleet_status import FleetStatuses
+from services.orchestrator.intake import TASKS, open_intake
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.notifications import open_notifications
+from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
+from services.orchestrator.server import orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.workflows import workflow_service, workflow_servicer
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.event import ApprovalResolved, ExecutionStarted
+from swe_ai_fleet.domain.fleet_status import FleetStatus, ReplicaReport
+from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind, execution_id
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.chat_service import open_chats
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.plan_service import open_plan_desks
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Script, ScriptedModelServer
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.chat_script import answered, said
+from tests.plan_script import PLAN_CONVERSATIONS, PLAN_GOAL
+from tests.webhook_receiver import WebhookReceiver
+
+SECONDS = 60
+NORTH, SOUTH = "north", "south"
+PEOPLE = {"ann": ["submitter"], "bob": ["submitter", "approver"], "eve": ["viewer"], "zoe": ["admin"]}
+ASKS = "agent-qa-1"
+"""The agent that waits for a person."""
+
+
+def token_of(tenant: str, name: str) -> str:
+    return f"the-token-of-{name}-in-{tenant}"
+
+
+def access_file(path: Path) -> Path:
+    lines = [
+        "[tenants.north]",
+        "[tenants.south]",
+        'approval = "plan"',
+        'agent_endpoints = ["agents.example.org:50060"]',
+        "[tenants.south.quota]",
+        "queued = 50",
+    ]
+    entries = [(tenant, name, roles) for tenant in (NORTH, SOUTH) for name, roles in PEOPLE.items()]
+    for tenant, name, roles in [*entries, ("default", "host", ["service"])]:
+        digest = hashlib.sha256(token_of(tenant, name).encode()).hexdigest()
+        lines += ["[[tokens]]", f'name = "{name}"', f'tenant = "{tenant}"', f"roles = {json.dumps(roles)}"]
+        lines += [f'sha256 = "{digest}"']
+    path.write_text("\n".join(lines))
+    return path
+
+
+@dataclass(kw_only=True)
+class World:
+    """A fleet of scripted agents that two tenants use, and its services."""
+
+    log: JetStream
+    fleet: ScriptedFleet
+    executions: Executions
+    running: RunningContext
+    receiver: WebhookReceiver
+    nats: EmbeddedNats
+    planning: PlanningEvents
+    stubs: dict[type, Any] = field(default_factory=dict[type, Any])
+
+    def by(self, tenant: str, name: str) -> Caller:
+        return Caller(world=self, metadata=(("authorization", f"Bearer {token_of(tenant, name)}"),))
+
+
+_SERVICES: dict[str, type] = {
+    "orchestrator": OrchestratorServiceStub,
+    "workflow": WorkflowServiceStub,
+    "conversation": ConversationServiceStub,
+    "planning": PlanningServiceStub,
+    "notification": NotificationServiceStub,
+    "context": ContextServiceStub,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Somebody who calls."""
+
+    world: World
+    metadata: tuple[tuple[str, str], ...]
+
+    def on_behalf(self, tenant: str, name: str) -> Caller:
+        named = (("fleet-tenant", tenant), ("fleet-caller", name))
+        return Caller(world=self.world, metadata=(*self.metadata, *named))
+
+    async def call(self, method: str, request: Any) -> Any:
+        package = type(request).DESCRIPTOR.file.package.split(".")[1]
+        stub = self.world.stubs[_SERVICES[package]]
+        return await getattr(stub, method)(request, metadata=self.metadata, timeout=30)
+
+    async def stream(self, method: str, request: Any) -> list[Any]:
+        package = type(request).DESCRIPTOR.file.package.split(".")[1]
+        stub = self.world.stubs[_SERVICES[package]]
+        return [one async for one in getattr(stub, method)(request, metadata=self.metadata, timeout=30)]
+
+    async def submit(self, task_id: str, **fields: Any) -> str:
+        request = pb.DeliberateRequest(
+            task_id=task_id,
+            task_description="Add a greeting",
+            num_agents=1,
+            enable_peer_review=False,
+            repo=pb.RepoRef(path="/srv/app"),
+            **fields,
+        )
+        return (await self.call("SubmitTask", pb.SubmitTaskRequest(deliberate=request))).execution_id
+
+    async def ended(self, execution: str) -> pb.Execution:
+        await self.stream("StreamExecution", pb.StreamExecutionRequest(execution_id=execution))
+        return (await self.call("GetExecution", pb.GetExecutionRequest(execution_id=execution))).execution
+
+    async def waits(self, execution: str) -> pb.PendingApproval:
+        """What an execution waits for, once it does."""
+        while True:
+            told = (await self.call("GetExecution", pb.GetExecutionRequest(execution_id=execution))).execution
+            if told.pending_approvals:
+                return told.pending_approvals[0]
+            await asyncio.sleep(0.02)
+
+
+async def refused(calling: Any) -> tuple[grpc.StatusCode, str]:
+    """The code and the words that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await calling
+    return caught.value.code(), caught.value.details() or ""
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    home = tmp_path_factory.mktemp("tenants")
+    script = Script(conversations=(*said("Who are you?", answered("A fleet.")), *PLAN_CONVERSATIONS))
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(EmbeddedNats(tmp_path_factory.mktemp("nats-tenants")))
+        model = await stack.enter_async_context(ScriptedModelServer(script))
+        receiver = await stack.enter_async_context(WebhookReceiver())
+        book = await AccessBook.open(access_file(home / "access.toml"))
+        settings = Settings(
+            home=home,
+            nats_url=server.address.url,
+            nats_token=server.address.token,
+            model_url=model.url,
+            model="scripted",
+            context_listen="127.0.0.1:0",
+            embeddings="none",
+            webhook_private_hosts=receiver.address,
+        )
+        log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
+        await log.ensure_streams()
+        running = await stack.enter_async_context(
+            open_context(settings, log, token=token_of("default", "host"), authenticator=book)
+        )
+        knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
+        fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
+        surroundings = Surroundings(
+            log=log,
+            blobs=log,
+            results=log,
+            fleet=fleet,
+            workspaces=ScriptedWorkspaces(),
+            model=ScriptedModel(),
+            owner="test",
+            pauses=(0.0,),
+        )
+        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
+        councils = CouncilBook(
+            await log.bucket("councils-tenants"),
+            rules=CouncilRules(endpoints=EndpointRules(patterns=("agents.example.org:*", "more.example.org:50060"))),
+            places=lambda tenant: EndpointRules(patterns=book.rules(tenant).agent_endpoints),
+        )
+        executions = await stack.enter_async_context(
+            Executions(surroundings, councils=councils, quotas=Quotas(rules=book.rules, spent=meter.spent_today))
+        )
+        derivations = await stack.enter_async_context(
+            Derivations(fleet=executions.fleet, log=log, workspaces=surroundings.workspaces)
+        )
+        events = PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue())
+        servicer = OrchestratorServicer(
+            executions=executions,
+            blobs=log,
+            log=log,
+            components=measured,
+            councils=Councils(book=councils, states=executions.projection.all),
+            metrics=Metrics(meter=meter),
+            planning=events,
+            fleet=FleetStatuses(executions=executions, measure=looked_at, use=lambda _: {}, me="test"),
+        )
+
+        def view(tenant: str) -> ExecutionsView:
+            return ExecutionsView(executions, tenant=tenant)
+
+        chats = await stack.enter_async_context(
+            open_chats(settings, store=MemoryKeyValue(), fleet=view, starter=view, memories=knowledge)
+        )
+        desks = await stack.enter_async_context(
+            open_plan_desks(settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view)
+        )
+        webhooks = await stack.enter_async_context(open_notifications(log, settings))
+        served = [
+            orchestrator_service(servicer),
+            workflow_service(workflow_servicer(executions, settings)),
+            conversation_service(ConversationServicer(chats.of, admit=executions.check_tokens)),
+            planning_service(PlanningServicer(desks.of, mask=Secrets())),
+            webhooks,
+        ]
+        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", book, ready, grace_seconds=0.1))
+        first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+        second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address))
+        made = World(
+            log=log,
+            fleet=fleet,
+            executions=executions,
+            running=running,
+            receiver=receiver,
+            nats=server,
+            planning=events,
+        )
+        for kind in _SERVICES.values():
+            made.stubs[kind] = kind(second if kind is ContextServiceStub else first)
+        yield made
+
+
+async def measured() -> list[Component]:
+    return [Component(name="queue", state=ComponentState.UP, message="7 waiting; orchestrators: secret-host")]
+
+
+async def looked_at() -> FleetStatus:
+    return FleetStatus(measured_at=1.0, replicas=(ReplicaReport(name="secret-host", started_at=1.0, hosts=()),))
+
+
+async def ready() -> bool:
+    return True
+
+
+@pytest.fixture(autouse=True)
+async def in_time() -> AsyncIterator[None]:
+    async with asyncio.timeout(SECONDS):
+        yield
+
+
+def a_name() -> str:
+    return f"t-{uuid.uuid4().hex[:10]}"
+
+
+async def test_one_task_id_is_another_task_in_each_tenant(world: World) -> None:
+    ann, other, name = world.by(NORTH, "ann"), world.by(SOUTH, "ann"), a_name()
+    ids = [await caller.submit(name) for caller in (ann, other)]
+    assert ids[0] != ids[1]
+    for caller, mine, theirs in ((ann, *ids), (other, *reversed(ids))):
+        told = await caller.ended(mine)
+        assert (told.status, told.task_id) == (pb.DELIBERATION_STATUS_COMPLETED, name)
+        listed = (await caller.call("ListExecutions", pb.ListExecutionsRequest(page_size=500))).executions
+        assert mine in {one.execution_id for one in listed}
+        assert theirs not in {one.execution_id for one in listed}
+        result = await caller.call("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id=name))
+        assert result.metadata["execution_id"] == mine
+    assert (await world.by(NORTH, "ann").submit(name)) == ids[0]
+
+
+def foreign_calls(told: pb.Execution, digest: str) -> list[tuple[str, Callable[[str], Any]]]:
+    approval = dict(decision=pb.APPROVAL_DECISION_REJECTED)
+    return [
+        ("GetExecution", lambda name: pb.GetExecutionRequest(execution_id=name)),
+        ("CancelExecution", lambda name: pb.CancelExecutionRequest(execution_id=name)),
+        ("ResolveApproval", lambda name: pb.ResolveApprovalRequest(execution_id=name, **approval)),
+        ("StreamExecution", lambda name: pb.StreamExecutionRequest(execution_id=name)),
+        ("GetArtifact", lambda name: pb.GetArtifactRequest(execution_id=name, digest=digest)),
+        ("GetRun", lambda name: workflow.GetRunRequest(execution_id=name)),
+        (
+            "SteerWorkflow",
+            lambda name: workflow.SteerWorkflowRequest(execution_id=name, action=workflow.STEER_ACTION_PAUSE),
+        ),
+    ]
+
+
+async def test_an_execution_of_another_tenant_is_one_that_nobody_knows(world: World) -> None:
+    zoe, eve = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
+    mine = await zoe.submit(a_name())
+    told = await zoe.ended(mine)
+    digest = told.results[0].patch.ref.digest or hashlib.sha256(told.results[0].patch.text.encode()).hexdigest()
+    unknown = str(uuid.uuid4())
+    for method, request in foreign_calls(told, digest):
+        ways = []
+        for name in (mine, unknown):
+            calling = eve.stream if method in ("StreamExecution", "GetArtifact") else eve.call
+            code, words = await refused(calling(method, request(name)))
+            ways.append((code, words.replace(name, "?")))
+        assert ways[0] == ways[1], method
+        assert ways[0][0] is grpc.StatusCode.NOT_FOUND, method
+    # The same digest is there for its own tenant.
+    assert await zoe.stream("GetArtifact", pb.GetArtifactRequest(execution_id=mine, digest=digest))
+    for method, request in (
+        ("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id=told.task_id)),
+        ("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id="nobodys")),
+    ):
+        code, words = await refused(eve.call(method, request))
+        assert (code, words.replace(request.task_id, "?")) == (
+            grpc.StatusCode.NOT_FOUND,
+            "no execution of task '?'",
+        )
+
+
+async def test_a_foreign_execution_that_runs_is_not_cancelled(world: World) -> None:
+    mine = await world.by(NORTH, "ann").submit(a_name(), role="QA")
+    await world.by(NORTH, "bob").waits(mine)
+    code, _ = await refused(
+        world.by(SOUTH, "zoe").call("CancelExecution", pb.CancelExecutionRequest(execution_id=mine))
+    )
+    assert code is grpc.StatusCode.NOT_FOUND
+    told = await world.by(NORTH, "ann").call("GetExecution", pb.GetExecutionRequest(execution_id=mine))
+    assert told.execution.status == pb.DELIBERATION_STATUS_AWAITING_APPROVAL
+    await world.by(NORTH, "ann").call("CancelExecution", pb.CancelExecutionRequest(execution_id=mine))
+
+
+async def test_tokens_of_pages_do_not_cross_tenants(world: World) -> None:
+    for tenant in (NORTH, SOUTH):
+        for _ in range(2):
+            await world.by(tenant, "ann").submit(a_name())
+    first = await world.by(NORTH, "eve").call("ListExecutions", pb.ListExecutionsRequest(page_size=1))
+    again = pb.ListExecutionsRequest(page_size=1, page_token=first.next_page_token)
+    assert (await world.by(NORTH, "eve").call("ListExecutions", again)).executions
+    code, _ = await refused(world.by(SOUTH, "eve").call("ListExecutions", again))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    for number in range(2):
+        for tenant in (NORTH, SOUTH):
+            story = context.Story(story_id=f"P-{number}", title="A page")
+            await world.by(tenant, "ann").call("CreateStory", context.CreateStoryRequest(story=story))
+    page = await world.by(NORTH, "eve").call("ListStories", context.ListStoriesRequest(page_size=1))
+    code, _ = await refused(
+        world.by(SOUTH, "eve").call(
+            "ListStories", context.ListStoriesRequest(page_size=1, page_token=page.next_page_token)
+        )
+    )
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> None:
+    bob = world.by(NORTH, "bob")
+    mine = await bob.submit(a_name(), role="QA")
+    approval = await bob.waits(mine)
+    yes = pb.ResolveApprovalRequest(
+        execution_id=mine, approval_id=approval.approval_id, decision=pb.APPROVAL_DECISION_APPROVED
+    )
+    code, words = await refused(bob.call("ResolveApproval", yes))
+    assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
+    assert (await refused(world.by(NORTH, "ann").call("ResolveApproval", yes)))[0] is grpc.StatusCode.PERMISSION_DENIED
+    assert (await refused(world.by(SOUTH, "bob").call("ResolveApproval", yes)))[0] is grpc.StatusCode.NOT_FOUND
+    # A service asks in the name of whoever it serves; that it is a service changes nothing for them.
+    host = world.by("default", "host")
+    code, _ = await refused(host.on_behalf(NORTH, "bob").call("ResolveApproval", yes))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    named = pb.ResolveApprovalRequest(approver="somebody else")
+    named.MergeFrom(yes)
+    await world.by(NORTH, "zoe").call("ResolveApproval", named)
+    assert (await bob.ended(mine)).status == pb.DELIBERATION_STATUS_COMPLETED
+    bodies = [stored.event.body async for stored in world.log.read(NORTH, mine)]
+    [decided] = [body.resolution for body in bodies if isinstance(body, ApprovalResolved) and body.resolution.caller]
+    assert (decided.caller, decided.approver) == ("zoe", "somebody else")
+
+
+async def test_what_a_service_hands_in_for_somebody_is_theirs(world: World) -> None:
+    host = world.by("default", "host").on_behalf(NORTH, "bob")
+    code, _ = await refused(host.submit(a_name(), role="QA"))
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        pytest.skip("services hand nothing in by the table of roles")
+
+
+async def test_the_tenants_least_approval_holds_and_callers_are_told(world: World) -> None:
+    request = pb.DeliberateRequest(
+        task_id=a_name(), task_description="Add", num_agents=1, repo=pb.RepoRef(path="/srv/app")
+    )
+    for tenant, policy in ((NORTH, pb.APPROVAL_POLICY_NONE), (SOUTH, pb.APPROVAL_POLICY_PLAN)):
+        ann = world.by(tenant, "ann")
+        reply = await ann.call("SubmitTask", pb.SubmitTaskRequest(deliberate=request))
+        assert reply.approval == policy
+        assert (await ann.ended(reply.execution_id)).approval == policy
+        whole = await ann.call("Deliberate", request)
+        assert ("approval" in whole.metadata) is (tenant == SOUTH)
+        first = [stored.event.body async for stored in world.log.read(tenant, reply.execution_id)][0]
+        assert isinstance(first, ExecutionStarted)
+        assert (first.asked_approval is not None) is (tenant == SOUTH)
+
+
+async def test_counts_are_the_tenants_own_and_the_fleet_is_for_admins(world: World) -> None:
+    ann = world.by(NORTH, "ann")
+    request = pb.GetStatusRequest(include_stats=True, include_fleet=True)
+    before = await world.by(SOUTH, "eve").call("GetStatus", request)
+    for _ in range(2):
+        await ann.ended(await ann.submit(a_name()))
+    after = await world.by(SOUTH, "eve").call("GetStatus", request)
+    assert after.stats.total_deliberations == before.stats.total_deliberations
+    assert (await ann.call("GetStatus", request)).stats.total_deliberations >= 2
+    assert not after.replicas
+    assert "secret-host" not in str(after)
+    admins = await world.by(SOUTH, "zoe").call("GetStatus", request)
+    assert admins.replicas
+    assert "secret-host" in admins.components[0].message
+
+
+async def test_metrics_are_the_tenants_own(world: World) -> None:
+    ann = world.by(NORTH, "ann")
+    other = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
+    mine = await ann.submit(a_name())
+    await ann.ended(mine)
+    while True:
+        own = await ann.call("GetMetrics", pb.GetMetricsRequest())
+        if sum(one.count for one in own.executions):
+            break
+        await asyncio.sleep(0.02)
+    again = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
+    assert again.agents.started == other.agents.started
+
+
+async def test_councils_and_where_their_agents_may_be(world: World) -> None:
+    zoe, other = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
+    await zoe.call("CreateCouncil", pb.CreateCouncilRequest(role="DEVOPS", num_agents=2))
+    assert not (await other.call("ListCouncils", pb.ListCouncilsRequest())).councils
+    assert not (await other.call("DeleteCouncil", pb.DeleteCouncilRequest(role="DEVOPS"))).success
+    assert not (
+        await other.call("UnregisterAgent", pb.UnregisterAgentRequest(role="DEVOPS", agent_id="agent-devops-1"))
+    ).success
+    await other.call("CreateCouncil", pb.CreateCouncilRequest(role="DEVOPS", num_agents=1))
+    [mine] = (await zoe.call("ListCouncils", pb.ListCouncilsRequest())).councils
+    assert mine.num_agents == 2
+    allowed, elsewhere = "agents.example.org:50060", "more.example.org:50060"
+
+    def agent(endpoint: str) -> pb.RegisterAgentRequest:
+        return pb.RegisterAgentRequest(role="DATA", agent_id="theirs", endpoint=endpoint)
+
+    assert (await other.call("RegisterAgent", agent(allowed))).success
+    for caller, endpoint in ((other, elsewhere), (other, "stranger.example.org:50060"), (zoe, allowed)):
+        assert (await refused(caller.call("RegisterAgent", agent(endpoint))))[0] is grpc.StatusCode.INVALID_ARGUMENT
+    code, _ = await refused(world.by(SOUTH, "bob").call("RegisterAgent", agent(allowed)))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    for caller in (zoe, other):
+        await caller.call("DeleteCouncil", pb.DeleteCouncilRequest(role="DEVOPS"))
+
+
+async def test_a_webhook_hears_of_its_own_tenant_only(world: World) -> None:
+    zoe, other, name = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe"), a_name()
+    for caller, path in ((zoe, "north"), (other, "south")):
+        made = await caller.call(
+            "CreateWebhook",
+            notification.CreateWebhookRequest(
+                webhook_id=name, url=f"http://{world.receiver.address}/{path}", events=["execution.finished"]
+            ),
+        )
+        assert not made.already_existed
+        assert [
+            one.webhook_id for one in (await caller.call("ListWebhooks", notification.ListWebhooksRequest())).webhooks
+        ] == [name]
+    only_north = a_name()
+    await zoe.call(
+        "CreateWebhook",
+        notification.CreateWebhookRequest(webhook_id=only_north, url=f"http://{world.receiver.address}/more"),
+    )
+    for method, request in (
+        ("TestWebhook", notification.TestWebhookRequest(webhook_id=only_north)),
+        ("ListDeliveries", notification.ListDeliveriesRequest(webhook_id=only_north)),
+    ):
+        code, words = await refused(other.call(method, request))
+        assert (code, words) == (
+            grpc.StatusCode.NOT_FOUND,
+            f"there is no webhook {only_north} (see `fleet webhooks list`)",
+        )
+    gone = await other.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=only_north))
+    assert not gone.existed
+    task = a_name()
+    ids = {tenant: await world.by(tenant, "ann").submit(task) for tenant in (NORTH, SOUTH)}
+    for caller, path, tenant in ((zoe, "north", NORTH), (other, "south", SOUTH)):
+        request = notification.ListDeliveriesRequest(webhook_id=name)
+        while not (deliveries := (await caller.call("ListDeliveries", request)).deliveries):
+            await asyncio.sleep(0.02)
+        assert {one.execution_id for one in deliveries} == {ids[tenant]}
+        bodies = [json.loads(one.body) for one in world.receiver.received if one.path == f"/{path}"]
+        assert ids[tenant] in json.dumps(bodies)
+        assert not any(theirs in json.dumps(bodies) for theirs in ids.values() if theirs != ids[tenant])
+    for caller, names in ((zoe, (name, only_north)), (other, (name,))):
+        for one in names:
+            assert (await caller.call("DeleteWebhook", notification.DeleteWebhookRequest(webhook_id=one))).existed
+
+
+async def test_one_session_id_is_another_chat_in_each_tenant(world: World) -> None:
+    ann, other, name = world.by(NORTH, "ann"), world.by(SOUTH, "ann"), a_name()
+    await ann.stream("Send", chat.SendRequest(session_id=name, text="Who are you?"))
+    told = await ann.call("GetConversation", chat.GetConversationRequest(session_id=name))
+    assert len(told.conversation.turns) == 1
+    ways = []
+    for session in (name, a_name()):
+        code, words = await refused(other.call("GetConversation", chat.GetConversationRequest(session_id=session)))
+        ways.append((code, words.replace(session, "?")))
+    assert ways[0] == ways[1]
+    assert ways[0][0] is grpc.StatusCode.NOT_FOUND
+    assert not (await other.call("EndConversation", chat.EndConversationRequest(session_id=name))).existed
+    assert not (await other.call("ListConversations", chat.ListConversationsRequest())).conversations
+    answers = await other.stream("Send", chat.SendRequest(session_id=name, text="Who are you?"))
+    assert answers[-1].answer.turn == 1
+    assert (await ann.call("EndConversation", chat.EndConversationRequest(session_id=name))).existed
+
+
+async def test_one_session_id_is_another_plan_in_each_tenant_and_its_starter_does_not_approve(world: World) -> None:
+    bob, other, name = world.by(NORTH, "bob"), world.by(SOUTH, "zoe"), a_name()
+    await bob.call("ExecutePlan", planning.ExecutePlanRequest(goal=PLAN_GOAL, session_id=name))
+    yes = planning.ApproveApproachRequest(session_id=name, decision="approved")
+    for request, method in (
+        (planning.GetPlanSessionRequest(session_id=name), "GetPlanSession"),
+        (yes, "ApproveApproach"),
+        (planning.ContinuePlanRequest(session_id=name), "ContinuePlan"),
+    ):
+        assert (await refused(other.call(method, request)))[0] is grpc.StatusCode.NOT_FOUND
+    assert not (await other.call("ListPlanSessions", planning.ListPlanSessionsRequest())).sessions
+    code, words = await refused(bob.call("ApproveApproach", yes))
+    assert (code, "does not approve" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
+    await world.by(NORTH, "zoe").call("ApproveApproach", yes)
+    told = await bob.call("GetPlanSession", planning.GetPlanSessionRequest(session_id=name))
+    assert told.session.session_id == name
+
+
+async def test_memories_and_contexts_are_the_tenants_own(world: World) -> None:
+    ann, other, word = world.by(NORTH, "ann"), world.by(SOUTH, "ann"), uuid.uuid4().hex
+    await ann.call("AddFact", context.AddFactRequest(namespace="fleet", text=f"The colour of {word} is green."))
+    recall = context.RecallRequest(query=f"colour of {word}", namespaces=["fleet"])
+    assert len((await ann.call("Recall", recall)).recollections) == 1
+    assert not (await other.call("Recall", recall)).recollections
+    clear = context.ClearMemoryRequest(everywhere=True)
+    assert (await world.by(SOUTH, "zoe").call("ClearMemory", clear)).removed == 0
+    assert len((await ann.call("Recall", recall)).recollections) == 1
+    for caller, title in ((ann, "Northern"), (other, "Southern")):
+        story = context.Story(story_id=f"S-{word}", title=title)
+        assert (await caller.call("CreateStory", context.CreateStoryRequest(story=story))).version == 1
+        found = await caller.call("RehydrateSession", context.RehydrateSessionRequest(story_id=f"S-{word}"))
+        assert [one.story.title for one in found.stories] == [title]
+    task = context.StoryTask(task_id=f"T-{word}", story_id=f"S-{word}", title="One")
+    await ann.call("CreateTask", context.CreateTaskRequest(task=task))
+    node = context.GetGraphRelationshipsRequest(node=f"task:T-{word}")
+    assert (await ann.call("GetGraphRelationships", node)).relations
+    assert (await refused(other.call("GetGraphRelationships", node)))[0] is grpc.StatusCode.NOT_FOUND
+    outcome = context.Outcome(subject_id=f"O-{word}", goal="Greet", success=True)
+    await ann.call("RecordOutcome", context.RecordOutcomeRequest(outcome=outcome))
+    rating = context.RecordOutcomeRequest(rating=context.Rating(subject_id=f"O-{word}", rating=1))
+    for method, request in (
+        ("GetOutcome", context.GetOutcomeRequest(subject_id=f"O-{word}")),
+        ("RecordOutcome", rating),
+    ):
+        assert (await refused(other.call(method, request)))[0] is grpc.StatusCode.NOT_FOUND
+    record = context.WorkRecord(execution_id=await ann.submit(a_name()), story_id=f"S-{word}")
+    # What is an execution of the fleet in one tenant is any name in another.
+    assert (await refused(ann.call("RecordOperations", context.RecordOperationsRequest(record=record))))[
+        0
+    ] is grpc.StatusCode.FAILED_PRECONDITION
+    await other.call("RecordOperations", context.RecordOperationsRequest(record=record))
+
+
+async def test_hosts_ask_the_context_service_for_the_tenant_of_their_task(world: World) -> None:
+    word = uuid.uuid4().hex
+    async with ContextServiceClient(world.running.address, token_of("default", "host")) as client:
+        for tenant in (NORTH, SOUTH):
+            await client.remember(Memory(namespace="fleet", text=f"{word} is {tenant}.", tenant=tenant))
+        for tenant in (NORTH, SOUTH):
+            [found] = await client.recall(word, MemoryScope(tenant=tenant, namespaces=("fleet",)))
+            assert (found.memory.text, found.memory.tenant) == (f"{word} is {tenant}.", tenant)
+        with pytest.raises(NotFound):
+            await client.rate("nobodys", 3, tenant=NORTH)
+    assert len((await world.by(NORTH, "ann").call("Recall", context.RecallRequest(query=word))).recollections) == 1
+
+
+async def test_planning_events_are_told_apart_by_tenant(world: World) -> None:
+    event = pb.ProcessPlanningEventRequest(
+        event_id=a_name(),
+        event_type="plan.approved",
+        task_description="Do it",
+        dispatch=True,
+        repo=pb.RepoRef(path="/srv/app"),
+    )
+    ids = set[str]()
+    for tenant in (NORTH, SOUTH):
+        for name in ("ann", "bob"):
+            reply = await world.by(tenant, name).call("ProcessPlanningEvent", event)
+            assert reply.accepted
+            ids.add(reply.execution_id)
+    assert len(ids) == 2
+    task_id = f"event-{event.event_id}"
+    state = await world.executions.latest(SOUTH, task_id)
+    assert (state.task.caller, state.execution_id in ids) == ("ann", True)
+
+
+async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -> None:
+    body = json.dumps(
+        {"deliberate": {"taskId": a_name(), "taskDescription": "Add", "numAgents": 1, "repo": {"path": "/srv/app"}}}
+    )
+    task_id = json.loads(body)["deliberate"]["taskId"]
+    client = await nats.connect(world.nats.address.url, token=world.nats.address.token)
+    try:
+        heard = await client.subscribe(f"agent.results.{NORTH}.{task_id}")
+        lost = await client.subscribe(f"agent.dlq.{TASKS.consumer}")
+        await client.flush()
+        async with open_intake(world.log, world.executions, world.planning, known=(NORTH, SOUTH).__contains__):
+            await client.jetstream().publish(f"agent.cmd.execute.{NORTH}.high", body.encode())
+            await client.jetstream().publish("agent.cmd.execute.nowhere.high", body.encode())
+            assert task_id.encode() in (await heard.next_msg(timeout=30)).data
+            assert b"nowhere" in (letter := await lost.next_msg(timeout=30)).data or "nowhere" in str(letter.headers)
+    finally:
+        await client.close()
+    state = await world.executions.latest(NORTH, task_id)
+    assert (state.task.priority, state.task.tenant, state.task.caller) == (8, NORTH, "nats")
+    with pytest.raises(NotFound):
+        await world.executions.latest(SOUTH, task_id)
+    name = execution_id(tenant=SOUTH, kind=TaskKind.DELIBERATE, task_id=task_id, attempt=1)
+    assert name != state.execution_id
+
+
+async def test_a_repository_is_cached_for_one_tenant(world: World) -> None:
+    task = Task(task_id="x", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/srv/app"))
+    ids = {execution_id(tenant=one, kind=task.kind, task_id=task.task_id, attempt=1) for one in (NORTH, SOUTH)}
+    assert len(ids) == 2

@@ -1,0 +1,322 @@
+"""A model server that is started, watched, started again and drained; its double behaves as its model's name says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.runtime.vllm_command import (
+    VLLMOrder,
+    tool_parser,
+    vllm_arguments,
+    vllm_environment,
+    vllm_interpreter,
+    vllm_version,
+)
+from swe_ai_fleet.runtime.vllm_server import Patience, ServedModel, vllm_served
+from swe_ai_fleet.settings import Settings
+
+DOUBLE = Path(__file__).parents[1] / "vllm_double"
+QUICK = Patience(ready=20, told=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
+SECONDS = 20.0
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(DOUBLE))
+    monkeypatch.setenv("FLEET_MODEL_API_KEY", "not for the server")
+
+
+@pytest.fixture
+def serve(double: None, tmp_path: Path) -> Callable[..., object]:
+    """Serve the double for a model; lines told, starts and the log are in `tmp_path`."""
+
+    def start(model: str, *, drain: int = 3, patience: Patience = QUICK, told: list[str] | None = None):
+        order = VLLMOrder(model=model, arguments=f"--state {tmp_path}", drain_seconds=drain)
+        lines = told if told is not None else []
+        return vllm_served(
+            order, interpreter=sys.executable, log=tmp_path / "vllm.log", tell=lines.append, patience=patience
+        )
+
+    return start
+
+
+def starts(directory: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(directory.glob("start-*"))]
+
+
+def processes(directory: Path) -> list[int]:
+    return [pid for start in starts(directory) for pid in start["pids"]]
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def post(served: ServedModel, path: str) -> int:
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.post(served.url.removesuffix("/v1") + path) as answer:
+                return answer.status
+        except aiohttp.ClientError:
+            return 0
+
+
+async def models(served: ServedModel, key: str) -> int:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{served.url}/models", headers={"Authorization": f"Bearer {key}"}) as answer,
+    ):
+        return answer.status
+
+
+async def test_it_serves_with_a_key_that_only_callers_know_and_leaves_nothing(serve, tmp_path: Path) -> None:
+    told: list[str] = []
+    async with serve("org/qwen3-8b", told=told) as served:
+        assert served.model == "qwen3-8b" and served.api_key not in repr(served)
+        assert (await models(served, served.api_key), await models(served, "wrong")) == (200, 401)
+        (start,) = starts(tmp_path)
+        assert served.api_key not in " ".join(start["argv"]) and "VLLM_API_KEY" in start["environment"]
+        assert "FLEET_MODEL_API_KEY" not in start["environment"]
+        assert served.api_key not in " ".join(psutil.Process(served.pid).cmdline())
+        assert oct((tmp_path / "vllm.log").stat().st_mode & 0o777) == "0o600"
+        running = [served.pid, *start["pids"]]
+        assert alive(running) == running
+    assert not alive(running)
+    assert any("starting vLLM" in line for line in told)
+
+
+async def test_one_that_dies_at_the_start_is_told_at_once_with_its_last_words(serve, tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="status 7") as fault:
+        async with serve("dies"):
+            pass
+    assert "does not fit into the memory of this GPU" in fault.value.message
+    assert time.monotonic() - began < 10 and len(starts(tmp_path)) == 1
+    assert not alive(processes(tmp_path))
+
+
+async def test_one_that_never_gets_ready_says_how_far_it_is_and_is_given_up(serve, tmp_path: Path) -> None:
+    told: list[str] = []
+    patience = Patience(ready=1.5, told=0.3, killed=0.5)
+    with pytest.raises(Unavailable, match=r"not ready after 1\.5 s"):
+        async with serve("never-ready", patience=patience, told=told):
+            pass
+    assert any("loads" in line and "loading weights" in line for line in told)
+    assert not alive(processes(tmp_path))
+
+
+async def test_waiting_for_it_can_be_called_off(serve, tmp_path: Path) -> None:
+    async def wait() -> None:
+        async with serve("never-ready"):
+            pass
+
+    waiting = asyncio.create_task(wait())
+    await until(lambda: starts(tmp_path))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await until(lambda: not alive(processes(tmp_path)))
+
+
+async def test_after_a_crash_it_comes_back_at_the_same_place(serve, tmp_path: Path) -> None:
+    told: list[str] = []
+    async with serve("crashes", told=told) as served:
+        for crash in (1, 2):
+            await post(served, "/crash")
+            await until(lambda crash=crash: sum("answers again" in line for line in told) == crash)
+            assert await models(served, served.api_key) == 200
+            assert len(starts(tmp_path)) == crash + 1
+        first, second, third = starts(tmp_path)
+        assert not alive([*first["pids"], *second["pids"]]) and len(alive(third["pids"])) == 2
+    assert any("status 41" in line and "agents wait" in line for line in told)
+    assert not alive(processes(tmp_path))
+
+
+async def test_one_that_runs_and_does_not_answer_is_started_again(serve, tmp_path: Path) -> None:
+    told: list[str] = []
+    async with serve("wedges", told=told) as served:
+        assert await post(served, "/wedge") == 200
+        await until(lambda: any("answers again" in line for line in told))
+        assert await models(served, served.api_key) == 200
+    assert not alive(processes(tmp_path))
+
+
+async def test_running_requests_finish_and_new_ones_are_refused(serve, tmp_path: Path) -> None:
+    async with serve("well", drain=10) as served:
+        running = asyncio.create_task(post(served, "/work/1.0"))
+        await until((tmp_path / "request").exists)
+    assert await running == 200
+    assert "drained" in (tmp_path / "vllm.log").read_text()
+    assert not alive(processes(tmp_path))
+
+
+async def test_requests_that_take_too_long_are_cut_off(serve, tmp_path: Path) -> None:
+    async with serve("well", drain=0) as served:
+        running = asyncio.create_task(post(served, "/work/60"))
+        await until((tmp_path / "request").exists)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10 and await running == 0
+    assert not alive(processes(tmp_path))
+
+
+async def test_one_that_ignores_the_signal_is_killed_whole(serve, tmp_path: Path) -> None:
+    async with serve("ignores-sigterm", drain=0):
+        assert len(alive(processes(tmp_path))) == 2
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    assert not alive(processes(tmp_path))
+
+
+@pytest.mark.parametrize("model", ["well", "ignores-sigterm"])
+async def test_it_ends_with_a_fleet_that_is_killed(double: None, tmp_path: Path, model: str) -> None:
+    program = f"""
+import asyncio, sys
+from pathlib import Path
+from swe_ai_fleet.runtime.vllm_command import VLLMOrder
+from swe_ai_fleet.runtime.vllm_server import vllm_served
+
+async def main():
+    order = VLLMOrder(model={model!r}, arguments="--state {tmp_path}", drain_seconds=60)
+    async with vllm_served(order, interpreter=sys.executable, log=Path("{tmp_path}/vllm.log"), tell=print):
+        print("ready", flush=True)
+        await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env={**os.environ}
+    )
+    assert owner.stdout is not None
+    async with asyncio.timeout(SECONDS):
+        while (line := await owner.stdout.readline()) != b"ready\n":
+            assert line
+    guardian = psutil.Process(owner.pid).children()[0].pid
+    running = [guardian, *processes(tmp_path)]
+    assert alive(running) == running
+    owner.kill()
+    await owner.wait()
+    await until(lambda: not alive(running))
+
+
+async def test_a_killed_guardian_takes_its_server_along(serve, tmp_path: Path) -> None:
+    told: list[str] = []
+    async with serve("well", told=told) as served:
+        server = starts(tmp_path)[0]["pids"][0]
+        os.kill(served.pid, signal.SIGKILL)
+        await until(lambda: not alive([server]))
+        await until(lambda: any("answers again" in line for line in told))
+        os.kill(starts(tmp_path)[0]["pids"][1], signal.SIGKILL)  # the double's engine has no pipe that tells it
+    assert not alive(processes(tmp_path))
+
+
+async def test_without_vllm_the_way_to_it_is_told(tmp_path: Path) -> None:
+    assert await vllm_version(sys.executable) == ""
+    with pytest.raises(PreconditionFailed, match="has no vLLM") as fault:
+        async with vllm_served(
+            VLLMOrder(model="m"), interpreter=sys.executable, log=tmp_path / "log", tell=lambda _: None
+        ):
+            pass
+    assert "FLEET_VLLM_PYTHON" in fault.value.hint and not (tmp_path / "log").exists()
+    with pytest.raises(PreconditionFailed, match="no interpreter at"):
+        vllm_interpreter(Settings(vllm_python=str(tmp_path / "none")))
+    assert vllm_interpreter(Settings(vllm_python=sys.executable)) == sys.executable
+    with pytest.raises(PreconditionFailed, match="does not run"):
+        await vllm_version(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("--api-key secret", "--api-key"),
+        ("--api_key=secret", "--api-key"),
+        ("--port 80", "--port"),
+        ("--host=0.0.0.0", "--host"),
+        ("--model other", "--model"),
+        ("'unbalanced", "malformed"),
+    ],
+)
+def test_what_the_supervisor_decides_cannot_be_passed_on(arguments: str, named: str) -> None:
+    with pytest.raises(InvalidRequest, match=named) as fault:
+        vllm_arguments(VLLMOrder(model="m", arguments=arguments), port=1)
+    assert fault.value.field == "vllm_args" and "secret" not in str(fault.value)
+
+
+def test_a_model_is_no_option() -> None:
+    with pytest.raises(InvalidRequest, match="no model"):
+        vllm_arguments(VLLMOrder(model="--trust-remote-code"), port=1)
+
+
+def test_arguments_of_the_user_win() -> None:
+    order = VLLMOrder(model="Qwen/Qwen3-8B", arguments="--no-enable-prefix-caching --tool-call-parser mine")
+    argv = vllm_arguments(order, port=81)
+    assert argv[:2] == ("-m", "vllm.entrypoints.openai.api_server") and argv[argv.index("--port") + 1] == "81"
+    assert "--enable-prefix-caching" not in argv and "hermes" not in argv and "--enable-auto-tool-choice" in argv
+    plain = vllm_arguments(VLLMOrder(model="Qwen/Qwen3-8B", tool_parser="none"), port=81)
+    assert "--enable-prefix-caching" in plain and "--enable-auto-tool-choice" not in plain
+    chosen = vllm_arguments(VLLMOrder(model="Qwen/Qwen3-8B", tool_parser="pythonic"), port=81)
+    assert chosen[chosen.index("--tool-call-parser") + 1] == "pythonic"
+
+
+@pytest.mark.parametrize(
+    ("model", "parser"),
+    [
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_coder"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "hermes"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama3_json"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4_pythonic"),
+        ("mistralai/Devstral-Small-2505", "mistral"),
+        ("openai/gpt-oss-20b", "openai"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek_v31"),
+        ("zai-org/GLM-4.5-Air", "glm45"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi_k2"),
+        ("somebody/unheard-of", ""),
+    ],
+)
+def test_the_parser_goes_by_the_name_of_a_model_that_is_not_here_yet(model: str, parser: str) -> None:
+    assert tool_parser(model) == parser
+
+
+def test_the_parser_goes_by_the_template_of_a_model_that_is_here(tmp_path: Path) -> None:
+    model = tmp_path / "qwen3-named-wrongly"
+    model.mkdir()
+    assert tool_parser(str(model)) == "hermes"
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "… [TOOL_CALLS] …"}))
+    assert tool_parser(str(model)) == "mistral"
+    (model / "chat_template.jinja").write_text("{# <tool_call> #} <function=name>")
+    assert tool_parser(str(model)) == "qwen3_coder"
+    (model / "chat_template.jinja").write_text("no tools here")
+    assert tool_parser(str(model)) == ""
+    (model / "chat_template.jinja").unlink()
+    (model / "tokenizer_config.json").write_text("[")
+    assert tool_parser(str(model)) == "hermes"
+
+
+def test_no_secret_of_the_fleet_reaches_the_server() -> None:
+    environment = {
+        "PATH": "/bin",
+        "FLEET_NATS_TOKEN": "a",
+        "RAY_AUTH_TOKEN": "b",
+        "HF_TOKEN": "c",
+        "VLLM_API_KEY": "old",
+    }
+    given = vllm_environment(environment, "new")
+    assert given["VLLM_API_KEY"] == "new" and given["HF_TOKEN"] == "c"
+    assert not {"FLEET_NATS_TOKEN", "RAY_AUTH_TOKEN"} & given.keys()

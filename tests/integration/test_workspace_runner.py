@@ -1,0 +1,374 @@
+"""Jobs in processes beside a runner: real NATS, real git, real agents; only the model is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
+from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
+from swe_ai_fleet.runtime.job_fleet import open_job_fleet
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.scripts import HELLO, HELLO_FILES, SCRIPT, SLEEP, SLEEPING
+from workers.workspace_runner.main import RunningRunner, open_runner
+from workers.workspace_runner.settings import RunnerSettings
+from workers.workspace_runner.variables import variables_of
+
+SECONDS = 60
+COUNTING = "[counting]"
+
+
+def _shell(command: str) -> Turn:
+    return Turn(tool_calls=(("shell_run_command", {"command": command}),))
+
+
+COUNT = Conversation(
+    match=COUNTING,
+    turns=(
+        _shell("echo 1 >> count.txt"),
+        _shell("echo 2 >> count.txt"),
+        _shell("test -e /tmp/never || while test ! -e go.txt; do sleep 0.05; done"),
+        _shell("rm -f go.txt; echo 3 >> count.txt"),
+        Turn(tool_calls=(("final_answer", {"result": "counted"}),)),
+    ),
+)
+
+
+@dataclass(kw_only=True)
+class World:
+    """A NATS server of the test's own, a repository, and what runs jobs."""
+
+    settings: Settings
+    chosen: RunnerSettings
+    log: JetStream
+    repository: PinnedRepository
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def task(self, text: str, **more: Any) -> Task:
+        repo = RepoRef(location=self.repository.location)
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        return Task(task_id=name, kind=TaskKind.DELIBERATE, description=text, repo=repo, num_agents=1, **more)
+
+    def assignment(self, text: str, **more: Any) -> Assignment:
+        task = self.task(text, **more)
+        return Assignment(
+            execution_id=task.execution_id, agent_id="agent-1", task=task, repository=self.repository
+        )
+
+    def processes(self, module: str) -> list[psutil.Process]:
+        """The living processes of this world's jobs that run a module."""
+        found: list[psutil.Process] = []
+        for process in psutil.process_iter(["cmdline"]):
+            line = process.info["cmdline"] or []
+            if module in line and str(self.settings.home) in _variable(process, "FLEET_HOME"):
+                found.append(process)
+        return found
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not condition():
+                await asyncio.sleep(0.02)
+
+    async def results(self, task_id: str) -> dict[str, Any]:
+        """The result of a task, once it stands."""
+        import nats
+
+        client = await nats.connect(self.settings.nats_url, token=self.settings.nats_token)
+        try:
+            subscription = await client.jetstream().subscribe(f"agent.results.{task_id}", ordered_consumer=True)
+            message = await subscription.next_msg(timeout=SECONDS)
+            stream = await client.jetstream().stream_info("AGENT_RESULTS", subjects_filter=f"agent.results.{task_id}")
+            assert (stream.state.subjects or {}) == {f"agent.results.{task_id}": 1}
+            return json.loads(message.data)
+        finally:
+            await client.close()
+
+    async def command(self, task: Task, subject: str = "agent.cmd.execute") -> None:
+        import nats
+
+        body = {
+            "deliberate": {
+                "taskId": task.task_id,
+                "taskDescription": task.description,
+                "repo": {"path": task.repo.location},
+            }
+        }
+        client = await nats.connect(self.settings.nats_url, token=self.settings.nats_token)
+        try:
+            await client.jetstream().publish(subject, json.dumps(body).encode())
+        finally:
+            await client.close()
+
+
+def _variable(process: psutil.Process, name: str) -> str:
+    try:
+        return process.environ().get(name, "")
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture(scope="module")
+async def model() -> AsyncIterator[ScriptedModelServer]:
+    script = Script(conversations=(COUNT, *SCRIPT.conversations))
+    async with ScriptedModelServer(script) as server:
+        yield server
+
+
+@pytest.fixture
+async def world(tmp_path: Path, model: ScriptedModelServer) -> AsyncIterator[World]:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    async with EmbeddedNats(tmp_path / "nats") as server:
+        settings = Settings(
+            home=tmp_path / "home",
+            model_url=model.url,
+            model="scripted",
+            nats_url=server.address.url,
+            nats_token=server.address.token,
+            checkpoint_seconds=0.0,
+        )
+        chosen = RunnerSettings(backend="local", protocols="file", concurrency=4, ack_wait_seconds=2.0)
+        async with connect_log(settings, name="test") as log:
+            await log.ensure_streams()
+            pinned = await workspace_provider(settings, log).pin("default", RepoRef(location=str(repository)))
+            yield World(settings=settings, chosen=chosen, log=log, repository=pinned)
+
+
+@asynccontextmanager
+async def runner(world: World, **changes: object) -> AsyncIterator[RunningRunner]:
+    async with open_runner(world.settings, world.chosen.model_copy(update=changes)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def runner_process(world: World, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A runner that can be killed."""
+    plain = {
+        f"FLEET_RUNNER_{name.upper()}": str(value)
+        for name, value in world.chosen.model_dump(exclude_defaults=True).items()
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "workers.workspace_runner", *arguments),
+        env={**os.environ, **variables_of(world.settings), **plain},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def test_an_errand_goes_through_a_job_and_back(world: World) -> None:
+    async with runner(world) as running, open_job_fleet(world.log) as fleet:
+        assignment = world.assignment(
+            HELLO, constraints=Constraints(checks=(CheckSpec(name="tests", command="python -m pytest -q"),))
+        )
+        async with asyncio.timeout(SECONDS):
+            candidate = await fleet.run(assignment)
+            assert candidate.stop_reason is StopReason.FINAL_ANSWER
+            assert candidate.artifacts.files_changed == ("utils.py",)
+            assert candidate.artifacts.branch == "fleet/work"
+            report = await fleet.check(
+                CheckAssignment(
+                    execution_id=assignment.execution_id,
+                    candidate_id=candidate.candidate_id,
+                    task=assignment.task,
+                    repository=world.repository,
+                    patch=candidate.artifacts.patch,
+                )
+            )
+            assert report.accepted
+            await running.idle()
+        assert running.runner.figures()["settled"] == {"run": 1, "check": 1}
+        assert running.runner.figures()["failed"] == {}
+        assert not list((world.settings.home / "jobs").iterdir())
+
+
+async def test_a_fault_of_a_job_keeps_its_type_and_field(world: World) -> None:
+    async with runner(world), open_job_fleet(world.log) as fleet:
+        broken = world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
+        async with asyncio.timeout(SECONDS):
+            with pytest.raises(PreconditionFailed) as failed:
+                await fleet.run(broken)
+    assert failed.value.field.startswith("environment.setup")
+
+
+async def test_the_same_job_twice_is_run_once(world: World) -> None:
+    async with runner(world) as running, open_job_fleet(world.log) as fleet:
+        assignment = world.assignment(HELLO)
+        async with asyncio.timeout(SECONDS):
+            first, second = await asyncio.gather(fleet.run(assignment), fleet.run(assignment))
+        assert first == second
+        claims = [
+            stored.event.body
+            async for stored in world.log.read("default", assignment.execution_id, agent_id="agent-1")
+            if isinstance(stored.event.body, RunClaimed)
+        ]
+        assert len(claims) == 1
+        assert running.runner.figures()["started"] == {"run": 1}
+
+
+async def test_cancelling_an_errand_ends_its_processes(world: World) -> None:
+    async with runner(world) as running, open_job_fleet(world.log) as fleet:
+        errand = asyncio.create_task(fleet.run(world.assignment(SLEEP)))
+        await world.until(lambda: _sleeping())
+        errand.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await errand
+        await world.until(lambda: not _sleeping())
+        await running.idle()
+        assert not list((world.settings.home / "jobs").iterdir())
+
+
+async def test_a_killed_runner_is_replaced_and_its_job_is_adopted(world: World) -> None:
+    task = world.task(COUNTING)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(runner_process(world, "--takes", "commands"))
+        await world.command(task)
+        await _counted_two(world, task)
+        first.send_signal(signal.SIGKILL)
+        await first.wait()
+        agents = world.processes("workers.agent")
+        assert len(agents) == 1
+        await stack.enter_async_context(runner_process(world, "--takes", "commands"))
+        _go(world)
+        result = await world.results(task.task_id)
+    assert result["success"], result
+    assert "+1\n+2\n+3\n" in result["artifacts"]["patch"]
+    assert len(await _claims(world, task)) == 1
+
+
+async def test_a_killed_agent_goes_on_from_its_log_in_another_container(world: World) -> None:
+    task = world.task(COUNTING)
+    async with runner(world, takes="commands") as running:
+        await world.command(task)
+        await _counted_two(world, task)
+        before = world.processes("workers.agent")
+        before[0].send_signal(signal.SIGKILL)
+        await world.until(lambda: [p for p in world.processes("workers.agent") if p.pid != before[0].pid])
+        _go(world)
+        result = await world.results(task.task_id)
+        figures = running.runner.figures()
+    assert result["success"], result
+    # What the killed one wrote was in its last checkpoint, and is written once.
+    assert "+1\n+2\n+3\n" in result["artifacts"]["patch"]
+    assert [claim.generation for claim in await _claims(world, task)] == [1, 2]
+    assert figures["failed"] == {"Error": 1}
+
+
+async def test_what_is_no_task_is_a_dead_letter_with_the_reason(world: World) -> None:
+    import nats
+
+    async with runner(world, takes="commands"):
+        client = await nats.connect(world.settings.nats_url, token=world.settings.nats_token)
+        try:
+            await client.jetstream().publish("agent.cmd.execute", b'{"deliberate": {}}')
+            subscription = await client.jetstream().subscribe("agent.dlq.>", ordered_consumer=True)
+            letter = await subscription.next_msg(timeout=SECONDS)
+        finally:
+            await client.close()
+    assert letter.subject == "agent.dlq.workspace-runner-tasks"
+    assert (letter.headers or {})["Fleet-Deliveries"] == "1"
+    assert "task_id" in (letter.headers or {})["Fleet-Reason"]
+
+
+async def test_a_repository_that_is_not_there_is_a_result_that_says_so(world: World) -> None:
+    task = world.task(HELLO)
+    task = replace(task, repo=RepoRef(location=f"{world.repository.location}-none"))
+    async with runner(world, takes="commands"):
+        await world.command(task)
+        result = await world.results(task.task_id)
+    assert not result["success"]
+    assert result["status"] == "error"
+    assert "repo" in result["error"]
+
+
+async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world: World) -> None:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(runner_process(world))
+        fleet = await stack.enter_async_context(open_job_fleet(world.log))
+        assignment = world.assignment(COUNTING)
+        errand = asyncio.create_task(fleet.run(assignment))
+        await _counted_two(world, assignment.task)
+        first.send_signal(signal.SIGKILL)
+        await first.wait()
+        _go(world)
+        async with asyncio.timeout(SECONDS):
+            # Its outcome comes from the container itself: no runner is needed for that.
+            assert (await errand).stop_reason is StopReason.FINAL_ANSWER
+        await world.until(lambda: not world.processes("workers.agent"))
+        async with runner(world):
+            await world.until(lambda: not list((world.settings.home / "jobs").iterdir()))
+
+
+async def test_the_board_keeps_the_first_outcome_of_a_job(world: World) -> None:
+    from swe_ai_fleet.domain.job import Job, JobKind, JobOutcome
+
+    board = JobBoard(await world.log.bucket(JOBS_BUCKET), world.log)
+    job = Job(job_id="j1", kind=JobKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
+    assert await board.settle(job, JobOutcome(value="1"))
+    assert not await board.settle(job, JobOutcome(value="2"))
+    large = replace(job, job_id="j2")
+    assert await board.settle(large, JobOutcome(value='"' + "x" * 600_000 + '"'))
+    first, second = await board.outcome("a.b%c", "j1"), await board.outcome("a.b%c", "j2")
+    assert first is not None
+    assert second is not None
+    assert await board.value(first) == b"1"
+    assert len(await board.value(second)) == 600_002
+    assert len(to_json(second)) < 1_000
+
+
+def _sleeping() -> bool:
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline()[-2:] == SLEEPING.split():
+                return True
+        except psutil.Error:
+            continue
+    return False
+
+
+async def _counted_two(world: World, task: Task) -> None:
+    """Wait until the agent has counted to two and waits to be let go."""
+    counted = False
+    async with asyncio.timeout(SECONDS):
+        async for stored in world.log.read("default", task.execution_id, agent_id="agent-1", follow=True):
+            body = stored.event.body
+            counted |= isinstance(body, ToolFinished) and "echo 2" in str(body.entry.arguments)
+            if counted and isinstance(body, WorkspaceCheckpointed):
+                return
+
+
+def _go(world: World) -> None:
+    for workspace in (world.settings.home / "jobs").glob("*/workspace"):
+        (workspace / "go.txt").write_text("go\n")
+
+
+async def _claims(world: World, task: Task) -> list[RunClaimed]:
+    return [
+        stored.event.body
+        async for stored in world.log.read("default", task.execution_id, agent_id="agent-1")
+        if isinstance(stored.event.body, RunClaimed)
+    ]

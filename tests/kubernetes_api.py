@@ -1,0 +1,563 @@
+"""A Kubernetes API server for tests: Jobs and Pods over HTTP, with a controller and a node behind it.
+
+What it does it does as the API does it: list and watch with resource versions, bookmarks, chunked streams, 409 for
+what is there, 410 for a history that is forgotten (as a status, or as an ERROR event of a stream that has begun), 422
+for a manifest that its schema or the Job controller's validation refuses, 429 with Retry-After. The controller makes
+one Pod for a Job and ends the Job as the Pod ends (`FailureTarget` before `Failed`, the reasons `BackoffLimitExceeded`,
+`PodFailurePolicy` and `DeadlineExceeded`). The node runs the containers' commands as processes of this machine, the
+paths of their mounts replaced by directories; or it does with a Pod what a test says. Its behaviour was compared with
+documentation only, not with a cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import re
+import secrets
+import shutil
+import signal
+import sys
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+from aiohttp import web
+
+TOKEN = "service-account-token"
+SCHEMA_VERSION = "1.33"
+Json = dict[str, Any]
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Refusal(Exception):
+    """A call that the server turns down."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message = code, reason, message
+
+    @property
+    def status(self) -> Json:
+        return {
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        }  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class KubernetesApiServer:
+    """The server. `node` says what a new Pod meets: `run` (its commands are run), `idle` (it runs until a test ends
+    it), `image` (no image), `unschedulable`, `config` (a secret is missing)."""
+
+    root: Path
+    node: str = "run"
+    url: str = ""
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    overloaded: int = 0
+    forbidden: bool = False
+    requests: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    bookmark_seconds: float = 0.2
+    _version: int = 1_000
+    _oldest: int = 1_000
+    _things: dict[tuple[str, str, str], Json] = field(default_factory=dict[tuple[str, str, str], Json])
+    _history: list[tuple[int, str, str, str, Json]] = field(default_factory=list[tuple[int, str, str, str, Json]])
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _watches: set[web.StreamResponse] = field(default_factory=set[web.StreamResponse])
+    _cut: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
+    _logs: dict[tuple[str, str], Path] = field(default_factory=dict[tuple[str, str], Path])
+
+    # What tests look at, and do.
+
+    def all(self, kind: str) -> list[Json]:
+        return [copy.deepcopy(thing) for (one, _, _), thing in self._things.items() if one == kind]
+
+    def pod_of(self, job: str) -> Json:
+        return next(pod for pod in self.all("pods") if pod["metadata"]["labels"]["job-name"] == job)
+
+    def process(self, pod: str) -> asyncio.subprocess.Process | None:
+        """The process of the container that runs in a Pod now."""
+        return self._processes.get(pod)
+
+    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+        async with asyncio.timeout(seconds), self._changed:
+            await self._changed.wait_for(lambda: bool(condition()))
+
+    def forget_history(self) -> None:
+        """Compact: watches from before now are told 410."""
+        self._oldest = self._version + 1
+        self._version += 1
+        self._history.clear()
+
+    async def cut_watches(self) -> None:
+        """Break every watch off."""
+        async with self._changed:
+            self._cut += 1
+            self._changed.notify_all()
+
+    async def end(self, pod: str, *, code: int = 0, reason: str = "", container: str = "agent") -> None:
+        """A container of a Pod ends."""
+        thing = self._pod(pod)
+        reason = reason or ("Completed" if code == 0 else "Error")
+        _state(thing, container, {"terminated": {"exitCode": code, "reason": reason, "finishedAt": _now()}})
+        if code or container == "agent":
+            thing["status"]["phase"] = "Failed" if code else "Succeeded"
+        await self._store("MODIFIED", "pods", thing)
+        if code or container == "agent":
+            await self._controller(thing)
+
+    async def oom_kill(self, pod: str) -> None:
+        """The kernel ends the container for its memory."""
+        self._kill(pod)
+        await self.end(pod, code=137, reason="OOMKilled")
+
+    async def evict(self, pod: str, *, why: str = "EvictionByEvictionAPI", message: str = "evicting") -> None:
+        """A Pod has to go (drain, pre-emption): it fails, and is removed."""
+        self._kill(pod)
+        thing = self._pod(pod)
+        thing["status"]["conditions"].append(
+            {"type": "DisruptionTarget", "status": "True", "reason": why, "message": message}
+        )
+        thing["status"]["phase"] = "Failed"
+        thing["metadata"]["deletionTimestamp"] = _now()
+        await self._store("MODIFIED", "pods", thing)
+        await self._store("DELETED", "pods", thing)
+        await self._controller(thing)
+
+    async def lose_node(self, pod: str) -> None:
+        """Nobody hears of the Pod's node again: the Pod is to go, and nobody is there to end it."""
+        thing = self._pod(pod)
+        thing["metadata"]["deletionTimestamp"] = _now()
+        thing["status"]["conditions"].append({"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"})
+        await self._store("MODIFIED", "pods", thing)
+
+    async def remove_job(self, name: str) -> None:
+        """Somebody removes a Job with its Pods."""
+        for key, thing in list(self._things.items()):
+            if key[0] == "jobs" and key[2] == name:
+                await self._delete_job(thing)
+
+    # The controller.
+
+    async def _made(self, job: Json) -> None:
+        name = job["metadata"]["name"]
+        template = job["spec"]["template"]
+        pod: Json = {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": f"{name}-{secrets.token_hex(3)[:5]}", "namespace": job["metadata"]["namespace"],
+                "uid": str(uuid.uuid4()), "creationTimestamp": _now(),
+                "annotations": template["metadata"].get("annotations", {}),
+                "labels": {
+                    **template["metadata"].get("labels", {}), "job-name": name,
+                    "batch.kubernetes.io/job-name": name, "controller-uid": job["metadata"]["uid"],
+                },
+                "ownerReferences": [{"kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}],
+            },
+            "spec": template["spec"],
+            "status": {
+                "phase": "Pending", "conditions": [],
+                "initContainerStatuses": [_waiting(c["name"]) for c in template["spec"].get("initContainers", [])],
+                "containerStatuses": [_waiting(c["name"]) for c in template["spec"]["containers"]],
+            },
+        }  # fmt: skip
+        await self._store("ADDED", "pods", pod)
+        job["status"] = {"startTime": _now(), "active": 1}
+        await self._store("MODIFIED", "jobs", job)
+        self._start(self._deadline(name, job["spec"]["activeDeadlineSeconds"]))
+        self._start(self._on_node(pod["metadata"]["name"]))
+
+    async def _controller(self, pod: Json) -> None:
+        """Pod failures are a Job's: `backoffLimit` is 0, or its policy names them."""
+        job = self._find("jobs", pod["metadata"]["namespace"], pod["metadata"]["labels"]["job-name"])
+        if job is None or any(c["type"] in ("Failed", "Complete") for c in job["status"].get("conditions", [])):
+            return
+        if pod["status"]["phase"] == "Succeeded":
+            await self._condition(job, "SuccessCriteriaMet", "CompletionsReached", "")
+            await self._condition(job, "Complete", "CompletionsReached", "")
+            return
+        reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+        for index, rule in enumerate(job["spec"].get("podFailurePolicy", {}).get("rules", [])):
+            if _matches(rule, pod):
+                reason = "PodFailurePolicy"
+                message = f"Pod {pod['metadata']['name']} has failed, matching FailJob rule at index {index}"
+                break
+        await self._condition(job, "FailureTarget", reason, message)
+        await self._condition(job, "Failed", reason, message)
+
+    async def _deadline(self, name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        for job in [thing for (kind, _, one), thing in self._things.items() if kind == "jobs" and one == name]:
+            if not any(c["type"] in ("Failed", "Complete") for c in job["status"].get("conditions", [])):
+                pod = self.pod_of(name)
+                self._kill(pod["metadata"]["name"])
+                await self._store("DELETED", "pods", pod)
+                message = "Job was active longer than specified deadline"
+                await self._condition(job, "FailureTarget", "DeadlineExceeded", message)
+                await self._condition(job, "Failed", "DeadlineExceeded", message)
+
+    async def _condition(self, job: Json, kind: str, reason: str, message: str) -> None:
+        job["status"].setdefault("conditions", []).append(
+            {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": _now()}
+        )
+        job["status"].pop("active", None)
+        await self._store("MODIFIED", "jobs", job)
+
+    # The node.
+
+    async def _on_node(self, name: str) -> None:
+        pod = self._pod(name)
+        if self.node == "unschedulable":
+            message = "0/3 nodes are available: 3 Insufficient memory."
+            pod["status"]["conditions"] = [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+            ]
+            await self._store("MODIFIED", "pods", pod)
+            return
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+        first = (pod["spec"].get("initContainers") or pod["spec"]["containers"])[0]["name"]
+        if self.node in ("image", "config"):
+            reasons = ("ErrImagePull", "ImagePullBackOff") if self.node == "image" else ("CreateContainerConfigError",)
+            for reason in reasons:
+                _state(pod, first, {"waiting": {"reason": reason, "message": "Back-off pulling image"}})
+                await self._store("MODIFIED", "pods", pod)
+            return
+        pod["status"]["phase"] = "Running"
+        if self.node == "idle":
+            for one in pod["spec"].get("initContainers", []):
+                _state(pod, one["name"], {"terminated": {"exitCode": 0, "reason": "Completed"}})
+            _state(pod, "agent", {"running": {"startedAt": _now()}})
+            await self._store("MODIFIED", "pods", pod)
+            return
+        for one in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
+            _state(pod, one["name"], {"running": {"startedAt": _now()}})
+            await self._store("MODIFIED", "pods", pod)
+            code = await self._container(pod, one)
+            if self._find("pods", pod["metadata"]["namespace"], name) is None or pod["status"]["phase"] == "Failed":
+                return
+            # As an exit by a signal is told.
+            await self.end(name, code=128 - code if code < 0 else code, container=one["name"])
+            if code:
+                return
+
+    async def _container(self, pod: Json, container: Json) -> int:
+        """Run a container's command; its mounts are directories of the Pod, its secrets files in them."""
+        name = pod["metadata"]["name"]
+        places = {mount["mountPath"]: self._volume(pod, mount["name"]) for mount in container["volumeMounts"]}
+
+        def place(text: str) -> str:
+            for path, directory in sorted(places.items(), key=lambda item: -len(item[0])):
+                if text == path or text.startswith(f"{path}/"):
+                    return str(directory) + text[len(path) :]
+            return text
+
+        variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": name, "PYTHONPATH": ":".join(sys.path)}
+        for source in container.get("envFrom", []):
+            variables |= self.secrets[source["secretRef"]["name"]]
+        variables |= {one["name"]: place(one["value"]) for one in container["env"]}
+        log = self.root / f"{name}.{container['name']}.log"
+        self._logs[name, container["name"]] = log
+        command = [sys.executable if part == "python" else part for part in container["command"]]
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *command, env=variables, cwd=place(container["workingDir"]), stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        self._processes[name] = process
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+    def _volume(self, pod: Json, name: str) -> Path:
+        volume = next(one for one in pod["spec"]["volumes"] if one["name"] == name)
+        directory = self.root / pod["metadata"]["name"] / name
+        directory.mkdir(parents=True, exist_ok=True)
+        if "secret" in volume:
+            for key, value in self.secrets[volume["secret"]["secretName"]].items():
+                (directory / key).write_text(value)
+        return directory
+
+    def _kill(self, pod: str, number: int = signal.SIGKILL) -> None:
+        process = self._processes.get(pod)
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    # The store.
+
+    async def _store(self, event: str, kind: str, thing: Json) -> None:
+        self._version += 1
+        thing["metadata"]["resourceVersion"] = str(self._version)
+        key = (kind, thing["metadata"]["namespace"], thing["metadata"]["name"])
+        if event == "DELETED":
+            self._things.pop(key, None)
+        else:
+            self._things[key] = thing
+        self._history.append((self._version, kind, key[1], event, copy.deepcopy(thing)))
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _find(self, kind: str, namespace: str, name: str) -> Json | None:
+        return self._things.get((kind, namespace, name))
+
+    def _pod(self, name: str) -> Json:
+        return next(thing for (kind, _, one), thing in self._things.items() if kind == "pods" and one == name)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # HTTP.
+
+    @web.middleware
+    async def answered(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.requests.append((request.method, request.path_qs))
+        try:
+            if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            if self.forbidden:
+                raise Refusal(403, "Forbidden", "jobs.batch is forbidden: User cannot create resource")
+            if self.overloaded:
+                self.overloaded -= 1
+                refusal = Refusal(429, "TooManyRequests", "the server has received too many requests")
+                return web.json_response(refusal.status, status=429, headers={"Retry-After": "0"})
+            return await handler(request)
+        except Refusal as refusal:
+            return web.json_response(refusal.status, status=refusal.code)
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        job = await request.json()
+        namespace = request.match_info["namespace"]
+        _check(job, namespace)
+        if self._find("jobs", namespace, job["metadata"]["name"]) is not None:
+            raise Refusal(409, "AlreadyExists", f'jobs.batch "{job["metadata"]["name"]}" already exists')
+        job["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": _now(), "namespace": namespace}
+        job["status"] = {}
+        await self._store("ADDED", "jobs", job)
+        answer = copy.deepcopy(job)
+        self._start(self._made(job))
+        return web.json_response(answer, status=201)
+
+    async def read(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        job = self._find("jobs", request.match_info["namespace"], name)
+        if job is None:
+            raise Refusal(404, "NotFound", f'jobs.batch "{name}" not found')
+        return web.json_response(job)
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"]
+        job = self._find("jobs", request.match_info["namespace"], name)
+        if job is None:
+            raise Refusal(404, "NotFound", f'jobs.batch "{name}" not found')
+        assert request.query.get("propagationPolicy") == "Background", "the Pods of a Job would be left behind"
+        await self._delete_job(job)
+        return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+    async def _delete_job(self, job: Json) -> None:
+        await self._store("DELETED", "jobs", job)
+        for pod in [p for p in self.all("pods") if p["metadata"]["labels"]["job-name"] == job["metadata"]["name"]]:
+            self._kill(pod["metadata"]["name"], signal.SIGTERM)
+            await self._store("DELETED", "pods", pod)
+
+    async def listed(self, request: web.Request) -> web.StreamResponse:
+        kind, namespace = request.match_info["kind"], request.match_info["namespace"]
+        selector = dict(part.split("=", 1) for part in request.query.get("labelSelector", "").split(",") if part)
+
+        def wanted(thing: Json) -> bool:
+            labels = thing["metadata"].get("labels", {})
+            return all(labels.get(name) == value for name, value in selector.items())
+
+        if request.query.get("watch") in ("true", "True", "1"):
+            response = web.StreamResponse(headers={"Content-Type": "application/json"})
+            with suppress(ConnectionError):
+                await self._watch(request, response, kind, namespace, wanted)
+            return response
+        items = [t for (one, place, _), t in self._things.items() if one == kind and place == namespace and wanted(t)]
+        return web.json_response(
+            {
+                "kind": "JobList" if kind == "jobs" else "PodList",
+                "metadata": {"resourceVersion": str(self._version)},
+                "items": items,
+            }
+        )
+
+    async def _watch(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        kind: str,
+        namespace: str,
+        wanted: Callable[[Json], bool],
+    ) -> None:
+        seen = int(request.query["resourceVersion"])
+        expired = Refusal(410, "Expired", f"too old resource version: {seen} ({self._oldest})")
+        if seen < self._oldest:
+            raise expired
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        cut, until = self._cut, asyncio.get_running_loop().time() + float(request.query.get("timeoutSeconds", "300"))
+        bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True")
+
+        async def send(event: str, thing: Json) -> None:
+            line = json.dumps({"type": event, "object": thing}).encode() + b"\n"
+            # A line may come in pieces.
+            await response.write(line[:50])
+            await response.write(line[50:])
+
+        while asyncio.get_running_loop().time() < until:
+            if self._cut != cut:
+                assert request.transport is not None
+                request.transport.abort()
+                break
+            if seen < self._oldest - 1 and self._oldest > 1_000:
+                await send("ERROR", expired.status)
+                break
+            for version, one, place, event, thing in list(self._history):
+                if version > seen and one == kind and place == namespace and wanted(thing):
+                    await send(event, thing)
+                seen = max(seen, version)
+            try:
+                async with asyncio.timeout(self.bookmark_seconds), self._changed:
+                    await self._changed.wait_for(lambda seen=seen: self._version > seen or self._cut != cut)
+            except TimeoutError:
+                if bookmarks:
+                    mark = {"kind": "Job" if kind == "jobs" else "Pod", "metadata": {"resourceVersion": str(seen)}}
+                    await send("BOOKMARK", mark)
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        file = self._logs.get((request.match_info["name"], request.query.get("container", "agent")))
+        if file is None or not file.exists():
+            raise Refusal(400, "BadRequest", "container is waiting to start")
+        lines = file.read_text().splitlines()[-int(request.query.get("tailLines", "1000")) :]
+        return web.Response(text="\n".join(lines))
+
+    async def close(self) -> None:
+        for name in self._processes:
+            self._kill(name)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def kubeconfig(self) -> Json:
+        """How a client finds the server."""
+        return {
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "clusters": [{"name": "test", "cluster": {"server": self.url}}],
+            "users": [{"name": "test", "user": {"token": TOKEN}}],
+        }  # fmt: skip
+
+
+@asynccontextmanager
+async def kubernetes_api(root: Path, *, node: str = "run") -> AsyncGenerator[KubernetesApiServer]:
+    """An API server on a free port of loopback, with an empty cluster."""
+    root.mkdir(parents=True, exist_ok=True)
+    server = KubernetesApiServer(root=root, node=node)
+    application = web.Application(middlewares=[server.answered])
+    jobs, pods = "/apis/batch/v1/namespaces/{namespace}/jobs", "/api/v1/namespaces/{namespace}/pods"
+    application.router.add_post(jobs, server.create)
+    application.router.add_get(jobs + "/{name}", server.read)
+    application.router.add_delete(jobs + "/{name}", server.delete)
+    application.router.add_get(jobs.replace("/jobs", "/{kind:jobs}"), server.listed)
+    application.router.add_get(pods.replace("/pods", "/{kind:pods}"), server.listed)
+    application.router.add_get(pods + "/{name}/log", server.log)
+    runner = web.AppRunner(application, shutdown_timeout=0.2)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await server.close()
+        await runner.cleanup()
+
+
+def encoded(data: dict[str, str]) -> dict[str, str]:
+    """A secret's data as a manifest has them."""
+    return {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
+
+
+def _check(job: Json, namespace: str) -> None:
+    """What the server's validation says. Raises Refusal 422."""
+
+    def invalid(message: str) -> Refusal:
+        return Refusal(422, "Invalid", f'Job.batch "{job.get("metadata", {}).get("name")}" is invalid: {message}')
+
+    try:
+        kubernetes_validate.validate(job, SCHEMA_VERSION, strict=True)
+    except kubernetes_validate.ValidationError as fault:
+        raise invalid(str(fault)[:500]) from fault
+    metadata, spec = job["metadata"], job["spec"]
+    pod = spec["template"]["spec"]
+    if metadata.get("namespace", namespace) != namespace:
+        raise Refusal(400, "BadRequest", "the namespace of the object does not match the namespace of the request")
+    if not _NAME.fullmatch(metadata["name"]):
+        raise invalid("metadata.name: not a lowercase RFC 1123 label")
+    for value in {**metadata.get("labels", {}), **spec["template"]["metadata"].get("labels", {})}.values():
+        if not _LABEL.fullmatch(value):
+            raise invalid(f"metadata.labels: {value!r} is no label value")
+    if spec.get("podFailurePolicy"):
+        if pod.get("restartPolicy") != "Never":
+            raise invalid("spec.template.spec.restartPolicy: must be Never with podFailurePolicy")
+        if spec.get("podReplacementPolicy", "Failed") != "Failed":
+            raise invalid("spec.podReplacementPolicy: must be Failed with podFailurePolicy")
+        for rule in spec["podFailurePolicy"]["rules"]:
+            codes = rule.get("onExitCodes", {})
+            if bool(codes) == bool(rule.get("onPodConditions")):
+                raise invalid("spec.podFailurePolicy.rules: one of onExitCodes and onPodConditions")
+            if codes.get("operator") == "In" and 0 in codes["values"]:
+                raise invalid("spec.podFailurePolicy.rules.onExitCodes.values: must not be 0 for the In operator")
+            names = [one["name"] for one in (*pod["containers"], *pod.get("initContainers", []))]
+            if codes.get("containerName", names[0]) not in names:
+                raise invalid("spec.podFailurePolicy.rules.onExitCodes.containerName: unknown")
+    volumes = {one["name"] for one in pod.get("volumes", [])}
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        for mount in container.get("volumeMounts", []):
+            if mount["name"] not in volumes:
+                raise invalid(f"volumeMounts: {mount['name']} not found")
+
+
+def _matches(rule: Json, pod: Json) -> bool:
+    if "onPodConditions" in rule:
+        return any(
+            condition["type"] == pattern["type"] and condition["status"] == pattern.get("status", "True")
+            for pattern in rule["onPodConditions"]
+            for condition in pod["status"]["conditions"]
+        )
+    wanted = rule["onExitCodes"]
+    return any(
+        status["state"].get("terminated", {}).get("exitCode") in wanted["values"]
+        for status in pod["status"]["containerStatuses"]
+        if status["name"] == wanted.get("containerName", status["name"])
+    )
+
+
+def _waiting(name: str) -> Json:
+    return {"name": name, "state": {"waiting": {"reason": "PodInitializing"}}, "restartCount": 0, "ready": False}
+
+
+def _state(pod: Json, container: str, state: Json) -> None:
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for status in pod["status"][kind]:
+            if status["name"] == container:
+                status["state"] = state

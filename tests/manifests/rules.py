@@ -1,0 +1,359 @@
+"""What every manifest of ours must keep to. Each rule tells what is wrong, nothing where all is well."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+
+from tests.manifests.objects import Object, PodView, found, matches, name_of, of_kind, pods
+
+Rule = Callable[[Sequence[Object]], Iterator[str]]
+_UNITS = {"": 1, "m": Decimal("0.001"), "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_VERSIONED = re.compile(r"[^@:]+(:\d+)?/[^@:]+(:v?\d[\w.-]*|@sha256:[0-9a-f]{64})")
+TOKEN_HOLDERS = {"fleet-runner"}
+"""Accounts whose Pods may talk to Kubernetes, beside the Ray head's, which is its operator's."""
+ALLOWED_VERBS = {
+    ("batch", "jobs"): {"create", "get", "list", "watch", "delete"},
+    ("", "pods"): {"get", "list", "watch"},
+    ("", "pods/log"): {"get"},
+}
+
+
+def quantity(text: str | int | float) -> Decimal:
+    """A Kubernetes quantity as a number. Raises KeyError for a unit that is none."""
+    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text)).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    return Decimal(number) * _UNITS[unit]
+
+
+def images_have_versions(objects: Sequence[Object]) -> Iterator[str]:
+    told = [(str(pod), container["image"]) for pod in pods(objects) for container in pod.containers]
+    told += [
+        (name_of(one), value)
+        for one in of_kind(objects, "ConfigMap")
+        for key, value in one["data"].items()
+        if key.endswith("_IMAGE")
+    ]
+    for where, image in told:
+        if image.endswith(":latest") or not _VERSIONED.fullmatch(image):
+            yield f"{where}: image {image} names no registry and version"
+
+
+def containers_are_confined(objects: Sequence[Object]) -> Iterator[str]:
+    for pod in pods(objects):
+        whole = pod.spec.get("securityContext", {})
+        if whole.get("runAsNonRoot") is not True or not whole.get("runAsUser"):
+            yield f"{pod}: may run as root"
+        if whole.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+            yield f"{pod}: no seccomp profile"
+        if any(pod.spec.get(host) for host in ("hostNetwork", "hostPID", "hostIPC")):
+            yield f"{pod}: shares a namespace of its host"
+        for volume in pod.spec.get("volumes", ()):
+            if "hostPath" in volume:
+                yield f"{pod}: mounts a path of its host"
+            if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
+                yield f"{pod}: volume {volume['name']} has no limit"
+        contexts = [(one["name"], one.get("securityContext", {})) for one in pod.containers]
+        if pod.role == "head":
+            contexts.append(("autoscaler", pod.owner["spec"]["autoscalerOptions"].get("securityContext", {})))
+        for name, context in contexts:
+            if context.get("allowPrivilegeEscalation") is not False or context.get("privileged"):
+                yield f"{pod}: {name} may gain privileges"
+            if context.get("readOnlyRootFilesystem") is not True:
+                yield f"{pod}: {name} may write its root"
+            if context.get("capabilities") != {"drop": ["ALL"]}:
+                yield f"{pod}: {name} keeps capabilities"
+            if context.get("runAsUser") == 0 or context.get("runAsNonRoot") is False:
+                yield f"{pod}: {name} runs as root"
+
+
+def resources_are_bounded(objects: Sequence[Object]) -> Iterator[str]:
+    for pod in pods(objects):
+        told = [(one["name"], one.get("resources", {})) for one in pod.containers]
+        if pod.role == "head":
+            told.append(("autoscaler", pod.owner["spec"]["autoscalerOptions"].get("resources", {})))
+        for name, resources in told:
+            requests, limits = resources.get("requests", {}), resources.get("limits", {})
+            for kind in ("cpu", "memory"):
+                if kind not in requests or kind not in limits:
+                    yield f"{pod}: {name} has no {kind} request or limit"
+            for kind, asked in requests.items():
+                if kind in limits and quantity(asked) > quantity(limits[kind]):
+                    yield f"{pod}: {name} asks for more {kind} than its limit"
+
+
+def accounts_are_its_own(objects: Sequence[Object]) -> Iterator[str]:
+    accounts = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in of_kind(objects, "ServiceAccount")}
+    used = {(pod.namespace, pod.spec.get("serviceAccountName", "")) for pod in pods(objects)}
+    for pod in pods(objects):
+        account = pod.spec.get("serviceAccountName", "")
+        if pod.role == "head":
+            if account:
+                yield f"{pod}: its operator gives it an account"
+            continue
+        if (pod.namespace, account) not in accounts:
+            yield f"{pod}: its account {account or 'default'} is not ours"
+        if pod.spec.get("automountServiceAccountToken") is not (account in TOKEN_HOLDERS):
+            yield f"{pod}: its account's token is mounted, or missing"
+    named = {
+        (one["metadata"]["namespace"], one["data"]["FLEET_RUNNER_SERVICE_ACCOUNT"])
+        for one in of_kind(objects, "ConfigMap")
+        if "FLEET_RUNNER_SERVICE_ACCOUNT" in one["data"]
+    }
+    jobs = {("fleet-agents", name) for _, name in named}
+    for one in sorted(accounts - used - jobs):
+        yield f"account {one} belongs to nobody"
+    for one in sorted(jobs - accounts):
+        yield f"Jobs have the account {one}, which nobody made"
+
+
+def rights_are_few(objects: Sequence[Object]) -> Iterator[str]:
+    for one in of_kind(objects, "ClusterRole", "ClusterRoleBinding"):
+        yield f"{name_of(one)}: rights in the whole cluster"
+    for role in of_kind(objects, "Role"):
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    extra = set(rule["verbs"]) - ALLOWED_VERBS.get((group, resource), set())
+                    if extra:
+                        yield f"{name_of(role)}: may {sorted(extra)} {group}/{resource}"
+    roles = {(one["metadata"]["namespace"], one["metadata"]["name"]) for one in of_kind(objects, "Role")}
+    for binding in of_kind(objects, "RoleBinding"):
+        if (binding["metadata"]["namespace"], binding["roleRef"]["name"]) not in roles:
+            yield f"{name_of(binding)}: binds no role of ours"
+        for subject in binding["subjects"]:
+            if subject["kind"] != "ServiceAccount" or subject["name"] not in TOKEN_HOLDERS:
+                yield f"{name_of(binding)}: gives rights to {subject['name']}"
+
+
+def namespaces_are_restricted(objects: Sequence[Object]) -> Iterator[str]:
+    ours = {one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in of_kind(objects, "Namespace")}
+    for name, labels in ours.items():
+        if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+            yield f"namespace {name} takes any Pod"
+    unscoped = {"Namespace", "PriorityClass"}
+    for one in objects:
+        if one["kind"] not in unscoped and one["metadata"].get("namespace") not in ours:
+            yield f"{name_of(one)}: in no namespace of ours"
+
+
+def priorities_are_there(objects: Sequence[Object]) -> Iterator[str]:
+    classes = {one["metadata"]["name"] for one in of_kind(objects, "PriorityClass")}
+    for pod in pods(objects):
+        if pod.spec.get("priorityClassName") not in classes:
+            yield f"{pod}: no priority class of ours"
+
+
+def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
+    made = list(pods(objects))
+    for one in objects:
+        namespace, spec = one["metadata"].get("namespace", ""), one.get("spec", {})
+        here = [pod for pod in made if pod.namespace == namespace]
+        match one["kind"]:
+            case "Service":
+                selectors = [{"matchLabels": spec["selector"]}]
+                _ports = {port["targetPort"] for port in spec["ports"]}
+                chosen = [pod for pod in here if matches(selectors[0], pod.labels)]
+                for port in _ports:
+                    if any(port not in pod.ports() for pod in chosen):
+                        yield f"{name_of(one)}: its Pods have no port {port}"
+            case "PodDisruptionBudget" | "NetworkPolicy":
+                selectors = [spec.get("selector", spec.get("podSelector"))]
+                if one["kind"] == "NetworkPolicy" and not selectors[0]:
+                    continue
+            case "PodMonitor":
+                selectors = [spec["selector"]]
+                wanted = {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]}
+                for pod in here:
+                    if matches(selectors[0], pod.labels) and wanted - pod.ports().keys():
+                        yield f"{name_of(one)}: {pod} has no port {wanted}"
+            case "ServiceMonitor":
+                services = [s for s in of_kind(objects, "Service") if s["metadata"]["namespace"] == namespace]
+                fit = [s for s in services if matches(spec["selector"], s["metadata"].get("labels", {}))]
+                names = {port["name"] for s in fit for port in s["spec"]["ports"]}
+                if not fit or any(endpoint["port"] not in names for endpoint in spec["endpoints"]):
+                    yield f"{name_of(one)}: fits no Service with its port"
+                continue
+            case "Deployment" | "StatefulSet":
+                if not matches(spec["selector"], spec["template"]["metadata"]["labels"]):
+                    yield f"{name_of(one)}: does not choose its own Pods"
+                continue
+            case _:
+                continue
+        for selector in selectors:
+            if not any(matches(selector, pod.labels) for pod in here):
+                yield f"{name_of(one)}: fits no Pod"
+    for pod in made:
+        for constraint in pod.spec.get("topologySpreadConstraints", ()):
+            if not matches(constraint["labelSelector"], pod.labels):
+                yield f"{pod}: spreads other Pods than its own"
+
+
+def values_of_selectors_exist(objects: Sequence[Object]) -> Iterator[str]:
+    """A name in a list of names that no Pod has is a misspelt one, though others of the list fit."""
+    names = {pod.labels.get("app.kubernetes.io/name") for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
+
+    def walk(value: object) -> Iterator[str]:
+        if isinstance(value, dict):
+            if value.get("key") == "app.kubernetes.io/name":
+                yield from (text for text in value["values"] if text not in names)
+            if isinstance(text := value.get("app.kubernetes.io/name"), str) and text not in names:
+                yield text
+            for inner in value.values():
+                yield from walk(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                yield from walk(inner)
+
+    for one in of_kind(objects, "NetworkPolicy", "PodMonitor"):
+        for text in walk(one["spec"]):
+            yield f"{name_of(one)}: no Pod is called {text}"
+
+
+def traffic_is_denied(objects: Sequence[Object]) -> Iterator[str]:
+    for namespace in sorted({pod.namespace for pod in pods(objects)} | {"fleet-agents"}):
+        if not any(
+            policy["metadata"]["namespace"] == namespace
+            and not policy["spec"]["podSelector"]
+            and set(policy["spec"]["policyTypes"]) == {"Ingress", "Egress"}
+            and not policy["spec"].get("ingress")
+            and not policy["spec"].get("egress")
+            for policy in of_kind(objects, "NetworkPolicy")
+        ):
+            yield f"namespace {namespace} denies nothing"
+
+
+def ports_are_in_policies(objects: Sequence[Object]) -> Iterator[str]:
+    policies = of_kind(objects, "NetworkPolicy")
+    for pod in pods(objects):
+        open_ports = [
+            (port["port"], port.get("endPort", port["port"]))
+            for policy in policies
+            if policy["metadata"]["namespace"] == pod.namespace and matches(policy["spec"]["podSelector"], pod.labels)
+            for rule in policy["spec"].get("ingress", ())
+            for port in rule.get("ports", ())
+        ]
+        for name, port in pod.ports().items():
+            if not any(low <= port <= high for low, high in open_ports):
+                yield f"{pod}: nobody may reach its port {name} ({port})"
+    for policy in policies:
+        for rule in (*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ())):
+            if not rule.get("ports") or not (rule.get("from") or rule.get("to")):
+                yield f"{name_of(policy)}: a rule for all ports, or for everybody"
+
+
+def probes_are_real(objects: Sequence[Object]) -> Iterator[str]:
+    paths = {"gateway": {"/health", "/ready"}, "vllm": {"/health"}, "nats": {"/healthz"}, "runner": {"/metrics"}}
+    for pod in pods(objects):
+        if pod.owner["kind"] in ("Job", "CronJob"):
+            continue
+        for container in pod.containers:
+            if container in pod.spec.get("initContainers", ()) and container.get("restartPolicy") != "Always":
+                continue
+            ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+            wanted = {"startupProbe", "livenessProbe"}
+            for kind in sorted(wanted - container.keys()):
+                yield f"{pod}: {container['name']} has no {kind}"
+            serves = [
+                one
+                for one in of_kind(objects, "Service")
+                if matches({"matchLabels": one["spec"]["selector"]}, pod.labels)
+            ]
+            here = any(port["targetPort"] in ports for one in serves for port in one["spec"]["ports"])
+            if here and "readinessProbe" not in container:
+                yield f"{pod}: {container['name']} is sent calls before it is ready"
+            for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+                probe = container.get(kind, {})
+                how = next((probe[one] for one in ("httpGet", "tcpSocket", "grpc") if one in probe), None)
+                if kind in container and how is None:
+                    yield f"{pod}: {container['name']}'s {kind} asks nothing"
+                if how and how["port"] not in ports and how["port"] not in ports.values():
+                    yield f"{pod}: {container['name']}'s {kind} asks a port that is none of its own"
+                path = (how or {}).get("path", "").partition("?")[0]
+                if path and path not in paths.get(container["name"], {"/health"}):
+                    yield f"{pod}: {container['name']} has no {path}"
+                if "grpc" in probe:
+                    yield from _served(pod, container, probe["grpc"], kind)
+
+
+def _served(pod: PodView, container: Object, grpc: Object, kind: str) -> Iterator[str]:
+    from services.grpc_server import LIVENESS
+
+    told = {one["name"]: one.get("value", "") for one in container.get("env", ())}
+    if told.get("FLEET_PROBE_LISTEN", "").rpartition(":")[2] != str(grpc["port"]):
+        yield f"{pod}: {kind} speaks gRPC without TLS at a port that does not serve that"
+    if (kind == "livenessProbe") != (grpc.get("service", "") == LIVENESS):
+        yield f"{pod}: {kind} asks for the wrong service"
+
+
+def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
+    for one in of_kind(objects, "HorizontalPodAutoscaler"):
+        target = one["spec"]["scaleTargetRef"]
+        chosen = [o for o in of_kind(objects, target["kind"]) if o["metadata"]["name"] == target["name"]]
+        if not chosen:
+            yield f"{name_of(one)}: nothing to scale"
+            continue
+        if "replicas" in chosen[0]["spec"]:
+            yield f"{name_of(one)}: {target['name']} sets its replicas, too"
+        (pod,) = pods(chosen)
+        for metric in one["spec"]["metrics"]:
+            source = metric.get("resource") or metric.get("containerResource") or {}
+            if source.get("name") not in ("cpu", "memory"):
+                yield f"{name_of(one)}: scales by what not every cluster measures"
+            names = {source["container"]} if "container" in source else {c["name"] for c in pod.spec["containers"]}
+            for container in pod.spec["containers"]:
+                if container["name"] in names and source.get("name") in container["resources"]["requests"]:
+                    names = names - {container["name"]}
+            if names:
+                yield f"{name_of(one)}: {sorted(names)} ask for nothing that use could be measured by"
+    for one in of_kind(objects, "Ingress"):
+        for rule in one["spec"]["rules"]:
+            for path in rule["http"]["paths"]:
+                backend = path["backend"]["service"]
+                service = found(objects, "Service", backend["name"])
+                if backend["port"]["name"] not in {port["name"] for port in service["spec"]["ports"]}:
+                    yield f"{name_of(one)}: no such port"
+
+
+def replicas_survive(objects: Sequence[Object]) -> Iterator[str]:
+    """More than one replica: a budget, spread; one that ends: time for what its preStop and its leases need."""
+    from services.grpc_server import GRACE_SECONDS
+    from swe_ai_fleet.settings import Settings
+
+    scaled = {one["spec"]["scaleTargetRef"]["name"]: one for one in of_kind(objects, "HorizontalPodAutoscaler")}
+    budgets = of_kind(objects, "PodDisruptionBudget")
+    for pod in pods(objects):
+        if pod.owner["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        name = pod.owner["metadata"]["name"]
+        many = pod.owner["spec"].get("replicas", 1) > 1 or (name in scaled and scaled[name]["spec"]["minReplicas"] > 1)
+        if many and not any(matches(one["spec"]["selector"], pod.labels) for one in budgets):
+            yield f"{pod}: no disruption budget"
+        if many and not pod.spec.get("topologySpreadConstraints"):
+            yield f"{pod}: all of it may be on one node"
+        stops = [
+            one.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0) for one in pod.containers
+        ]
+        needed = max(stops) + GRACE_SECONDS
+        if name == "fleet-orchestrator":
+            needed += Settings.model_fields["lease_seconds"].default
+        if pod.spec.get("terminationGracePeriodSeconds", 30) < needed:
+            yield f"{pod}: is killed before it could end, which takes {needed:g} s"
+
+
+RULES: tuple[Rule, ...] = (
+    images_have_versions,
+    containers_are_confined,
+    resources_are_bounded,
+    accounts_are_its_own,
+    rights_are_few,
+    namespaces_are_restricted,
+    priorities_are_there,
+    selectors_match,
+    values_of_selectors_exist,
+    traffic_is_denied,
+    ports_are_in_policies,
+    probes_are_real,
+    targets_exist,
+    replicas_survive,
+)

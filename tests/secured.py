@@ -1,0 +1,71 @@
+"""A secured installation for tests, and the NATS server that it configures."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from swe_ai_fleet.adapters.jetstream import Credentials
+from swe_ai_fleet.runtime.installation.installing import install
+from swe_ai_fleet.runtime.installation.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuredNats:
+    """A server that runs with the accounts of an installation; `tokens` are those of the tenants' administrators."""
+
+    layout: Layout
+    url: str
+    tokens: dict[str, str]
+
+    def credentials(self, user: str) -> Credentials:
+        """How a user of it logs in."""
+        return Credentials(nkey=str(self.layout.nkey(user)), ca=str(self.layout.authority))
+
+
+@asynccontextmanager
+async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator[SecuredNats]:
+    """Install into a directory and serve NATS from it until the context ends."""
+    listen = f"127.0.0.1:{free_port()}"
+    done = await asyncio.to_thread(install, directory, tenants=tenants, nats_listen=listen)
+    layout = Layout(directory=directory)
+    binary = Path(sys.executable).with_name("nats-server")
+    with (directory / "nats.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            str(binary), "--config", str(layout.server), stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
+        )
+    try:
+        async with asyncio.timeout(20):
+            await _listening(listen, process)
+        yield SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+def free_port() -> int:
+    """A port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _listening(listen: str, process: asyncio.subprocess.Process) -> None:
+    host, _, port = listen.rpartition(":")
+    while True:
+        assert process.returncode is None, "nats-server ended"
+        try:
+            reader, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            await asyncio.sleep(0.02)
+            continue
+        greeting = await reader.readline()
+        writer.close()
+        if greeting.startswith(b"INFO "):
+            return

@@ -1,0 +1,463 @@
+"""Who is known by what they show: tokens, JWTs, certificates, and a file that changes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import jwt
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from structlog.testing import capture_logs
+
+from services.access.access_file import parse_access
+from services.access.book import AccessBook
+from services.access.certificates import Certificates
+from services.access.key_set import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet, parse_keys
+from services.access.opening import open_access, rules_of
+from services.access.roles import check_role, role_for
+from services.auth import AccessInterceptor, Admission, OneToken, Presented, principal
+from services.errors import ErrorInterceptor, Unauthenticated
+from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal, Quota, TenantRules
+from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
+from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.settings import Settings
+from tests.access_world import AccessWorld, Authority, claims, jwk, token_entry
+
+GATEWAY = x509.UniformResourceIdentifier("spiffe://example.org/gateway")
+BUILDER = x509.DNSName("builder.example.org")
+CERTIFICATES = """
+[[certificates]]
+name = "gateway"
+tenant = "acme"
+roles = ["service"]
+san_uri = "spiffe://example.org/gateway"
+[[certificates]]
+name = "builder"
+tenant = "acme"
+roles = ["submitter"]
+san_dns = "builder.example.org"
+[[certificates]]
+name = "old"
+tenant = "umbrella"
+roles = ["viewer"]
+common_name = "old.example.org"
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> AccessWorld:
+    return AccessWorld(folder=tmp_path_factory.mktemp("access"))
+
+
+@pytest.fixture
+async def book(world: AccessWorld) -> AccessBook:
+    world.write()
+    return await AccessBook.open(world.path)
+
+
+async def known(book: AccessBook, token: str) -> Admission:
+    return await book.authenticate(Presented(authorization=[f"Bearer {token}"]))
+
+
+# Tokens and what the file says of them
+
+
+async def test_a_token_is_its_owners(world: AccessWorld, book: AccessBook) -> None:
+    for name, token in world.tokens.items():
+        tenant, _, role = name.partition("-")
+        who = Principal(tenant=tenant, name=name, roles=frozenset({AccessRole(role)}))
+        assert await known(book, token) == Admission(principal=who)
+        assert await book.authenticate(Presented(authorization=[f"bearer {token}".encode()])) == Admission(
+            principal=who
+        )
+
+
+async def test_a_token_holds_until_its_end(world: AccessWorld) -> None:
+    now = 1_750_000_000.0
+    soon = token_entry("soon", "a-token", tenant="acme", role="viewer", expires="2027-01-31T12:00:00Z")
+    world.write(more=soon)
+    book = await AccessBook.open(world.path, clock=lambda: now)
+    admission = await known(book, "a-token")
+    assert admission.expires == 1_801_396_800.0
+    now = admission.expires - 1
+    assert (await known(book, "a-token")).principal.name == "soon"
+    now = admission.expires
+    with pytest.raises(Unauthenticated):
+        await known(book, "a-token")
+
+
+async def test_rules_are_the_files(book: AccessBook, tmp_path: Path) -> None:
+    assert book.rules("acme") == TenantRules(
+        tenant="acme", quota=Quota(agents=4, queue_share=0.5), approval=ApprovalPolicy.PLAN
+    )
+    assert book.rules("umbrella") == TenantRules(tenant="umbrella")
+    assert book.rules("nobody") == TenantRules(tenant="nobody")
+    assert rules_of(OneToken("x"), "acme") == TenantRules(tenant="acme")
+
+
+async def test_settings_choose_between_a_file_and_one_token(world: AccessWorld, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with capture_logs() as logs:
+        one = await open_access(settings, "the-token")
+        assert logs == []
+        assert await one.authenticate(Presented(authorization=["Bearer the-token"])) == Admission(principal=SOLE)
+        await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055"}), "the-token")
+    assert [log["log_level"] for log in logs] == ["warning"]
+    book = await open_access(settings.model_copy(update={"access_file": world.path}), "the-token")
+    local = (await book.authenticate(Presented(authorization=["Bearer the-token"]))).principal
+    assert (local.tenant, local.name, local.sole) == ("default", "local", False)
+    assert local.may(AccessRole.ADMIN) and local.may(AccessRole.SERVICE)
+    with pytest.raises(InvalidRequest):
+        await open_access(settings.model_copy(update={"access_file": tmp_path / "missing.toml"}), "the-token")
+
+
+async def test_with_one_token_a_service_names_tenants_and_callers_name_themselves() -> None:
+    one = OneToken("the-token")
+    shown = ["Bearer the-token"]
+    named = await one.authenticate(Presented(authorization=shown, tenants=["acme"], callers=["ada"]))
+    assert (named.principal.tenant, named.principal.name, named.principal.sole) == ("acme", "", True)
+    with pytest.raises(InvalidRequest):
+        await one.authenticate(Presented(authorization=shown, tenants=["A"]))
+
+
+def test_a_method_without_a_row_takes_an_admin() -> None:
+    assert role_for("/fleet.context.v1.ContextService/Recall") is AccessRole.VIEWER
+    assert role_for("/fleet.future.v1.FutureService/Anything") is AccessRole.ADMIN
+    with pytest.raises(PermissionDenied, match="'admin'"):
+        check_role(Principal(tenant="t", roles=frozenset({AccessRole.APPROVER})), "some.Service.Method")
+    check_role(SOLE, "some.Service.Method")
+
+
+# A file that changes
+
+
+async def test_a_changed_file_counts_from_the_next_call_on(world: AccessWorld, book: AccessBook) -> None:
+    token = world.tokens["acme-viewer"]
+    world.write(without="acme-viewer", more=token_entry("new", "a-new-token", tenant="umbrella", role="viewer"))
+    with pytest.raises(Unauthenticated):
+        await known(book, token)
+    assert (await known(book, "a-new-token")).principal.name == "new"
+    world.write()
+    assert (await known(book, token)).principal.name == "acme-viewer"
+
+
+async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWorld, book: AccessBook) -> None:
+    good = world.path.read_text()
+    token = world.tokens["acme-viewer"]
+    with capture_logs() as logs:
+        for broken in ('[tenants.acme]\napproval = "x"\n', "", None):
+            if broken is None:
+                world.path.unlink()
+            else:
+                world.path.write_text(broken)
+            for _ in range(3):
+                assert (await known(book, token)).principal.name == "acme-viewer"
+            assert book.fault
+    assert [log["log_level"] for log in logs] == ["error"] * 3
+    assert logs[0]["field"] == "tenants.acme.approval"
+    world.path.write_text(good)
+    await known(book, token)
+    assert book.fault == ""
+
+
+async def test_many_calls_at_once_read_a_changed_file_once(world: AccessWorld, book: AccessBook) -> None:
+    world.write(more=token_entry("new", "a-new-token", tenant="umbrella", role="viewer"))
+    with capture_logs() as logs:
+        found = await asyncio.gather(*(known(book, "a-new-token") for _ in range(50)))
+    assert {one.principal.name for one in found} == {"new"}
+    assert len(logs) == 1
+
+
+async def test_a_tenant_that_is_gone_keeps_its_rules_and_has_nobody(world: AccessWorld, book: AccessBook) -> None:
+    before = book.rules("acme")
+    world.path.write_text("[tenants.umbrella]\n")
+    with pytest.raises(Unauthenticated):
+        await known(book, world.tokens["acme-admin"])
+    assert book.tenants == ("umbrella",)
+    assert book.rules("acme") == before
+
+
+# JWTs
+
+
+async def test_no_stranger_has_a_token(world: AccessWorld, book: AccessBook) -> None:
+    for what, token in world.strangers().items():
+        with pytest.raises(Unauthenticated) as refused:
+            await known(book, token)
+        assert refused.value.message == "no valid token", what
+
+
+@pytest.mark.parametrize("signer", ["ES256", "RS256"])
+async def test_a_jwt_names_tenant_roles_and_name(world: AccessWorld, book: AccessBook, signer: str) -> None:
+    key, kid = (world.signer, "ec-1") if signer == "ES256" else (world.rsa_signer, "rsa-1")
+    told = claims(realm={"roles": ["viewer", "approver", "offline_access"]}, org={"tenant": "umbrella"})
+    admission = await known(book, jwt.encode(told, key, signer, headers={"kid": kid}))
+    assert admission.principal == Principal(
+        tenant="umbrella", name="ada", roles=frozenset({AccessRole.VIEWER, AccessRole.APPROVER})
+    )
+    assert admission.expires == told["exp"] + 10
+
+
+async def test_clocks_may_differ_a_little(world: AccessWorld, book: AccessBook) -> None:
+    now = int(time.time())
+    for told in ({"exp": now - 5}, {"iat": now + 5}, {"nbf": now + 5}):
+        assert (await known(book, world.jwt(**told))).principal.name == "ada"
+    for told in ({"exp": now - 11}, {"iat": now + 15}, {"nbf": now + 15}, {"exp": True}, {"nbf": "x"}):
+        with pytest.raises(Unauthenticated):
+            await known(book, world.jwt(**told))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"sub": "two words"},
+        {"sub": "x" * 65},
+        {"sub": ""},
+        {"sub": 7},
+        {"org": "acme"},
+        {"org": {"tenant": ["acme"]}},
+        {"org": [{"tenant": "acme"}]},
+    ],
+)
+async def test_what_is_no_name_or_tenant_is_nobody(world: AccessWorld, book: AccessBook, told: dict[str, Any]) -> None:
+    with pytest.raises(Unauthenticated):
+        await known(book, world.jwt(**told))
+
+
+@pytest.mark.parametrize("roles", [None, "submitter", {"submitter": True}, ["SUBMITTER"], ["service"], [["admin"]], 7])
+async def test_roles_that_are_none_give_none(world: AccessWorld, book: AccessBook, roles: object) -> None:
+    found = (await known(book, world.jwt(realm={"roles": roles}))).principal.roles
+    assert found == (frozenset({AccessRole.SUBMITTER}) if roles == "submitter" else frozenset())
+
+
+async def test_claims_are_translated(world: AccessWorld) -> None:
+    text = world.path.read_text()
+    world.path.write_text(
+        text.replace(
+            'tenant_claim = "org.tenant"\nroles_claim = "realm.roles"',
+            'tenant_claim = ["https://example.org/tenant"]\ntenants = { "Acme GmbH" = "acme" }\nroles = ["viewer"]\n'
+            'roles_claim = "groups"\nrole_names = { "fleet admins" = ["admin", "service"] }\nname_claim = "email"\n'
+            'name_prefix = "idp:"',
+        )
+    )
+    book = await AccessBook.open(world.path)
+    told = {"https://example.org/tenant": "Acme GmbH", "email": "ada@example.org", "groups": ["fleet admins", "admin"]}
+    who = (await known(book, world.jwt(**told))).principal
+    assert (who.tenant, who.name) == ("acme", "idp:ada@example.org")
+    assert who.roles == {AccessRole.VIEWER, AccessRole.ADMIN, AccessRole.SERVICE}
+    # A name that is not translated is not taken as it stands.
+    plain = (await known(book, world.jwt(**told | {"groups": ["admin"]}))).principal
+    assert plain.roles == {AccessRole.VIEWER}
+    with pytest.raises(Unauthenticated):
+        await known(book, world.jwt(**told | {"https://example.org/tenant": "acme"}))
+
+
+async def test_two_audiences_of_one_issuer_are_told_apart(world: AccessWorld) -> None:
+    more = world.path.read_text().rpartition("[[jwt]]")[2].replace('"fleet"', '"builds"')
+    more = more.replace('tenant_claim = "org.tenant"', 'tenant = "umbrella"')
+    world.write(more=f"[[jwt]]{more}")
+    book = await AccessBook.open(world.path)
+    assert (await known(book, world.jwt())).principal.tenant == "acme"
+    assert (await known(book, world.jwt(aud="builds"))).principal.tenant == "umbrella"
+
+
+# Keys
+
+
+@dataclass(kw_only=True)
+class KeyServer:
+    """Serves keys over https."""
+
+    url: str = ""
+    answer: bytes = b""
+    status: int = 200
+    asked: int = 0
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        if self.status == 0:
+            await self.hold.wait()
+        head = f"HTTP/1.1 {self.status} x\r\ncontent-length: {len(self.answer)}\r\nlocation: {self.url}\r\n"
+        writer.write(head.encode() + b"connection: close\r\n\r\n" + self.answer)
+        writer.close()
+
+
+@asynccontextmanager
+async def key_server(folder: Path) -> AsyncIterator[tuple[KeyServer, Path]]:
+    authority, served = Authority(), KeyServer()
+    certificate, secret = authority.issue("127.0.0.1", x509.IPAddress(ip_address("127.0.0.1")))
+    (folder / "ca.pem").write_bytes(authority.pem)
+    (folder / "server.pem").write_bytes(certificate + secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        served.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
+        yield served, folder / "ca.pem"
+        served.hold.set()
+
+
+async def test_keys_from_a_url_are_kept_and_asked_for_sparingly(world: AccessWorld, tmp_path: Path) -> None:
+    now = 0.0
+    async with key_server(tmp_path) as (served, ca):
+        first, second = jwk(world.signer, "one", "ES256"), jwk(world.stranger, "two", "ES256")
+        served.answer = json.dumps({"keys": [first]}).encode()
+        keys = KeySet(served.url, ca=ca, clock=lambda: now)
+        found = await asyncio.gather(*(keys.find("one") for _ in range(20)))
+        assert [one["kid"] for one in found if one] == ["one"] * 20
+        assert served.asked == 1
+        assert (await keys.find(None) or {})["kid"] == "one"
+        served.answer = json.dumps({"keys": [first, second]}).encode()
+        for name in ("two", "three", "four"):
+            assert await keys.find(name) is None
+        assert served.asked == 1, "too soon for another request"
+        now += LEAST_SECONDS
+        assert (await keys.find("two") or {})["kid"] == "two"
+        assert (served.asked, await keys.find(None)) == (2, None)
+        # While the place has nothing, what is known goes on counting, and is asked for sparingly.
+        with capture_logs() as logs:
+            for status, answer in ((503, b""), (302, b""), (200, b"{}"), (200, b"x" * (MAX_BYTES + 1))):
+                served.status, served.answer = status, answer
+                now += FRESH_SECONDS + 1
+                for _ in range(3):
+                    assert (await keys.find("one") or {})["kid"] == "one"
+        assert served.asked == 6
+        assert [log["log_level"] for log in logs] == ["error"] * 4
+        # A key that was withdrawn is no key.
+        served.status, served.answer = 200, json.dumps({"keys": [second]}).encode()
+        now += FRESH_SECONDS + 1
+        assert await keys.find("one") is None
+
+
+async def test_a_place_that_was_never_there_is_told_apart_from_a_wrong_token(tmp_path: Path) -> None:
+    async with key_server(tmp_path) as (served, ca):
+        served.answer = b"no JSON"
+        with capture_logs():
+            with pytest.raises(Unavailable):
+                await KeySet(served.url, ca=ca).find("one")
+            # Without the authority the certificate is nobody's.
+            with pytest.raises(Unavailable):
+                await KeySet(served.url).find("one")
+        assert served.asked == 1
+    with capture_logs(), pytest.raises(Unavailable):
+        await KeySet(str(tmp_path / "missing.json")).find("one")
+
+
+async def test_keys_survive_a_new_version_of_the_file(world: AccessWorld, tmp_path: Path) -> None:
+    async with key_server(tmp_path) as (served, _):
+        served.answer = (world.folder / "keys.json").read_bytes()
+        text = world.path.read_text().replace('jwks = "keys.json"', f'jwks = "{served.url}"\nca = "ca.pem"')
+        (tmp_path / "access.toml").write_text(text)
+        book = await AccessBook.open(tmp_path / "access.toml")
+        assert (await known(book, world.jwt())).principal.name == "ada"
+        (tmp_path / "access.toml").write_text(text + "# changed\n")
+        assert (await known(book, world.jwt())).principal.name == "ada"
+        assert served.asked == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"keys": {}}', b'{"keys": []}', b'{"keys": [1]}', b"[" * 100_000, b"\xff"]
+    + [json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}).encode()],
+)
+def test_what_is_no_set_of_keys_is_told(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_keys(data)
+
+
+async def test_a_short_rsa_key_is_no_key(world: AccessWorld, tmp_path: Path) -> None:
+    short = rsa.generate_private_key(65537, 1024)
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [jwk(short, "short", "RS256")]}))
+    (tmp_path / "access.toml").write_text(world.path.read_text())
+    book = await AccessBook.open(tmp_path / "access.toml")
+    with pytest.raises(Unauthenticated):
+        await known(book, jwt.encode(claims(), short, "RS256", headers={"kid": "short"}))
+
+
+# Certificates
+
+
+def test_a_certificate_is_its_owners() -> None:
+    held = Certificates(parse_access("[tenants.acme]\n[tenants.umbrella]\n" + CERTIFICATES).certificates)
+    authority, now = Authority(), time.time()
+
+    def name(common_name: str, *names: x509.GeneralName) -> str:
+        found = held.find(authority.issue(common_name, *names)[0], now)
+        return found.principal.name if found else ""
+
+    assert name("x", GATEWAY) == "gateway"
+    assert name("x", BUILDER) == "builder"
+    assert name("old.example.org") == "old"
+    assert name("old.example.org", BUILDER) == "builder"
+    assert name("builder.example.org") == ""
+    assert name("spiffe://example.org/gateway") == ""
+    # A name of one kind is none of another.
+    assert name("x", x509.DNSName("old.example.org")) == ""
+    assert name("x", x509.UniformResourceIdentifier("builder.example.org")) == ""
+    assert held.find(authority.issue("old.example.org", days=-1)[0], now) is None
+    for nothing in (b"", b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", b"x" * 100_000):
+        assert held.find(nothing, now) is None
+
+
+async def _who(_: bytes, __: Any) -> bytes:
+    return f"{principal().tenant}/{principal().name}".encode()
+
+
+async def test_a_certificate_lets_in_over_grpc_and_a_token_beside_it_counts(world: AccessWorld) -> None:
+    world.write(more=CERTIFICATES)
+    book = await AccessBook.open(world.path)
+    authority = Authority()
+    certificate, secret = authority.issue("localhost", x509.DNSName("localhost"))
+    server: Any = grpc.aio.server(interceptors=[AccessInterceptor(book), ErrorInterceptor()])
+    handlers = {
+        "Recall": grpc.unary_unary_rpc_method_handler(_who),
+        "ClearMemory": grpc.unary_unary_rpc_method_handler(_who),
+    }
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("fleet.context.v1.ContextService", handlers),)
+    )
+    credentials = grpc.ssl_server_credentials([(secret, certificate)], authority.pem, require_client_auth=False)
+    port = server.add_secure_port("localhost:0", credentials)
+    await server.start()
+
+    async def call(shown: tuple[bytes, bytes] | None, method: str = "Recall", *metadata: tuple[str, str]) -> str:
+        chain = (shown[1], shown[0]) if shown else (None, None)
+        tls = grpc.ssl_channel_credentials(authority.pem, *chain)
+        async with grpc.aio.secure_channel(f"localhost:{port}", tls) as channel:
+            try:
+                answer = await channel.unary_unary(f"/fleet.context.v1.ContextService/{method}")(b"", metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+            return answer.decode()
+
+    try:
+        gateway, builder = authority.issue("x", GATEWAY), authority.issue("x", BUILDER)
+        assert await call(gateway) == "acme/gateway"
+        assert (
+            await call(gateway, "ClearMemory", ("fleet-tenant", "umbrella"), ("fleet-caller", "ada")) == "umbrella/ada"
+        )
+        assert await call(builder) == "acme/builder"
+        assert await call(builder, "ClearMemory") == "PERMISSION_DENIED"
+        assert await call(builder, "Recall", ("fleet-tenant", "umbrella")) == "PERMISSION_DENIED"
+        assert await call(authority.issue("nobody")) == "UNAUTHENTICATED"
+        assert await call(None) == "UNAUTHENTICATED"
+        assert await call(Authority().issue("x", GATEWAY)) == "UNAVAILABLE", "another authority's"
+        token = ("authorization", f"Bearer {world.tokens['umbrella-viewer']}")
+        assert await call(gateway, "Recall", token) == "umbrella/umbrella-viewer"
+        assert await call(gateway, "Recall", ("authorization", "Bearer wrong")) == "UNAUTHENTICATED"
+    finally:
+        await server.stop(None)

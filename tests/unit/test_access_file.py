@@ -1,0 +1,240 @@
+"""The access file: what it says, how its faults are told, and what `fleet access` makes of it."""
+
+from __future__ import annotations
+
+import json
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from services.access.access_file import MAX_BYTES, parse_access, read_access
+from services.access.editing import with_token, without_token
+from services.access.tokens import PREFIX, end_of, new_token, token_digest
+from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.domain.access import AccessRole, Quota, TenantRules
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
+from swe_ai_fleet.domain.task import ApprovalPolicy
+
+DIGEST = token_digest("a token")
+WHOLE = f"""
+# Who comes in.
+[tenants.acme]
+approval = "risky"
+agent_endpoints = ["agents.example.org:50060"]
+
+[tenants.acme.quota]
+agents = 20
+tokens_per_day = 5_000_000
+queued = 500
+queue_share = 0.5
+
+[tenants.umbrella]
+
+[[tokens]]
+name = "ci"
+tenant = "acme"
+roles = ["submitter", "approver"]
+sha256 = "{DIGEST}"
+expires = 2027-01-31
+
+# The one of the other team.
+[[tokens]]
+name = "other"
+tenant = "umbrella"
+roles = ["admin"]
+sha256 = "{token_digest("another")}"
+
+[[jwt]]
+issuer = "https://idp.example.org"
+audience = "fleet"
+jwks = "https://idp.example.org/certs"
+algorithms = ["RS256", "EdDSA"]
+tenant_claim = "org.tenant"
+tenants = {{ "Acme GmbH" = "acme" }}
+roles_claim = ["https://example.org/roles"]
+role_names = {{ developers = ["submitter"] }}
+
+[[certificates]]
+san_uri = "spiffe://example.org/gateway"
+name = "gateway"
+tenant = "acme"
+roles = ["service"]
+"""
+
+
+def test_a_whole_file_is_read() -> None:
+    read = parse_access(WHOLE)
+    assert read.rules() == {
+        "acme": TenantRules(
+            tenant="acme",
+            quota=Quota(agents=20, tokens_per_day=5_000_000, queued=500, queue_share=0.5),
+            approval=ApprovalPolicy.RISKY,
+            agent_endpoints=("agents.example.org:50060",),
+        ),
+        "umbrella": TenantRules(tenant="umbrella"),
+    }
+    [ci, other] = read.tokens
+    assert (ci.name, ci.tenant, ci.roles, ci.sha256) == (
+        "ci",
+        "acme",
+        {AccessRole.SUBMITTER, AccessRole.APPROVER},
+        DIGEST,
+    )
+    assert end_of(ci.expires) == datetime(2027, 1, 31, 23, 59, 59, 999_999, UTC).timestamp()
+    assert end_of(other.expires) == 0.0
+    [issuer] = read.jwt
+    assert issuer.role_names == {"developers": {AccessRole.SUBMITTER}}
+    assert issuer.roles_claim == ("https://example.org/roles",)
+    [certificate] = read.certificates
+    assert certificate.roles == {AccessRole.SERVICE}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ('"submitter", ', '"boss", ', "tokens[0].roles"),
+        ('roles = ["admin"]', "roles = []", "tokens[1].roles"),
+        ('approval = "risky"', 'approval = "always"', "tenants.acme.approval"),
+        ("agents = 20", "agents = -1", "tenants.acme.quota.agents"),
+        ("agents = 20", 'agents = "20"', "tenants.acme.quota.agents"),
+        ("agents = 20", "agent = 20", "tenants.acme.quota.agent"),
+        ("queue_share = 0.5", "queue_share = 1.5", "tenants.acme.quota.queue_share"),
+        (":50060", "", "tenants.acme.agent_endpoints"),
+        ("[tenants.umbrella]", "[tenants.Umbrella]", "tenants.Umbrella"),
+        ("[tenants.umbrella]", "", "tokens[1].tenant"),
+        ("expires = 2027-01-31", "expires = 2027-01-31T00:00:00", "tokens[0].expires"),
+        ("expires = 2027-01-31", 'expires = "2027-01-31"', "tokens[0].expires"),
+        (DIGEST, DIGEST.upper(), "tokens[0].sha256"),
+        (DIGEST, token_digest("another"), "tokens[1].sha256"),
+        ('name = "other"', 'name = "ci"', "tokens[1].name"),
+        ('name = "other"', 'name = "two words"', "tokens[1].name"),
+        ('name = "ci"\n', "", "tokens[0].name"),
+        ('"RS256", ', '"HS256", ', "jwt[0].algorithms[0]"),
+        ('"RS256", ', '"none", ', "jwt[0].algorithms[0]"),
+        ('["RS256", "EdDSA"]', "[]", "jwt[0].algorithms"),
+        ('audience = "fleet"', 'audience = ""', "jwt[0].audience"),
+        ("https://idp.example.org/certs", "http://idp.example.org/certs", "jwt[0].jwks"),
+        ('tenant_claim = "org.tenant"', "", "jwt[0]"),
+        ('tenant_claim = "org.tenant"', 'tenant_claim = "t"\ntenant = "acme"', "jwt[0]"),
+        ('= "acme" }', '= "nobody" }', "jwt[0].tenant"),
+        ('["submitter"] }', '["owner"] }', "jwt[0].role_names"),
+        ("san_uri =", "san_email =", "certificates[0].san_email"),
+        ("san_uri =", 'common_name = "x"\nsan_uri =', "certificates[0]"),
+        ("[[jwt]]", "[jwt]", "jwt"),
+        ("# Who comes in.", "tenants = 1\n", "access_file"),
+        ("# Who comes in.", "[surprise]", "surprise"),
+    ],
+)
+def test_a_fault_names_its_table_and_field(old: str, new: str, field: str) -> None:
+    assert old in WHOLE
+    with pytest.raises(InvalidRequest) as fault:
+        parse_access(WHOLE.replace(old, new, 1))
+    assert fault.value.field == field
+    assert field == "access_file" or field in str(fault.value)
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "access.toml"
+    for content in (None, b"\xff", b"", b"[tenants]", b"a" * (MAX_BYTES + 1), b"a = " + b"[" * 100_000):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(InvalidRequest):
+            read_access(path)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_file_or_told_to_be_none(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_access(text)
+
+
+def test_tokens_are_long_and_their_digests_theirs() -> None:
+    made = {new_token() for _ in range(100)}
+    assert len(made) == len({token_digest(one) for one in made}) == 100
+    assert all(one.startswith(PREFIX) and len(one) >= 48 and "." not in one for one in made)
+
+
+def test_a_token_comes_and_goes_and_all_else_stays() -> None:
+    until = datetime(2027, 5, 1, 12, 0, tzinfo=UTC)
+    more = with_token(
+        WHOLE, name="new", tenant="umbrella", roles=[AccessRole.VIEWER], sha256=token_digest("new"), expires=until
+    )
+    assert more.startswith(WHOLE.rstrip())
+    added = parse_access(more).tokens[-1]
+    assert (added.name, added.tenant, added.roles, end_of(added.expires)) == (
+        "new",
+        "umbrella",
+        {AccessRole.VIEWER},
+        until.timestamp(),
+    )
+    less = without_token(more, "new")
+    assert parse_access(less) == parse_access(WHOLE)
+    for name in ("ci", "other"):
+        left = without_token(WHOLE, name)
+        assert [one.name for one in parse_access(left).tokens] == [one for one in ("ci", "other") if one != name]
+        assert "# Who comes in." in left and "[[jwt]]" in left
+    assert "# The one of the other team." in without_token(WHOLE, "ci")
+    with pytest.raises(NotFound):
+        without_token(WHOLE, "nobody")
+    with pytest.raises(AlreadyExists):
+        with_token(WHOLE, name="ci", tenant="acme", roles=[AccessRole.VIEWER], sha256=token_digest("x"), expires=None)
+    with pytest.raises(InvalidRequest):
+        with_token(WHOLE, name="x", tenant="no", roles=[AccessRole.VIEWER], sha256=token_digest("x"), expires=None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'tokens = [{{ name = "ci", tenant = "a", roles = ["viewer"], sha256 = "{DIGEST}" }}]\n[tenants.a]\n',
+        f'[tenants.a]\n[[ tokens ]]\nname = "ci"\ntenant = "a"\nroles = ["viewer"]\nsha256 = "{DIGEST}"\n',
+    ],
+)
+def test_a_token_that_lines_do_not_tell_is_left_to_people(text: str) -> None:
+    assert parse_access(text).tokens[0].name == "ci"
+    with pytest.raises(InvalidRequest, match="by hand"):
+        without_token(text, "ci")
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["access", *words])
+    return done.exit_code, done.stdout
+
+
+def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
+    file = ("--file", str(tmp_path / "access.toml"))
+    code, out = run("token", "add", "ci", *file)
+    assert code == 0 and out.startswith(PREFIX)
+    read = read_access(tmp_path / "access.toml")
+    [entry] = read.tokens
+    assert entry.sha256 == token_digest(out.strip()) and entry.roles == {AccessRole.SUBMITTER}
+    assert abs(end_of(entry.expires) - (datetime.now(UTC) + timedelta(days=90)).timestamp()) < 60
+    assert stat.S_IMODE((tmp_path / "access.toml").stat().st_mode) == 0o600
+    (tmp_path / "access.toml").chmod(0o640)
+    code, out = run("token", "add", "ada", "--role", "admin", "--role", "viewer", "--expires", "never", *file, "--json")
+    told = json.loads(out)
+    assert (told["name"], told["roles"], told["expires"]) == ("ada", ["admin", "viewer"], None)
+    assert stat.S_IMODE((tmp_path / "access.toml").stat().st_mode) == 0o640
+    code, out = run("token", "list", *file, "--json")
+    assert [(one["name"], one["expired"]) for one in json.loads(out)["tokens"]] == [("ci", False), ("ada", False)]
+    code, out = run("check", *file)
+    assert code == 0 and "2 tokens" in out and "'ada' never expires" in out
+    code, out = run("token", "revoke", "ci", *file)
+    assert code == 0 and [one.name for one in read_access(tmp_path / "access.toml").tokens] == ["ada"]
+    assert run("token", "revoke", "ci", *file)[0] == 2
+    assert run("token", "add", "x", "--role", "boss", *file)[0] == 2
+    assert run("token", "add", "x", "--expires", "2020-01-01", *file)[0] == 2
+    assert run("token", "add", "x", "--expires", "soon", *file)[0] == 2
+    (tmp_path / "access.toml").write_text("broken")
+    assert run("check", *file)[0] == 2
+
+
+def test_the_check_says_which_issuer_has_no_keys(tmp_path: Path) -> None:
+    path = tmp_path / "access.toml"
+    path.write_text(WHOLE.replace("https://idp.example.org/certs", "missing.json"))
+    code, out = run("check", "--file", str(path))
+    assert code == 3 and "jwt[0]: no keys are to be had" in out

@@ -1,0 +1,67 @@
+"""What probes of Kubernetes are told: readiness, liveness, and on an address of their own without TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.grpc_server import LIVENESS, serve_grpc
+from swe_ai_fleet.domain.errors import PreconditionFailed
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def _asked(address: str, service: str = "") -> int:
+    async with grpc.aio.insecure_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+    return answer.status
+
+
+async def test_an_outage_makes_a_server_unready_and_leaves_it_alive(free_port: int) -> None:
+    up = True
+
+    async def ready() -> bool:
+        return up
+
+    probes = f"127.0.0.1:{free_port}"
+    async with serve_grpc([], "127.0.0.1:0", "secret", ready, probe_listen=probes, readiness_seconds=0.01) as address:
+        assert [await _asked(at) for at in (address, probes)] == [SERVING, SERVING]
+        up = False
+        async with asyncio.timeout(5):
+            while await _asked(probes) != NOT_SERVING:
+                await asyncio.sleep(0.01)
+        assert await _asked(address) == NOT_SERVING
+        assert await _asked(probes, LIVENESS) == SERVING
+        # Nothing else is to be had there: who asks for more needs the address with TLS and tokens.
+        async with grpc.aio.insecure_channel(probes) as channel:
+            call = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(b"")
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_an_address_for_probes_that_is_taken_is_named(free_port: int, tmp_path: Path) -> None:
+    async def ready() -> bool:
+        return True
+
+    probes = f"127.0.0.1:{free_port}"
+    async with serve_grpc([], "127.0.0.1:0", "secret", ready, probe_listen=probes):
+        with pytest.raises(PreconditionFailed) as failed:
+            async with serve_grpc([], "127.0.0.1:0", "secret", ready, probe_listen=probes):
+                pass
+    assert failed.value.field == "probe_listen"
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]

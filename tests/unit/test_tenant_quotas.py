@@ -1,0 +1,451 @@
+"""What one tenant may use, and that no other has less for it: turns, seats, tokens, the least approval, approvers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_ai_fleet.domain.access import Quota, TenantRules
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.candidate import Assignment
+from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted
+from swe_ai_fleet.domain.event import ApprovalResolved, ExecutionStarted, ExecutionStatus, RunLost
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, TaskKind
+from swe_ai_fleet.orchestrator.executions import Executions, Room
+from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS, DayTokens
+from swe_ai_fleet.orchestrator.queue import Waiting, check_room, in_order
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.orchestrator.seats import Seats
+from swe_ai_fleet.orchestrator.tenant_turns import LEAST_WEIGHT, Passes, TenantTurns, weights
+from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.unit.test_executions import World, a_task
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def quotas(spent: int = 0, **by_tenant: Quota | TenantRules) -> Quotas:
+    """Rules for some tenants, all of which spent so much today."""
+    rules = {
+        name: given if isinstance(given, TenantRules) else TenantRules(tenant=name, quota=given)
+        for name, given in by_tenant.items()
+    }
+
+    async def known(_: str) -> int:
+        return spent
+
+    return Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), spent=known, now=lambda: NOON)
+
+
+def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, caller: str = "ada") -> Waiting:
+    return Waiting(
+        execution_id=f"{tenant}-{number:03}",
+        tenant=tenant,
+        caller=caller,
+        priority=priority,
+        accepted_at=float(number),
+        agents=agents,
+    )
+
+
+# --- turns --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_next_place_is_a_quiet_tenants_whatever_a_noisy_one_has_waiting(world: World) -> None:
+    hold = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=hold)
+    async with world.running(room=Room(executions=2)) as executions:
+        for number in range(24):
+            task = a_task(f"n-{number}", tenant="noisy", caller=f"caller-{number % 6}", priority=9, num_agents=1)
+            await executions.submit(task)
+        await world.fleet.started(2)
+        quiet = await executions.submit(a_task("q", tenant="quiet", caller="ada", num_agents=1))
+        hold.set()
+        await executions.wait("quiet", quiet.execution_id)
+        order = [assignment.task.tenant for assignment in world.fleet.begun]
+        assert order[:2] == ["noisy", "noisy"]
+        # Both places may have become free at the same time.
+        assert "quiet" in order[2:4]
+        assert all(state.status is not ExecutionStatus.FAILED for state in executions.projection.all("noisy"))
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=2),
+    st.dictionaries(st.sampled_from("abcd"), st.floats(0.05, 1.0)),
+    st.data(),
+)
+def test_at_every_moment_no_tenant_is_more_than_one_place_ahead_of_its_share(backlogs, shares, data) -> None:
+    entries = [
+        waiting(tenant, number, priority=data.draw(st.integers(0, 9)))
+        for tenant, count in backlogs.items()
+        for number in range(count)
+    ]
+    weighs = {tenant: shares.get(tenant, 1.0) for tenant in backlogs}
+    ordered = in_order(entries, {}, now=1_000.0, tenants=TenantTurns(weights=weighs))
+    assert sorted(one.execution_id for one in ordered) == sorted(one.execution_id for one in entries)
+    begun: Counter[str] = Counter()
+    for one in ordered:
+        behind = [tenant for tenant, count in backlogs.items() if begun[tenant] < count]
+        for other in behind:
+            assert begun[one.tenant] / weighs[one.tenant] <= begun[other] / weighs[other] + 1e-9
+        begun[one.tenant] += 1
+
+
+def test_agents_that_work_already_count_and_priorities_do_not() -> None:
+    entries = [waiting("big", number, priority=9) for number in range(3)] + [waiting("small", 9)]
+    turns = TenantTurns(at_work={"big": 5, "small": 1})
+    assert in_order(entries, {}, now=100.0, tenants=turns)[0].tenant == "small"
+    assert in_order(entries, {}, now=100.0)[0].tenant == "big"
+
+
+def test_inside_a_tenant_priority_and_turns_of_callers_hold_as_before() -> None:
+    entries = [
+        waiting("t", 1, caller="greedy"),
+        waiting("t", 2, caller="greedy"),
+        waiting("t", 3, caller="bob"),
+        waiting("t", 4, caller="bob", priority=3),
+    ]
+    plain = in_order(entries, {}, now=100.0)
+    assert in_order(entries, {}, now=100.0, tenants=TenantTurns()) == plain
+
+
+def test_with_one_place_shares_decide_over_time() -> None:
+    passes, begun = Passes(), Counter[str]()
+    weighs = {"gold": 0.75, "iron": 0.25}
+    for number in range(40):
+        entries = [waiting(tenant, number) for tenant in weighs]
+        turns = TenantTurns(weights=weighs, passes=passes.waiting(set(weighs)))
+        first = in_order(entries, {}, now=100.0, tenants=turns)[0]
+        passes.given(first.tenant, 1, weighs[first.tenant])
+        begun[first.tenant] += 1
+    assert begun["gold"] in (30, 31)
+
+
+def test_who_was_away_does_not_get_everything_at_once() -> None:
+    passes = Passes()
+    for _ in range(50):
+        passes.waiting({"steady"})
+        passes.given("steady", 1, 1.0)
+    found = passes.waiting({"steady", "back"})
+    assert found["steady"] - found["back"] <= 1.0
+
+
+def test_what_shares_leave_is_divided_among_the_others() -> None:
+    shares = {"gold": 0.5, "a": 0.0, "b": 0.0}
+    assert weights(set(shares), shares.__getitem__) == {"gold": 0.5, "a": 0.25, "b": 0.25}
+    greedy = {"gold": 1.0, "a": 0.0}
+    assert weights(set(greedy), greedy.__getitem__)["a"] == LEAST_WEIGHT
+
+
+def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
+    bounds = {"max_queued": 100, "max_queued_per_caller": 1_000}
+    with pytest.raises(ResourceExhausted):
+        check_room(100, 0, queued_of_tenant=100, tenants=2, **bounds)
+    check_room(100, 0, queued_of_tenant=0, tenants=2, **bounds)
+    check_room(149, 0, queued_of_tenant=49, tenants=2, **bounds)
+    with pytest.raises(ResourceExhausted):
+        check_room(150, 0, queued_of_tenant=50, tenants=2, **bounds)
+
+
+# --- seats --------------------------------------------------------------------------------------------------------
+
+
+def an_assignment(tenant: str, number: int = 1, **fields: object) -> Assignment:
+    task = a_task(f"task-{number}", tenant=tenant, num_agents=1)
+    repository = PinnedRepository(tenant=tenant, location="/srv/app", commit="c" * 40)
+    return replace(
+        Assignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository), **fields
+    )
+
+
+async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
+    hold = asyncio.Event()
+    world = World()
+    world.fleet.default = ScriptedRun(after=hold)
+    seats = Seats(world.fleet, quotas(small=Quota(agents=2)), me="one")
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        runs = [group.create_task(seats.run(an_assignment("small", number))) for number in range(5)]
+        others = [group.create_task(seats.run(an_assignment("other", number))) for number in range(4)]
+        await world.fleet.started(6)
+        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4}
+        assert seats.taken == {"small": 2, "other": 4}
+        hold.set()
+    assert all(run.done() for run in runs + others)
+    assert [one.task.task_id for one in world.fleet.begun if one.task.tenant == "small"] == [
+        f"task-{number}" for number in range(5)
+    ]
+    assert seats.taken.total() == 0
+
+
+async def test_who_gives_up_waiting_leaves_no_gap() -> None:
+    hold = asyncio.Event()
+    world = World()
+    world.fleet.default = ScriptedRun(after=hold)
+    seats = Seats(world.fleet, quotas(small=Quota(agents=1)))
+    async with asyncio.timeout(10):
+        first = asyncio.create_task(seats.run(an_assignment("small", 1)))
+        await world.fleet.started(1)
+        second, third = (asyncio.create_task(seats.run(an_assignment("small", n))) for n in (2, 3))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        hold.set()
+        await asyncio.gather(first, third)
+    assert [one.task.task_id for one in world.fleet.begun] == ["task-1", "task-3"]
+
+
+async def test_replicas_share_a_quota_evenly() -> None:
+    hold = asyncio.Event()
+    rules = quotas(small=Quota(agents=3))
+    worlds = [World(), World()]
+    for world in worlds:
+        world.fleet.default = ScriptedRun(after=hold)
+    names = ("one", "two")
+    replicas = [
+        Seats(world.fleet, rules, me=name, sharers=lambda _: names) for world, name in zip(worlds, names, strict=True)
+    ]
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        for seats in replicas:
+            for number in range(4):
+                group.create_task(seats.run(an_assignment("small", number)))
+        await worlds[0].fleet.started(2)
+        await worlds[1].fleet.started(1)
+        await asyncio.sleep(0)
+        assert [seats.taken["small"] for seats in replicas] == [2, 1]
+        hold.set()
+    assert [len(world.fleet.begun) for world in worlds] == [4, 4]
+
+
+async def test_an_execution_of_more_agents_than_the_quota_runs_a_few_at_a_time(world: World) -> None:
+    most = Counter[str]()
+    async with world.running(quotas=quotas(small=Quota(agents=2))) as executions:
+        accepted = await executions.submit(a_task(tenant="small", num_agents=5))
+
+        async def look() -> None:
+            while True:
+                most["small"] = max(most["small"], executions.fleet.taken["small"])
+                await asyncio.sleep(0)
+
+        looking = asyncio.create_task(look())
+        state = await executions.wait("small", accepted.execution_id)
+        looking.cancel()
+    assert state.status is ExecutionStatus.COMPLETED
+    assert len(state.candidates) == 5
+    assert most["small"] == 2
+
+
+async def test_a_tenant_whose_agents_all_work_takes_no_more_places(world: World) -> None:
+    hold = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=hold)
+    async with world.running(room=Room(executions=4), quotas=quotas(small=Quota(agents=1))) as executions:
+        small = [await executions.submit(a_task(f"s-{n}", tenant="small", num_agents=1)) for n in range(6)]
+        await world.fleet.started(1)
+        others = [await executions.submit(a_task(f"o-{n}", tenant="other", num_agents=1)) for n in range(3)]
+        await world.fleet.started(4)
+        assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 1, "other": 3}
+        hold.set()
+        for tenant, submissions in (("small", small), ("other", others)):
+            for one in submissions:
+                assert (await executions.wait(tenant, one.execution_id)).status is ExecutionStatus.COMPLETED
+
+
+# --- what waits, what is spent --------------------------------------------------------------------------------------
+
+
+async def test_more_than_the_tenant_may_have_waiting_is_refused_by_name(world: World) -> None:
+    hold = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=hold)
+    async with world.running(room=Room(executions=1), quotas=quotas(small=Quota(queued=2))) as executions:
+        await executions.submit(a_task("running", tenant="other"))
+        await world.fleet.started(1)
+        for number in range(2):
+            await executions.submit(a_task(f"t-{number}", tenant="small", caller=f"c{number}"))
+        with pytest.raises(ResourceExhausted) as refused:
+            await executions.submit(a_task("t-2", tenant="small", caller="c2"))
+        assert refused.value.field == "quota.queued"
+        assert (await executions.submit(a_task("t-1", tenant="small", caller="c1"))).existed
+        assert not (await executions.submit(a_task("t-2", tenant="other"))).existed
+        hold.set()
+
+
+async def test_tokens_of_the_day_are_refused_at_acceptance_with_the_end_of_the_day(world: World) -> None:
+    async with world.running(quotas=quotas(1_000, small=Quota(tokens_per_day=1_000))) as executions:
+        with pytest.raises(ResourceExhausted) as refused:
+            await executions.submit(a_task(tenant="small"))
+        assert refused.value.field == "quota.tokens_per_day"
+        assert "2026-05-05T00:00+00:00" in refused.value.hint
+        await executions.submit(a_task(tenant="other"))
+
+
+async def test_agents_get_no_more_tokens_than_are_left_of_the_day(world: World) -> None:
+    async with world.running(quotas=quotas(400, small=Quota(tokens_per_day=1_000))) as executions:
+        accepted = await executions.submit(a_task(tenant="small", num_agents=3))
+        await executions.wait("small", accepted.execution_id)
+    assert [one.task.constraints.limits.max_tokens for one in world.fleet.begun] == [200, 200, 200]
+
+
+async def test_a_limit_of_the_task_that_is_lower_stays(world: World) -> None:
+    limits = replace(a_task().constraints.limits, max_tokens=50)
+    task = a_task(tenant="small", num_agents=1, constraints=replace(a_task().constraints, limits=limits))
+    async with world.running(quotas=quotas(0, small=Quota(tokens_per_day=1_000))) as executions:
+        await executions.wait("small", (await executions.submit(task)).execution_id)
+    assert world.fleet.begun[0].task.constraints.limits.max_tokens == 50
+
+
+async def test_what_is_used_up_while_an_execution_waits_ends_it_with_the_reason(world: World) -> None:
+    spent = [0]
+
+    async def known(_: str) -> int:
+        return spent[0]
+
+    rules = replace(quotas(small=Quota(tokens_per_day=1_000)), spent=known)
+    hold = asyncio.Event()
+    world.fleet.runs = {"agent-dev-1": ScriptedRun(after=hold)}
+    async with world.running(room=Room(executions=1), quotas=rules) as executions:
+        await executions.submit(a_task("first", tenant="other"))
+        await world.fleet.started(1)
+        second = await executions.submit(a_task("second", tenant="small", num_agents=1))
+        spent[0] = 1_000
+        hold.set()
+        state = await executions.wait("small", second.execution_id)
+    assert state.status is ExecutionStatus.FAILED
+    assert "1000 tokens of today" in state.error
+    assert [body.lost_agent_id for body in world.bodies(RunLost)] == ["agent-dev-1"]
+
+
+def test_tokens_count_for_the_day_and_the_tenant_that_they_were_spent_in() -> None:
+    days = DayTokens()
+    noon = NOON.timestamp()
+    days.add("a", noon, 5)
+    days.add("a", noon + 60, 7)
+    days.add("b", noon, 100)
+    days.add("a", noon - DAY_SECONDS, 1_000)  # told late
+    assert (days.of("a", noon), days.of("b", noon), days.of("c", noon)) == (12, 100, 0)
+    assert days.of("a", noon + DAY_SECONDS) == 0
+    days.add("a", noon + DAY_SECONDS, 1)
+    assert (days.of("a", noon + DAY_SECONDS), days.of("a", noon)) == (1, 0)
+
+
+# --- approval -----------------------------------------------------------------------------------------------------
+
+POLICIES = list(ApprovalPolicy)
+
+
+@given(st.sampled_from(POLICIES), st.sampled_from(POLICIES))
+def test_whichever_policy_asks_for_more_holds(asked: ApprovalPolicy, least: ApprovalPolicy) -> None:
+    found = TenantRules(tenant="t", approval=least).approval_for(asked)
+    assert POLICIES.index(found) == max(POLICIES.index(asked), POLICIES.index(least))
+
+
+async def test_the_tenants_least_policy_wins_and_the_first_event_says_so(world: World) -> None:
+    rules = quotas(strict=TenantRules(tenant="strict", approval=ApprovalPolicy.RISKY))
+    async with world.running(quotas=rules) as executions:
+        for tenant in ("strict", "other"):
+            accepted = await executions.submit(a_task(tenant=tenant))
+            await executions.wait(tenant, accepted.execution_id)
+            assert (await executions.submit(a_task(tenant=tenant))).existed
+        more = await executions.submit(a_task("more", tenant="strict", approval=ApprovalPolicy.EVERY))
+        await executions.wait("strict", more.execution_id)
+    started = {(body.task.tenant, body.task.task_id): body for body in world.bodies(ExecutionStarted)}
+    strict, other, stricter = started["strict", "task-1"], started["other", "task-1"], started["strict", "more"]
+    assert (strict.task.approval, strict.asked_approval) == (ApprovalPolicy.RISKY, ApprovalPolicy.NONE)
+    assert (other.task.approval, other.asked_approval) == (ApprovalPolicy.NONE, None)
+    assert (stricter.task.approval, stricter.asked_approval) == (ApprovalPolicy.EVERY, None)
+    assert world.fleet.begun[0].task.approval is ApprovalPolicy.RISKY
+
+
+async def test_a_rule_that_changes_later_makes_no_other_request_of_the_same_one(world: World) -> None:
+    least = [ApprovalPolicy.NONE]
+    rules = Quotas(rules=lambda name: TenantRules(tenant=name, approval=least[0]))
+    async with world.running(quotas=rules) as executions:
+        first = await executions.submit(a_task(tenant="t"))
+        least[0] = ApprovalPolicy.EVERY
+        assert (await executions.submit(a_task(tenant="t"))).existed
+        with pytest.raises(AlreadyExists):
+            await executions.submit(a_task(tenant="t", approval=ApprovalPolicy.EVERY))
+        state = await executions.wait("t", first.execution_id)
+    assert state.task.approval is ApprovalPolicy.NONE
+
+
+async def test_parts_have_the_least_policy_too(world: World) -> None:
+    rules = quotas(strict=TenantRules(tenant="strict", approval=ApprovalPolicy.PLAN))
+    repository = PinnedRepository(tenant="strict", location="/srv/app", commit="c" * 40)
+    async with world.running(quotas=rules) as executions:
+        part = a_task("part", tenant="strict", num_agents=1)
+        state = await executions.wait("strict", await executions.begin(part, repository))
+        assert await executions.begin(part, repository) == state.execution_id
+    assert state.task.approval is ApprovalPolicy.PLAN
+
+
+def decision(word: ApprovalDecision, text: str = "") -> ApprovalResolution:
+    return ApprovalResolution(approval_id="", decision=word, text=text)
+
+
+async def asking(executions: Executions, tenant: str, caller: str) -> str:
+    """An execution that waits for a person."""
+    task = a_task(tenant=tenant, caller=caller, num_agents=1, kind=TaskKind.DELIBERATE)
+    execution_id = (await executions.submit(task)).execution_id
+    async for _ in executions.watch(tenant, execution_id):
+        if (await executions.get(tenant, execution_id)).pending:
+            return execution_id
+    raise AssertionError("it ended first")
+
+
+async def test_nobody_lets_through_what_they_handed_in(world: World) -> None:
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = await asking(executions, "t", "ada")
+        for word, text in ((ApprovalDecision.APPROVED, ""), (ApprovalDecision.ADJUSTED, "do it otherwise")):
+            with pytest.raises(PermissionDenied, match="does not approve"):
+                await executions.resolve("t", execution_id, decision(word, text), by="ada")
+        assert world.bodies(ApprovalResolved) == []
+        await executions.resolve("t", execution_id, decision(ApprovalDecision.APPROVED), by="ben")
+        again = replace(decision(ApprovalDecision.APPROVED), approval_id="agent-dev-1.1")
+        with pytest.raises(PermissionDenied):
+            await executions.resolve("t", execution_id, again, by="ada")
+        state = await executions.wait("t", execution_id)
+    assert state.status is ExecutionStatus.COMPLETED
+
+
+async def test_who_handed_it_in_may_still_say_no_and_a_foreign_tenant_finds_nothing(world: World) -> None:
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = await asking(executions, "t", "ada")
+        with pytest.raises(NotFound) as foreign:
+            await executions.resolve("u", execution_id, decision(ApprovalDecision.APPROVED), by="eve")
+        with pytest.raises(NotFound) as unknown:
+            await executions.resolve("t", "0" * 36, decision(ApprovalDecision.APPROVED), by="eve")
+        assert str(foreign.value).replace(execution_id, "?") == str(unknown.value).replace("0" * 36, "?")
+        with pytest.raises(NotFound):
+            await executions.cancel("u", execution_id)
+        await executions.resolve("t", execution_id, decision(ApprovalDecision.REJECTED), by="ada")
+        assert (await executions.wait("t", execution_id)).status is ExecutionStatus.REJECTED
+
+
+async def test_where_callers_cannot_be_told_apart_anybody_approves(world: World) -> None:
+    world.fleet.default = ScriptedRun(asks=1)
+    async with world.running() as executions:
+        execution_id = await asking(executions, "t", "")
+        await executions.resolve("t", execution_id, decision(ApprovalDecision.APPROVED), by="")
+        assert (await executions.wait("t", execution_id)).status is ExecutionStatus.COMPLETED
+
+
+async def test_two_tenants_share_a_task_id_and_nothing_else(world: World) -> None:
+    async with world.running() as executions:
+        ids = {name: (await executions.submit(a_task(tenant=name))).execution_id for name in ("t", "u")}
+        assert ids["t"] != ids["u"]
+        for name, other in (("t", "u"), ("u", "t")):
+            await executions.wait(name, ids[name])
+            assert (await executions.latest(name, "task-1")).execution_id == ids[name]
+            assert executions.projection.get(name, ids[other]) is None
+            assert [state.execution_id for state in executions.projection.select(name)] == [ids[name]]

@@ -1,0 +1,129 @@
+"""`python -m workers.agent`: the container of a job, which carries its errand out in the clone at `/workspace`.
+
+It is what a Ray host is, for one errand: the same agents, events to JetStream directly, approvals, checkpoints. How it
+ended stands on the board before the process ends; a process that ends without a word was lost, and another one goes on
+from its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.candidate import (
+    Assignment,
+    CheckAssignment,
+    DeriveAssignment,
+    JudgeAssignment,
+    ReviewAssignment,
+)
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.job import Errand, Job, JobOutcome, repository_of
+from swe_ai_fleet.domain.node_work import AnswerAssignment
+from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.sandbox import raise_file_limit
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import configure_logging
+from workers.place import FENCED, STOPPED, TOLD, UNREACHABLE, Place
+from workers.prepared import PreparedWorkspaces
+
+_log = structlog.get_logger(__name__)
+
+
+async def carry_out(settings: Settings, place: Place) -> int:
+    """Carry out the job of a place and tell the board how it ended; the exit code."""
+    name = os.environ.get("HOSTNAME", "") or f"job-{place.job_id[:12]}"
+    async with connect_log(settings, name=name, waits=PATIENCE_SECONDS) as log:
+        board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
+        job = await place.job(board)
+        if await board.outcome(job.tenant, job.job_id) is not None:
+            return TOLD
+        try:
+            outcome = JobOutcome(value=(await _value(settings, place, board, job, name)).decode())
+        except Fenced as fault:
+            _log.warning("job.fenced", job=job.job_id, reason=str(fault))
+            return FENCED
+        except FleetError as fault:
+            outcome = outcome_of(fault)
+        except Exception as fault:  # noqa: BLE001 - the edge of the process
+            _log.exception("job.fault_of_ours", job=job.job_id)
+            kind = type(fault).__name__
+            outcome = outcome_of(InternalFault(f"a job met a fault of ours ({kind}); see the log"))
+        await board.settle(job, outcome)
+        _log.info("job.ended", job=job.job_id, kind=job.kind, fault=outcome.fault)
+    return TOLD
+
+
+async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, name: str) -> bytes:
+    errand = await board.errand(job)
+    repository = repository_of(errand)
+    if repository is not None and not repository.commit:
+        pinned = await board.pinned(job)
+        if pinned is None:
+            raise Unavailable("nobody has cloned for this job", field="repo")
+        errand = replace(errand, repository=pinned)
+    alone = not isinstance(errand, CheckAssignment)
+    async with open_worker(
+        settings,
+        host=name,
+        prepared=lambda provider: PreparedWorkspaces(provider=provider, path=place.workspace, alone=alone),
+    ) as worker:
+        return to_json(await _called(worker, errand))
+
+
+async def _called(worker: AgentWorker, errand: Errand) -> object:
+    match errand:
+        case Assignment():
+            return await worker.run(errand)
+        case CheckAssignment():
+            return await worker.check(errand)
+        case ReviewAssignment():
+            return await worker.review(errand)
+        case JudgeAssignment():
+            return await worker.judge(errand)
+        case DeriveAssignment():
+            return await worker.derive(errand)
+        case AnswerAssignment():
+            return await worker.answer(errand)
+        case _:
+            return await worker.operate(errand)
+
+
+async def _until_told(settings: Settings, place: Place) -> int:
+    """Carry out the job; a SIGTERM cancels it, which its log records."""
+    working = asyncio.create_task(carry_out(settings, place))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
+    try:
+        return await working
+    except asyncio.CancelledError:
+        return STOPPED
+
+
+def main() -> int:
+    """Carry out the job that the environment names. Exit codes: see `workers.place`; 2: there is none."""
+    raise_file_limit()
+    settings = Settings()
+    configure_logging(settings.log_level)
+    try:
+        return asyncio.run(_until_told(settings, Place.of()))
+    except Unavailable as fault:
+        _log.error("job.unreachable", reason=str(fault))
+        return UNREACHABLE
+    except FleetError as fault:
+        _log.error("job.refused", reason=str(fault))
+        return 2
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,100 @@
+"""`python -m workers.cloning`: the first container of a job, which clones the pinned commit into `/workspace`.
+
+It is the only one that has the git credential. What it leaves holds that commit's ancestry and no remote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
+from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
+from swe_ai_fleet.domain.job import Job, repository_of
+from swe_ai_fleet.domain.task import PinnedRepository
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.runtime.sandboxes import make_sandbox
+from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import configure_logging
+from workers.credentials import mounted_credentials
+from workers.place import TOLD, UNREACHABLE, Place
+
+_TOLD_SECONDS = 30.0
+_log = structlog.get_logger(__name__)
+
+
+async def clone(settings: Settings, place: Place) -> int:
+    """Clone what a job needs; the exit code. What cannot be cloned is the job's outcome."""
+    async with connect_log(settings, name=f"clone-{place.job_id[:12]}", waits=PATIENCE_SECONDS) as log:
+        board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
+        job = await place.job(board)
+        try:
+            await _clone(settings, place, log, board, job)
+        except Unavailable:
+            # Another container may reach it.
+            raise
+        except FleetError as fault:
+            _log.error("cloning.refused", reason=str(fault))
+            await board.settle(job, outcome_of(fault))
+            return 1
+    return TOLD
+
+
+async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoard, job: Job) -> None:
+    errand = await board.errand(job)
+    repository = repository_of(errand)
+    if repository is None:
+        return
+    provider = GitWorkspaceProvider(
+        settings.home,
+        make_sandbox(settings),
+        allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
+        allow_local_paths=settings.loopback and "file" in place.protocols,
+        protocols=tuple(name for name in place.protocols if name != "file"),
+        credentials=mounted_credentials(place.credentials) if place.credentials else None,
+        mask=secret_mask(settings),
+        fetch=log.get,
+    )
+    if not repository.commit:
+        repository = await _resolved(provider, board, job, repository)
+    place.workspace.mkdir(parents=True, exist_ok=True)
+    await provider.copy_into(repository, place.workspace)
+    _log.info("cloning.done", commit=repository.commit, job=job.job_id)
+
+
+async def _resolved(
+    provider: GitWorkspaceProvider, board: JobBoard, job: Job, wanted: PinnedRepository
+) -> PinnedRepository:
+    """The commit that the first container of this run found, so that a later one goes on from the same."""
+    if (pinned := await board.pinned(job)) is not None:
+        return pinned
+    errand = await board.errand(job)
+    pinned = await provider.pin(wanted.tenant, errand.task.repo)
+    await board.pin(job, pinned)
+    return pinned
+
+
+def main() -> int:
+    """Clone for the job that the environment names. Exit codes: see `workers.place`; 1: it cannot be cloned."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    try:
+        return asyncio.run(clone(settings, Place.of()))
+    except (Unavailable, Fenced) as fault:
+        _log.error("cloning.failed", reason=str(fault))
+        return UNREACHABLE
+    except FleetError as fault:
+        _log.error("cloning.refused", reason=str(fault))
+        return 2
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        sys.exit(main())

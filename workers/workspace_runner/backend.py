@@ -1,0 +1,119 @@
+"""Where jobs run, as a boundary: Kubernetes, or processes of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed, ResourceExhausted
+
+
+class EndReason(StrEnum):
+    """Why a job's container ended, in the words that Kubernetes has for it where it has any."""
+
+    COMPLETED = "Completed"
+    ERROR = "Error"
+    FENCED = "Fenced"
+    OUT_OF_MEMORY = "OOMKilled"
+    EVICTED = "Evicted"
+    NODE_LOST = "NodeLost"
+    DELETED = "Deleted"
+    DEADLINE = "DeadlineExceeded"
+    IMAGE = "ImagePullBackOff"
+    CONFIGURATION = "CreateContainerConfigError"
+    UNSCHEDULABLE = "Unschedulable"
+    CLONE = "CloneFailed"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRef:
+    """A job where it runs: its name there, and whose it is."""
+
+    name: str
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a backend starts. `run_id` is shared by all generations of a run; `deadline_seconds` ends it by force."""
+
+    ref: JobRef
+    job_id: str
+    run_id: str
+    generation: int
+    kind: str
+    task_id: str
+    execution_id: str
+    agent_id: str
+    clones: bool
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a container ended. `message` is what is known beside the reason; `log` the tail of what it printed."""
+
+    reason: EndReason
+    message: str = ""
+    log: str = ""
+
+    def fault(self) -> FleetError:
+        """What a job is told to have met that ended so without a word of its own.
+
+        AgentLost where another container may fare better: it goes on from the log.
+        """
+        text = f"the container of the job ended: {self.reason}"
+        text += f" ({self.message[:500]})" if self.message else ""
+        match self.reason:
+            case EndReason.OUT_OF_MEMORY:
+                return ResourceExhausted(text, hint="raise FLEET_RUNNER_MEMORY_LIMIT")
+            case EndReason.DEADLINE:
+                return ResourceExhausted(text, field="constraints.timeout_seconds", hint="raise the time limit")
+            case EndReason.UNSCHEDULABLE:
+                return ResourceExhausted(text, hint="add nodes, or lower what a container asks for")
+            case EndReason.IMAGE:
+                return PreconditionFailed(text, hint="check FLEET_RUNNER_IMAGE and FLEET_RUNNER_PULL_SECRETS")
+            case EndReason.CONFIGURATION | EndReason.REFUSED:
+                return PreconditionFailed(text, hint="check the settings of the workspace runner")
+            case _:
+                return AgentLost(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldJob:
+    """A job that a backend has, ended or not."""
+
+    ref: JobRef
+    job_id: str
+    run_id: str
+    generation: int
+    ended: bool
+
+
+class Backend(Protocol):
+    """Starts jobs and tells how they end."""
+
+    async def start(self, spec: JobSpec) -> bool:
+        """Start a job; False where it is there already: then it is adopted. Raises Unavailable, PreconditionFailed."""
+        ...
+
+    async def ended(self, ref: JobRef) -> Ending:
+        """Wait until a job has ended, or is beyond hope. Raises Unavailable."""
+        ...
+
+    async def stop(self, ref: JobRef) -> None:
+        """End a job and remove it with all that belongs to it; nothing happens where there is none.
+
+        Returns once its processes are told to end. Raises Unavailable.
+        """
+        ...
+
+    async def finish(self, ref: JobRef, *, failed: bool) -> None:
+        """Clear up behind a job that has told its outcome; what failed may be kept a while. Raises Unavailable."""
+        ...
+
+    async def held(self) -> tuple[HeldJob, ...]:
+        """The jobs that are there. Raises Unavailable."""
+        ...

@@ -1,0 +1,1 @@
+"""Jobs as Kubernetes Jobs: the manifest, the API, the watch, and what an end means."""

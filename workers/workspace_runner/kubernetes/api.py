@@ -1,0 +1,229 @@
+"""The few calls of the Kubernetes API that a runner makes: Jobs and Pods of its own namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
+from workers.workspace_runner.kubernetes.endings import Object
+from workers.workspace_runner.kubernetes.manifest import SELECTOR
+from workers.workspace_runner.settings import RunnerSettings
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_CALL_SECONDS = 30.0
+_WATCH_SECONDS = 300
+_SILENT_SECONDS = 60.0
+"""A watch that says nothing beyond what it was to last is taken for dead."""
+_TRIES = 4
+_MAX_LINE_BYTES = 8 * 1024 * 1024
+_log = structlog.get_logger(__name__)
+
+Call = Callable[[], Awaitable[Any]]
+
+
+class Conflict(Exception):
+    """What was to be made is there already."""
+
+
+class Gone(Exception):
+    """The place in the history that a watch was to begin from is not kept any more (410)."""
+
+
+class KubernetesApi:
+    """Jobs and Pods. Made by `connected`.
+
+    What the server turns down for good is PreconditionFailed or ResourceExhausted, what it does not answer Unavailable.
+    """
+
+    def __init__(self, batch: Any, core: Any) -> None:
+        self._batch = batch
+        self._core = core
+
+    async def create(self, namespace: str, manifest: Mapping[str, object]) -> Object:
+        """Make a Job. Raises Conflict, PreconditionFailed, ResourceExhausted, Unavailable."""
+        return await self._json(lambda: self._batch.create_namespaced_job(namespace, manifest, **_raw()))
+
+    async def job(self, namespace: str, name: str) -> Object | None:
+        """A Job; None where there is none. Raises Unavailable."""
+        try:
+            return await self._json(lambda: self._batch.read_namespaced_job(name, namespace, **_raw()))
+        except NotFound:
+            return None
+
+    async def delete(self, namespace: str, name: str) -> None:
+        """Remove a Job and its Pods; nothing happens where there is none. Raises Unavailable."""
+        try:
+            await self._json(
+                lambda: self._batch.delete_namespaced_job(name, namespace, propagation_policy="Background", **_raw())
+            )
+        except NotFound:
+            return
+
+    async def list(self, kind: str, namespace: str) -> tuple[list[Object], str]:
+        """The runner's Jobs or Pods in a namespace, and the place in the history that they are of."""
+        answer = await self._json(lambda: self._listing(kind)(namespace, label_selector=SELECTOR, **_raw()))
+        return list(answer.get("items") or []), str(answer["metadata"]["resourceVersion"])
+
+    async def watch(self, kind: str, namespace: str, version: str) -> AsyncGenerator[tuple[str, Object]]:
+        """What becomes of them from there on, until the server ends the watch. Raises Gone, Unavailable."""
+        import aiohttp
+
+        response = await self._answer(
+            lambda: self._listing(kind)(
+                namespace,
+                label_selector=SELECTOR,
+                resource_version=version,
+                watch=True,
+                allow_watch_bookmarks=True,
+                timeout_seconds=_WATCH_SECONDS,
+                _preload_content=False,
+                _request_timeout=aiohttp.ClientTimeout(sock_connect=10, sock_read=_WATCH_SECONDS + _SILENT_SECONDS),
+            )
+        )
+        try:
+            async for line in _lines(response):
+                event = cast("dict[str, Any]", json.loads(line))
+                if event["type"] == "ERROR":
+                    raise _fault(int(event["object"].get("code", 500)), event["object"])
+                yield str(event["type"]), event["object"]
+        except (aiohttp.ClientError, TimeoutError, ValueError) as fault:
+            raise Unavailable(f"the watch of {kind} broke off: {type(fault).__name__}") from fault
+        finally:
+            response.close()
+
+    async def log(self, namespace: str, pod: str, container: str) -> str:
+        """The last lines of a container; empty where there are none to be had."""
+        try:
+            response = await self._answer(
+                lambda: self._core.read_namespaced_pod_log(
+                    pod, namespace, container=container, tail_lines=40, limit_bytes=4_000, **_raw()
+                )
+            )
+            try:
+                return (await response.read()).decode("utf-8", "replace")
+            finally:
+                response.close()
+        except (FleetError, Gone, Conflict):
+            return ""
+
+    def _listing(self, kind: str) -> Callable[..., Awaitable[Any]]:
+        return self._batch.list_namespaced_job if kind == "jobs" else self._core.list_namespaced_pod
+
+    async def _json(self, call: Call) -> Any:
+        response = await self._answer(call)
+        try:
+            return await response.json()
+        finally:
+            response.close()
+
+    async def _answer(self, call: Call) -> Any:
+        """The answer to a call, tried again while the server is overloaded or out of reach."""
+        import aiohttp
+
+        for attempt in range(_TRIES):
+            pause = 0.5 * 2**attempt * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+            try:
+                response = await call()
+                if response.status < 300:
+                    return response
+                try:
+                    told = cast("dict[str, Any]", await response.json(content_type=None) or {})
+                except (ValueError, aiohttp.ClientError):
+                    told = {}
+                finally:
+                    response.close()
+                fault = _fault(response.status, told)
+                if not isinstance(fault, Unavailable):
+                    raise fault
+                after = response.headers.get("Retry-After", "")
+                pause = min(float(after), 30.0) if after.isdigit() else pause
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                fault = Unavailable(f"the Kubernetes API does not answer: {type(error).__name__}")
+            if attempt == _TRIES - 1:
+                raise fault
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try raises")
+
+
+@asynccontextmanager
+async def connected(settings: RunnerSettings) -> AsyncGenerator[KubernetesApi]:
+    """A client with the Pod's own service account, or a kubeconfig outside of a cluster.
+
+    Raises PreconditionFailed where there is neither.
+    """
+    try:
+        from kubernetes_asyncio import client, config
+    except ImportError as fault:
+        raise PreconditionFailed(
+            "the Kubernetes client is not installed", field="backend", hint="install the extra k8s"
+        ) from fault
+
+    configuration = cast("Any", client.Configuration())
+    try:
+        if settings.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+            cast("Any", config).load_incluster_config(client_configuration=configuration)
+        else:
+            named = str(settings.kubeconfig) if settings.kubeconfig else None
+            await cast("Any", config).load_kube_config(config_file=named, client_configuration=configuration)
+    except (config.ConfigException, OSError) as fault:
+        raise PreconditionFailed(
+            f"there is no way to a cluster: {fault}", field="kubeconfig", hint="set FLEET_RUNNER_KUBECONFIG"
+        ) from fault
+    async with cast("Any", client).ApiClient(configuration) as connection:
+        yield KubernetesApi(cast("Any", client).BatchV1Api(connection), cast("Any", client).CoreV1Api(connection))
+
+
+def own_namespace(settings: RunnerSettings) -> str:
+    """The namespace that settings name, else the one this process is in, else `default`."""
+    if settings.namespace:
+        return settings.namespace
+    try:
+        return (_SERVICE_ACCOUNT / "namespace").read_text().strip() or "default"
+    except OSError:
+        return "default"
+
+
+async def _lines(response: Any) -> AsyncGenerator[bytes]:
+    """The lines of an answer as they come in; one may be longer than a reader's buffer."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield line
+        if len(rest) > _MAX_LINE_BYTES:
+            raise ValueError("a line without an end")
+
+
+def _fault(status: int, told: Mapping[str, Any]) -> Exception:
+    message = str(told.get("message", ""))[:500] or f"HTTP {status}"
+    match status:
+        case 409:
+            return Conflict(message)
+        case 410:
+            return Gone(message)
+        case 404:
+            return NotFound(message)
+        case 401 | 403 if "exceeded quota" in message:
+            return ResourceExhausted(message, hint="raise the namespace's ResourceQuota")
+        case 401 | 403:
+            return PreconditionFailed(f"the cluster does not allow it: {message}", hint="check the runner's Role")
+        case 429:
+            return Unavailable(f"the cluster is overloaded: {message}")
+        case _ if status >= 500:
+            return Unavailable(f"the cluster cannot answer: {message}")
+        case _:
+            return PreconditionFailed(f"the cluster refuses it: {message}")
+
+
+def _raw() -> dict[str, object]:
+    return {"_preload_content": False, "_request_timeout": _CALL_SECONDS}

@@ -1,0 +1,213 @@
+"""The Kubernetes Job of a job: one Pod, one try, a container that clones and one that works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from swe_ai_fleet.domain.job import job_id
+from workers.place import CLONE_FROM, DEFAULT_WORKSPACE, FENCED, GIT_CREDENTIALS, JOB_ID, TENANT, WORKSPACE
+from workers.workspace_runner.backend import JobSpec
+from workers.workspace_runner.settings import RunnerSettings
+
+MANAGER = "fleet-workspace-runner"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+SELECTOR = f"{MANAGED_BY}={MANAGER}"
+PREFIX = "fleet.dev/"
+CLONE, AGENT = "clone", "agent"
+GIT_MOUNT, FILES_MOUNT, HOME = "/var/run/fleet/git", "/etc/fleet", "/home/fleet"
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+
+Json = dict[str, object]
+
+
+def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
+    """The manifest of a Job. The same specification always gives the same name.
+
+    It is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
+    """
+    labels = {
+        MANAGED_BY: MANAGER,
+        "app.kubernetes.io/name": "fleet-agent",
+        "app.kubernetes.io/component": spec.kind,
+        f"{PREFIX}tenant": label(spec.ref.tenant),
+        f"{PREFIX}execution": label(spec.execution_id),
+        f"{PREFIX}agent": label(spec.agent_id),
+        f"{PREFIX}job": spec.job_id,
+        f"{PREFIX}run": spec.run_id,
+        f"{PREFIX}generation": str(spec.generation),
+    }
+    annotations = {
+        f"{PREFIX}tenant": spec.ref.tenant,
+        f"{PREFIX}task": spec.task_id,
+        f"{PREFIX}agent": spec.agent_id,
+        # What the cluster autoscaler moves away is a lost run.
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": spec.ref.name,
+            "namespace": settings.namespace_of(spec.ref.tenant),
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "parallelism": 1,
+            "completions": 1,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": max(1, round(spec.deadline_seconds)),
+            "ttlSecondsAfterFinished": settings.keep_seconds,
+            # A second Pod of the same generation would be fenced by its log anyway.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onPodConditions": [_DISRUPTED]},
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": AGENT, "operator": "In", "values": [FENCED]},
+                    },
+                ]
+            },
+            "template": {
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": _pod(spec, settings, nats_url=nats_url, model_url=model_url),
+            },
+        },
+    }
+
+
+def label(text: str) -> str:
+    """A text as the value of a label: itself where it may stand in one, else its digest."""
+    return text if _LABEL.fullmatch(text) else job_id(text)
+
+
+def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
+    git_secret = settings.git_secret_of(spec.ref.tenant)
+    common = {
+        "TASK_ID": spec.task_id,
+        "NATS_URL": nats_url,
+        JOB_ID: spec.job_id,
+        TENANT: spec.ref.tenant,
+        WORKSPACE: DEFAULT_WORKSPACE,
+        "FLEET_HOME": f"{HOME}/state",
+        "HOME": HOME,
+        "TMPDIR": "/tmp",  # noqa: S108 - of the container
+    }
+    cloning = common | {CLONE_FROM: settings.protocols}
+    if git_secret:
+        cloning[GIT_CREDENTIALS] = GIT_MOUNT
+    working = common | {"VLLM_URL": model_url, **settings.agent_env}
+    mounts: list[Json] = [
+        {"name": "workspace", "mountPath": DEFAULT_WORKSPACE},
+        {"name": "home", "mountPath": HOME},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+    ]
+    volumes: list[Json] = [
+        {"name": "workspace", "emptyDir": {"sizeLimit": settings.workspace_size}},
+        {"name": "home", "emptyDir": {"sizeLimit": settings.scratch_size}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": settings.scratch_size}},
+    ]
+    if settings.files_secret:
+        volumes.append({"name": "files", "secret": {"secretName": settings.files_secret, "defaultMode": 0o440}})
+        mounts.append({"name": "files", "mountPath": FILES_MOUNT, "readOnly": True})
+    git_mounts: list[Json] = []
+    if git_secret and spec.clones:
+        volumes.append({"name": "git", "secret": {"secretName": git_secret, "defaultMode": 0o440}})
+        git_mounts.append({"name": "git", "mountPath": GIT_MOUNT, "readOnly": True})
+    agent = _container(
+        settings,
+        name=AGENT,
+        image=settings.image,
+        module="workers.agent",
+        variables=working,
+        secrets=(*settings.agent_secrets, settings.nats_secret),
+        mounts=mounts,
+    )
+    clone = _container(
+        settings,
+        name=CLONE,
+        image=settings.clone_image or settings.image,
+        module="workers.cloning",
+        variables=cloning,
+        secrets=(settings.nats_secret,),
+        mounts=[*mounts, *git_mounts],
+    )
+    pod: Json = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": settings.grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.run_as,
+            "runAsGroup": settings.run_as,
+            "fsGroup": settings.run_as,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [agent],
+        "volumes": volumes,
+        "tolerations": [
+            # Sooner than the five minutes that every Pod gets otherwise.
+            *(
+                {
+                    "key": f"node.kubernetes.io/{taint}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": settings.lost_node_seconds,
+                }
+                for taint in ("not-ready", "unreachable")
+            ),
+            *settings.tolerations,
+        ],
+    }
+    if spec.clones:
+        pod["initContainers"] = [clone]
+    for name, value in (
+        ("serviceAccountName", settings.service_account),
+        ("runtimeClassName", settings.runtime_class),
+        ("priorityClassName", settings.priority_class),
+        ("nodeSelector", dict(settings.node_selector)),
+        ("imagePullSecrets", [{"name": name} for name in settings.pull_secrets]),
+    ):
+        if value:
+            pod[name] = value
+    return pod
+
+
+def _container(
+    settings: RunnerSettings,
+    *,
+    name: str,
+    image: str,
+    module: str,
+    variables: Mapping[str, str],
+    secrets: tuple[str, ...],
+    mounts: list[Json],
+) -> Json:
+    sources: list[Json] = []
+    sources.extend({"configMapRef": {"name": one}} for one in settings.agent_config)
+    sources.extend({"secretRef": {"name": one}} for one in secrets if one)
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": ["python", "-m", module],
+        "workingDir": HOME,
+        "env": [{"name": key, "value": value} for key, value in variables.items() if value],
+        "envFrom": sources,
+        "resources": {
+            "requests": {"cpu": settings.cpu, "memory": settings.memory},
+            "limits": {"cpu": settings.cpu_limit, "memory": settings.memory_limit},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }

@@ -1,0 +1,167 @@
+"""Jobs as processes of this machine: the way a Kubernetes Job goes, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
+from swe_ai_fleet.adapters.git_workspace.locks import try_lock
+from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.errors import NotFound, Unavailable
+from workers.place import CLONE_FROM, JOB_ID, TENANT, WORKSPACE
+from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
+from workers.workspace_runner.local_job import EXIT, GIT_DIRECTORY, LOCK, LOG, PID, SPEC
+
+_LOOK_SECONDS = 0.1
+_LOG_BYTES = 4_000
+_GRACE_SECONDS = 15.0
+
+
+class LocalBackend:
+    """Runs each job in a directory below `root`; what is running there survives this process and is adopted again.
+
+    Args:
+        root: A directory of this backend alone; it is made where it is missing.
+        environment: Variables of the processes.
+        protocols: Of repositories that may be cloned, comma-separated; `file` allows paths of this machine.
+        credentials: Directory with git credentials, told to the process that clones only.
+    """
+
+    def __init__(
+        self, root: Path, environment: Mapping[str, str], *, protocols: str = "https,ssh", credentials: str = ""
+    ) -> None:
+        self._root = root
+        self._environment = {**environment, CLONE_FROM: protocols}
+        if credentials:
+            self._environment[GIT_DIRECTORY] = credentials
+
+    async def start(self, spec: JobSpec) -> bool:
+        """Start a job's processes; False where it was started before. Raises Unavailable."""
+        directory = self._directory(spec.ref)
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            directory.mkdir(mode=0o700)
+        except FileExistsError:
+            return False
+        # Held from before the process begins until it ends, however it ends.
+        lock = try_lock(directory / LOCK)
+        if lock is None:
+            raise Unavailable(f"{spec.ref.name} is held by another process")
+        try:
+            (directory / SPEC).write_bytes(to_json(spec))
+            workspace = directory / "workspace"
+            told = {
+                JOB_ID: spec.job_id,
+                TENANT: spec.ref.tenant,
+                WORKSPACE: str(workspace),
+                "TASK_ID": spec.task_id,
+                "HOSTNAME": spec.ref.name,
+            }
+            with (directory / LOG).open("ab") as log:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "workers.workspace_runner.local_job", str(directory)),
+                    env={**self._environment, **told},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+            (directory / PID).write_text(str(process.pid))
+        finally:
+            os.close(lock)
+        return True
+
+    async def ended(self, ref: JobRef) -> Ending:
+        """Wait until nothing of a job runs any more."""
+        directory = self._directory(ref)
+        # A lock of another process tells nobody when it is free.
+        while await asyncio.to_thread(_running, directory):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        return await asyncio.to_thread(_ending, directory)
+
+    async def stop(self, ref: JobRef) -> None:
+        """Tell a job's processes to end, then end them, and remove its directory."""
+        directory = self._directory(ref)
+        for number, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
+            if not await asyncio.to_thread(_running, directory):
+                break
+            # As long as the lock is held, the number is that of its holder.
+            with suppress(ProcessLookupError, FileNotFoundError, ValueError):
+                os.killpg(int((directory / PID).read_text()), number)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.ended(ref)
+        await self._remove(directory)
+
+    async def finish(self, ref: JobRef, *, failed: bool) -> None:
+        """Wait until a job that has told its outcome has ended, then remove its directory."""
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await self.ended(ref)
+        except TimeoutError:
+            await self.stop(ref)
+            return
+        await self._remove(self._directory(ref))
+
+    async def held(self) -> tuple[HeldJob, ...]:
+        """The jobs that have a directory."""
+        return await asyncio.to_thread(self._held)
+
+    def _held(self) -> tuple[HeldJob, ...]:
+        found: list[HeldJob] = []
+        for spec_file in self._root.glob(f"*/{SPEC}"):
+            with suppress(FileNotFoundError, ValueError):
+                spec = from_json(JobSpec, spec_file.read_bytes())
+                found.append(
+                    HeldJob(
+                        ref=spec.ref,
+                        job_id=spec.job_id,
+                        run_id=spec.run_id,
+                        generation=spec.generation,
+                        ended=_free(spec_file.with_name(LOCK)),
+                    )
+                )
+        return tuple(found)
+
+    async def _remove(self, directory: Path) -> None:
+        await finished(asyncio.to_thread(remove_tree, directory))
+
+    def _directory(self, ref: JobRef) -> Path:
+        if "/" in ref.name or ref.name.startswith("."):
+            raise NotFound(f"{ref.name[:64]!r} is no job")
+        return self._root / ref.name
+
+
+def _running(directory: Path) -> bool:
+    return directory.is_dir() and not _free(directory / LOCK)
+
+
+def _free(lock: Path) -> bool:
+    try:
+        held = try_lock(lock)
+    except FileNotFoundError:
+        return True
+    if held is None:
+        return False
+    os.close(held)
+    return True
+
+
+def _ending(directory: Path) -> Ending:
+    log = ""
+    with suppress(FileNotFoundError), (directory / LOG).open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
+        log = file.read().decode("utf-8", "replace")
+    try:
+        told = json.loads((directory / EXIT).read_text())
+    except FileNotFoundError:
+        return Ending(reason=EndReason.DELETED, message="its processes are gone without a word", log=log)
+    return Ending(reason=EndReason(told["reason"]), message=str(told["message"]), log=log)

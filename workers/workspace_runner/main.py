@@ -1,0 +1,153 @@
+"""The composition root of a workspace runner: settings in, jobs carried out until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Handler, JetStream, Room, Work, WorkQueue
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
+from swe_ai_fleet.settings import Settings
+from workers.workspace_runner.backend import Backend
+from workers.workspace_runner.local import LocalBackend
+from workers.workspace_runner.runner import RANKS, Runner, job_queues
+from workers.workspace_runner.settings import RunnerSettings
+from workers.workspace_runner.slots import Slots
+from workers.workspace_runner.tasks import TaskRunner, task_queue
+from workers.workspace_runner.variables import variables_of
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningRunner:
+    """A runner at work. `stop_taking` ends the pulling of messages, not the jobs under way."""
+
+    runner: Runner
+    log: JetStream
+    stop_taking: Callable[[], None]
+
+    async def idle(self) -> None:
+        """Wait until no job is under way here."""
+        await self.runner.slots.idle()
+
+    async def ready(self) -> bool:
+        """Readiness is NATS."""
+        return (await self.log.ping()).ok
+
+
+@asynccontextmanager
+async def open_runner(
+    settings: Settings, chosen: RunnerSettings, *, backend: Backend | None = None
+) -> AsyncGenerator[RunningRunner]:
+    """Take jobs until the context ends; those under way then are left to run, and to other runners.
+
+    Raises InvalidRequest naming a setting, PreconditionFailed, Unavailable.
+    """
+    if not settings.nats_url:
+        raise InvalidRequest("a workspace runner needs a NATS server", field="nats_url", hint="set FLEET_NATS_URL")
+    async with AsyncExitStack() as stack:
+        log = await stack.enter_async_context(connect_log(settings, name="workspace-runner", waits=PATIENCE_SECONDS))
+        await log.ensure_streams()
+        bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
+        board = await stack.enter_async_context(JobBoard(bucket, log).watching())
+        if backend is None:
+            backend = await stack.enter_async_context(open_backend(settings, chosen))
+        runner = Runner(board=board, backend=backend, settings=chosen, slots=Slots(chosen.concurrency, len(RANKS)))
+        await _sweep(runner)
+        # What is pulled is held back while this is not set.
+        taking = asyncio.Event()
+        taking.set()
+        consuming = [
+            asyncio.create_task(_taking(log, one, handler, room), name=one.consumer)
+            for one, handler, room in _queues(log, runner, chosen, taking)
+        ]
+        try:
+            yield RunningRunner(runner=runner, log=log, stop_taking=taking.clear)
+        finally:
+            for one in consuming:
+                one.cancel()
+            await asyncio.gather(*consuming, return_exceptions=True)
+
+
+def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncContextManager[Backend]:
+    """Where jobs run, as settings say. Raises InvalidRequest, PreconditionFailed, Unavailable."""
+    if chosen.backend == "kubernetes":
+        from workers.workspace_runner.kubernetes.backend import open_kubernetes
+
+        return open_kubernetes(settings, chosen)
+    return _local(settings, chosen)
+
+
+@asynccontextmanager
+async def _local(settings: Settings, chosen: RunnerSettings) -> AsyncGenerator[LocalBackend]:
+    credentials = os.environ.get("FLEET_RUNNER_GIT_DIRECTORY", "")
+    yield LocalBackend(
+        settings.home / "jobs",
+        {**os.environ, **variables_of(settings)},
+        protocols=chosen.protocols,
+        credentials=credentials,
+    )
+
+
+def _queues(
+    log: JetStream, runner: Runner, chosen: RunnerSettings, taking: asyncio.Event
+) -> list[tuple[WorkQueue, Handler, Room]]:
+    """What is taken, by whom it is handled, and when there is room for it."""
+
+    async def room(rank: int) -> int:
+        await taking.wait()
+        return await runner.slots.room(rank)
+
+    async def handled(rank: int, work: Work) -> None:
+        await runner.handle(work, rank)
+
+    if chosen.takes == "commands":
+        tasks = TaskRunner(runner=runner, log=log)
+        return [(task_queue(chosen), tasks.handle, partial(room, len(RANKS) - 1))]
+    return [(queue, partial(handled, rank), partial(room, rank)) for rank, queue in enumerate(job_queues(chosen))]
+
+
+async def _taking(log: JetStream, queue: WorkQueue, handler: Handler, room: Room) -> None:
+    try:
+        await log.consume(queue, handler, room=room)
+    except Exception:
+        # Nobody waits for this task, so it is told here.
+        _log.exception("nothing more is taken from a queue", consumer=queue.consumer)
+        raise
+
+
+async def serve(settings: Settings, chosen: RunnerSettings) -> None:
+    """Run until SIGTERM or SIGINT: nothing more is taken then, and what ends soon may end here."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    async with open_runner(settings, chosen) as running:
+        _log.info("runner.ready", backend=chosen.backend, takes=chosen.takes)
+        await told.wait()
+        running.stop_taking()
+        _log.info("runner.draining", running=running.runner.slots.taken)
+        try:
+            async with asyncio.timeout(chosen.drain_seconds):
+                await running.idle()
+        except TimeoutError:
+            _log.info("runner.leaves_jobs", running=running.runner.slots.taken)
+
+
+async def _sweep(runner: Runner) -> None:
+    """Clear up behind jobs that told their outcome while no runner was there to hear it."""
+    for held in await runner.backend.held():
+        outcome = await runner.board.outcome(held.ref.tenant, held.job_id)
+        if outcome is not None:
+            await runner.backend.finish(held.ref, failed=bool(outcome.fault))
+        elif await runner.board.called_off(held.ref.tenant, held.job_id):
+            await runner.backend.stop(held.ref)

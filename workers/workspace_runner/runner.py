@@ -1,0 +1,200 @@
+"""One job from its message to its outcome: started or adopted, watched, and told of once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import structlog
+
+from swe_ai_fleet.adapters.jetstream import Hopeless, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
+from swe_ai_fleet.codec import from_json
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, repository_of, seconds_of
+from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
+from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
+from workers.workspace_runner.counts import Counts
+from workers.workspace_runner.settings import RunnerSettings
+from workers.workspace_runner.slots import Slots
+
+T = TypeVar("T")
+RANKS = tuple(JobPriority)
+"""The classes of jobs, those that go first at the front."""
+_LAST_WORDS_SECONDS = 2.0
+_log = structlog.get_logger(__name__)
+
+
+def job_queues(settings: RunnerSettings) -> tuple[WorkQueue, ...]:
+    """A queue for each class of jobs, the highest first; all runners share their consumers."""
+    return tuple(
+        WorkQueue(
+            stream=JOBS,
+            subjects=(job_subject("*", priority),),
+            consumer=f"workspace-runner-{priority}",
+            max_deliveries=settings.max_deliveries,
+            ack_wait_seconds=settings.ack_wait_seconds,
+            concurrency=settings.concurrency,
+        )
+        for priority in RANKS
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """Carries jobs out on a backend.
+
+    Args:
+        board: Where jobs and outcomes stand; it must be watched.
+        backend: Where they run.
+        settings: The runner's.
+        slots: The room for jobs.
+        counts: What is told of all this.
+    """
+
+    board: JobBoard
+    backend: Backend
+    settings: RunnerSettings
+    slots: Slots
+    counts: Counts = field(default_factory=Counts)
+
+    async def handle(self, work: Work, rank: int) -> None:
+        """One message of `agent.jobs.>`. Handling it again changes nothing. Raises Hopeless for what is no job."""
+        job = _read(work)
+        if await self.board.outcome(job.tenant, job.job_id) is not None:
+            return
+        try:
+            await self.carried_out(job, rank)
+        except FleetError as fault:
+            if isinstance(fault, Unavailable) or work.deliveries < self.settings.max_deliveries:
+                raise
+            # Whoever waits for the outcome must hear of what becomes a dead letter.
+            await self.board.settle(job, outcome_of(fault))
+            raise
+
+    async def carried_out(self, job: Job, rank: int) -> JobOutcome:
+        """How a job ended; it is started unless it is running already. Raises Unavailable, PreconditionFailed."""
+        arrived = time.monotonic()
+        async with self.slots.slot(rank):
+            began = time.monotonic()
+            self.counts.wait_seconds += began - arrived
+            try:
+                return await self._carried_out(job)
+            finally:
+                self.counts.run_seconds += time.monotonic() - began
+
+    def figures(self) -> Mapping[str, float | Mapping[str, int]]:
+        """What a metrics exporter tells of this runner, by name."""
+        return {"running": self.slots.taken, "waiting": self.slots.waiting, **self.counts.figures()}
+
+    async def _carried_out(self, job: Job) -> JobOutcome:
+        if await self.board.called_off(job.tenant, job.job_id):
+            return await self._settled(job, outcome_of(AgentLost("the job was called off")))
+        try:
+            spec = await self._spec(job)
+        except (ValueError, FleetError) as fault:
+            if isinstance(fault, Unavailable):
+                raise
+            told = fault if isinstance(fault, FleetError) else InternalFault(f"no errand of the fleet: {fault}"[:500])
+            return await self._settled(job, outcome_of(told))
+        await self.board.post(job)
+        await self._retire(job)
+        try:
+            fresh = await self.backend.start(spec)
+        except PreconditionFailed as fault:
+            self.counts.failed["Refused"] += 1
+            return await self._settled(job, outcome_of(fault, reason="Refused"))
+        self.counts.started[str(job.kind)] += fresh
+        self.counts.adopted += not fresh
+        _log.info("job.started" if fresh else "job.adopted", job=job.job_id, kind=job.kind, name=spec.ref.name)
+        return await self._watched(job, spec.ref)
+
+    async def _watched(self, job: Job, ref: JobRef) -> JobOutcome:
+        """Wait for whichever comes first: a word on the board, the end of the container, or that it is called off."""
+        told = _task(self.board.settled(job.tenant, job.job_id), "outcome")
+        ended = _task(self.backend.ended(ref), "ending")
+        stopped = _task(self.board.stopped(job.tenant, job.job_id), "stop")
+        tasks = (told, ended, stopped)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                outcome = told.result()
+            elif stopped.done():
+                stopped.result()
+                await self.backend.stop(ref)
+                return await self._settled(job, outcome_of(AgentLost("the job was called off")))
+            else:
+                outcome = await self._last_word(job, ended.result(), told)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self.counts.settled[str(job.kind)] += not outcome.reason
+        await self.backend.finish(ref, failed=bool(outcome.fault))
+        return outcome
+
+    async def _last_word(self, job: Job, ending: Ending, told: asyncio.Task[JobOutcome]) -> JobOutcome:
+        """What a job said before its container ended, which may be heard of a moment later; else what that means."""
+        await asyncio.wait([told], timeout=_LAST_WORDS_SECONDS)
+        said = await self.board.outcome(job.tenant, job.job_id)
+        if said is not None:
+            return said
+        self.counts.failed[str(ending.reason)] += 1
+        _log.warning(
+            "job.lost", job=job.job_id, kind=job.kind, reason=str(ending.reason), message=ending.message, log=ending.log
+        )
+        return await self._settled(job, outcome_of(ending.fault(), reason=str(ending.reason)))
+
+    async def _settled(self, job: Job, outcome: JobOutcome) -> JobOutcome:
+        """Store how a job ended; what stands there already counts."""
+        if await self.board.settle(job, outcome):
+            return outcome
+        return await self.board.outcome(job.tenant, job.job_id) or outcome
+
+    async def _retire(self, job: Job) -> None:
+        """End what carries out an earlier generation of the same run: it could write nothing more."""
+        for held in await self.backend.held():
+            if held.run_id == job.run_id and held.generation < job.generation and not held.ended:
+                await self.backend.stop(held.ref)
+
+    async def _spec(self, job: Job) -> JobSpec:
+        errand = await self.board.errand(job)
+        return JobSpec(
+            ref=JobRef(name=f"fleet-{job.kind}-{job.job_id}", tenant=job.tenant),
+            job_id=job.job_id,
+            run_id=job.run_id,
+            generation=job.generation,
+            kind=str(job.kind),
+            task_id=job.task_id,
+            execution_id=job.execution_id,
+            agent_id=job.agent_id,
+            clones=repository_of(errand) is not None,
+            deadline_seconds=seconds_of(errand) + self.settings.margin_seconds,
+        )
+
+
+def _read(work: Work) -> Job:
+    try:
+        job = from_json(Job, work.data)
+    except ValueError as fault:
+        raise Hopeless(f"the message is no job: {fault}"[:1000]) from fault
+    try:
+        for name in ("job_id", "tenant", "task_id", "execution_id"):
+            check_identifier(getattr(job, name), field=name)
+    except FleetError as fault:
+        raise Hopeless(f"{fault.field}: {fault}") from fault
+    tokens = work.subject.split(".")
+    if len(tokens) != 4 or work.subject != job_subject(job.tenant, tokens[3]):
+        raise Hopeless(f"a job of tenant {job.tenant} came in on {work.subject[:200]}")
+    return job
+
+
+def _task(awaitable: Awaitable[T], name: str) -> asyncio.Task[T]:
+    async def waited() -> T:
+        return await awaitable
+
+    return asyncio.create_task(waited(), name=name)

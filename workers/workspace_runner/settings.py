@@ -1,0 +1,112 @@
+"""What a workspace runner decides beside the fleet's settings: `FLEET_RUNNER_<NAME>` in the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, JsonValue
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+EVERY_TENANT = "*"
+
+
+class RunnerSettings(BaseSettings):
+    """How jobs are taken and what their containers are like. Maps are JSON."""
+
+    model_config = SettingsConfigDict(env_prefix="FLEET_RUNNER_", extra="ignore", populate_by_name=True, frozen=True)
+
+    backend: Literal["kubernetes", "local"] = Field(
+        default="kubernetes", description="Where jobs run: as Kubernetes Jobs, or as processes beside the runner."
+    )
+    takes: Literal["jobs", "commands"] = Field(
+        default="jobs",
+        description="jobs = what orchestrators put on `agent.jobs.>`; commands = tasks on `agent.cmd.execute`, "
+        "straight from clients, where there is no orchestrator.",
+    )
+    concurrency: int = Field(default=50, ge=1, description="Jobs that one runner sees to at a time.")
+    max_deliveries: int = Field(default=5, ge=1, description="Tries before a message is put on `agent.dlq.<consumer>`.")
+    ack_wait_seconds: float = Field(
+        default=30.0, ge=1, description="After so long a silent runner's jobs are adopted by another one."
+    )
+    drain_seconds: float = Field(
+        default=20.0, ge=0, description="After a SIGTERM, how long jobs may still end here before they are left."
+    )
+    image: str = Field(default="", description="Image of the agent container; needed with Kubernetes.")
+    clone_image: str = Field(
+        default="",
+        description="Image of the container that clones (it needs `python -m workers.cloning`); empty = "
+        "that of the agent.",
+    )
+    pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
+        default="IfNotPresent", description="When nodes pull images."
+    )
+    pull_secrets: tuple[str, ...] = Field(default=(), description="Secrets for pulling images.")
+    namespace: str = Field(
+        default="", description="Where Jobs are made; empty = the namespace that the runner is in, else `default`."
+    )
+    tenant_namespaces: dict[str, str] = Field(
+        default_factory=dict[str, str], description="Namespaces of tenants that have one of their own."
+    )
+    git_secrets: dict[str, str] = Field(
+        default_factory=dict[str, str],
+        description="Secret with git credentials by tenant (`*` = every other), mounted into the cloning container "
+        "only; keys `username` and `password`, or `<reference>.username` and `<reference>.password`.",
+    )
+    protocols: str = Field(default="https,ssh", description="Protocols of repositories that may be cloned.")
+    agent_config: tuple[str, ...] = Field(
+        default=(), description="ConfigMaps whose keys become variables of both containers (`FLEET_…`)."
+    )
+    agent_secrets: tuple[str, ...] = Field(
+        default=(), description="Secrets whose keys become variables of the agent container, such as model keys."
+    )
+    nats_secret: str = Field(
+        default="", description="Secret whose keys become variables of both containers: how they log in to NATS."
+    )
+    files_secret: str = Field(
+        default="", description="Secret mounted at /etc/fleet in both containers: certificates, an nkey."
+    )
+    agent_env: dict[str, str] = Field(
+        default_factory=dict[str, str], description="Plain variables of the agent container."
+    )
+    service_account: str = Field(
+        default="", description="Service account of the Pods, whose token is not mounted; empty = the namespace's."
+    )
+    runtime_class: str = Field(default="", description="Runtime class of the Pods, such as gvisor; empty = the node's.")
+    priority_class: str = Field(default="", description="Priority class of the Pods.")
+    run_as: int = Field(default=10_001, ge=1, description="User and group that containers run as.")
+    cpu: str = Field(default="500m", description="CPU that an agent container asks for.")
+    cpu_limit: str = Field(default="2", description="Most CPU that it gets.")
+    memory: str = Field(default="1Gi", description="Memory that an agent container asks for.")
+    memory_limit: str = Field(default="4Gi", description="Most memory that it gets; beyond it it is killed.")
+    workspace_size: str = Field(default="10Gi", description="Most that `/workspace` may hold.")
+    scratch_size: str = Field(default="10Gi", description="Most that the home and `/tmp` of a job may hold.")
+    node_selector: dict[str, str] = Field(default_factory=dict[str, str], description="Labels of the nodes to use.")
+    tolerations: tuple[dict[str, JsonValue], ...] = Field(default=(), description="Taints that Pods tolerate.")
+    margin_seconds: float = Field(
+        default=1_800.0,
+        ge=0,
+        description="Time that a Job has beside its task's: scheduling, pulling, cloning, set-up.",
+    )
+    keep_seconds: int = Field(default=600, ge=0, description="How long Jobs that failed are kept to be looked at.")
+    grace_seconds: int = Field(default=30, ge=1, description="Time that a container has to end when it is told to.")
+    pull_deadline_seconds: float = Field(
+        default=180.0, gt=0, description="After so long an image that cannot be pulled ends the job."
+    )
+    schedule_deadline_seconds: float = Field(
+        default=900.0, gt=0, description="After so long a Pod that no node takes ends the job."
+    )
+    lost_node_seconds: int = Field(
+        default=60, ge=0, description="After so long on an unreachable node a Pod is given up."
+    )
+    kubeconfig: Path | None = Field(
+        default=None, description="Outside of a cluster: the kubeconfig; empty = KUBECONFIG or ~/.kube/config."
+    )
+
+    def namespace_of(self, tenant: str) -> str:
+        """Where a tenant's Jobs are; `namespace` must have been filled in."""
+        return self.tenant_namespaces.get(tenant, self.namespace)
+
+    def git_secret_of(self, tenant: str) -> str:
+        """The secret with a tenant's git credentials; empty: none."""
+        return self.git_secrets.get(tenant, self.git_secrets.get(EVERY_TENANT, ""))

@@ -1,0 +1,203 @@
+"""Tasks straight from `agent.cmd.execute`, where there is no orchestrator: one agent, one result."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import structlog
+from google.protobuf import json_format
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.errors import NotAvailable
+from services.orchestrator.requests import submitted_task
+from swe_ai_fleet.adapters.jetstream import Hopeless, JetStream, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
+from swe_ai_fleet.agents.results import agent_result
+from swe_ai_fleet.codec import from_json, to_plain
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.candidate import Assignment, Candidate
+from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
+from swe_ai_fleet.domain.job import Job, JobKind, JobOutcome, JobPriority, job_id
+from swe_ai_fleet.domain.task import (
+    DEFAULT_TENANT,
+    MAX_PRIORITY,
+    ApprovalPolicy,
+    PinnedRepository,
+    Task,
+    check_identifier,
+)
+from swe_ai_fleet.orchestrator.results import audit_entry
+from workers.workspace_runner.runner import RANKS, Runner
+from workers.workspace_runner.settings import RunnerSettings
+
+AGENT_ID = "agent-1"
+PAUSES = (0.0, 1.0, 4.0, 15.0)
+"""Seconds before each further container for a run whose container was lost."""
+_PRIORITIES = {"high": 8, "normal": 4, "low": 0} | {str(number): number for number in range(MAX_PRIORITY + 1)}
+_log = structlog.get_logger(__name__)
+
+
+def task_queue(settings: RunnerSettings) -> WorkQueue:
+    """The queue of tasks; an orchestrator on the same NATS has the same subjects, and only one of them may."""
+    return WorkQueue(
+        stream=COMMANDS,
+        subjects=("agent.cmd.execute", "agent.cmd.execute.>"),
+        consumer="workspace-runner-tasks",
+        max_deliveries=settings.max_deliveries,
+        ack_wait_seconds=settings.ack_wait_seconds,
+        concurrency=settings.concurrency,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRunner:
+    """Has one agent solve a task, in as many containers as it takes, and publishes `agent.results.<task_id>` once.
+
+    Args:
+        runner: Carries out the jobs.
+        log: Where the agent's events stand, and results go.
+        pauses: Before each further container.
+    """
+
+    runner: Runner
+    log: JetStream
+    pauses: Sequence[float] = PAUSES
+
+    async def handle(self, work: Work) -> None:
+        """One message: the JSON of a SubmitTaskRequest. Raises Hopeless for what is no task that can be done here."""
+        try:
+            task = read_task(work)
+        except (InvalidRequest, NotAvailable) as fault:
+            where = f"{fault.field}: " if fault.field else ""
+            raise Hopeless(f"{where}{fault}") from fault
+        outcome, last = await self._solved(task)
+        try:
+            candidate = from_json(Candidate, await self.runner.board.value(outcome))
+        except Unavailable:
+            if outcome.fault:
+                await self._publish(task, _failure(task, outcome))
+                return
+            raise
+        except FleetError:
+            await self._publish(task, _failure(task, outcome))
+            return
+        _log.info("task.solved", task=task.task_id, containers=last)
+        await self._publish(task, await self._result(task, candidate))
+
+    async def _solved(self, task: Task) -> tuple[JobOutcome, int]:
+        """How the run ended at last, and in which generation. Each container of it is a job that has its own name."""
+        rank = RANKS.index(JobPriority.of(task.priority))
+        repository = PinnedRepository(
+            tenant=task.tenant,
+            location=task.repo.location,
+            commit="",
+            subdirectory=task.repo.subdirectory,
+            credential=task.repo.credential,
+        )
+        for generation in range(1, len(self.pauses) + 2):
+            job = _job(task, repository, generation)
+            outcome = await self.runner.board.outcome(job.tenant, job.job_id)
+            if outcome is None:
+                # A later container finds what this one wrote, and the same commit.
+                outcome = await self.runner.carried_out(job, rank)
+            if outcome.fault not in (AgentLost.__name__, Unavailable.__name__) or generation > len(self.pauses):
+                return outcome, generation
+            _log.warning("task.container_lost", task=task.task_id, generation=generation, reason=outcome.message)
+            await asyncio.sleep(self.pauses[generation - 1])
+        raise AssertionError("the last generation is always the end")
+
+    async def _result(self, task: Task, candidate: Candidate) -> bytes:
+        """What subscribers are told of a run that came to its end."""
+        trail: list[AuditEntry] = []
+        async with aclosing(self.log.read(task.tenant, task.execution_id, agent_id=AGENT_ID)) as events:
+            async for stored in events:
+                if (entry := audit_entry(stored)) is not None:
+                    trail.append(entry)  # noqa: PERF401
+        patch = await self.log.get(candidate.artifacts.patch) if candidate.artifacts.patch else b""
+        return agent_result(candidate, task, trail, patch)
+
+    async def _publish(self, task: Task, payload: bytes) -> None:
+        await self.log.publish(
+            tenant=task.tenant, task_id=task.task_id, execution_id=task.execution_id, agent_id="", payload=payload
+        )
+
+
+def read_task(work: Work) -> Task:
+    """The task in a message, for one agent. Raises InvalidRequest and NotAvailable, naming the field."""
+    rest = work.subject.removeprefix("agent.cmd.execute").split(".")[1:]
+    if len(rest) > 2 or (len(rest) > 1 and rest[1] not in _PRIORITIES):
+        raise InvalidRequest(
+            f"{work.subject[:200]!r} is no subject for tasks",
+            field="subject",
+            hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
+        )
+    request = pb.SubmitTaskRequest()
+    try:
+        json_format.Parse(work.data, request, max_recursion_depth=64)
+    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
+        raise InvalidRequest(
+            f"the message is no JSON of a SubmitTaskRequest: {fault}"[:1000], field="message"
+        ) from None
+    task = submitted_task(request)
+    tenant = check_identifier(rest[0], field="subject") if rest else DEFAULT_TENANT
+    priority = task.priority or (_PRIORITIES[rest[1]] if len(rest) > 1 else 0)
+    task = replace(task, tenant=tenant, priority=priority, num_agents=1, rounds=0, caller="nats").validated(
+        max_agents=1
+    )
+    if task.approval is not ApprovalPolicy.NONE:
+        raise InvalidRequest(
+            "nobody can approve anything without an orchestrator", field="approval", hint="run one, or ask for none"
+        )
+    if task.derive_subtasks or task.workflow is not None:
+        raise InvalidRequest("only an orchestrator splits tasks and runs workflows", field="task", hint="run one")
+    return task
+
+
+def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
+    assignment = Assignment(
+        execution_id=task.execution_id,
+        agent_id=AGENT_ID,
+        task=task,
+        repository=repository,
+        generation=generation,
+        resume=generation > 1,
+    )
+    return Job(
+        job_id=job_id(task.tenant, task.execution_id, str(JobKind.RUN), AGENT_ID, str(generation), ""),
+        kind=JobKind.RUN,
+        tenant=task.tenant,
+        task_id=task.task_id,
+        execution_id=task.execution_id,
+        agent_id=AGENT_ID,
+        generation=generation,
+        errand=to_plain(assignment),
+    )
+
+
+def _failure(task: Task, outcome: JobOutcome) -> bytes:
+    """What subscribers are told of a run that nothing came of, in the shape of every result."""
+    error = f"{outcome.message} ({outcome.hint})" if outcome.hint else outcome.message
+    payload: dict[str, object] = {
+        "kind": "agent",
+        "event_id": f"{task.execution_id}/{AGENT_ID}/result",
+        "task_id": task.task_id,
+        "execution_id": task.execution_id,
+        "agent_id": AGENT_ID,
+        "status": "error",
+        "success": False,
+        "operations": [],
+        "artifacts": {"commit_sha": "", "branch": "", "patch": "", "files_changed": [], "tests": None},
+        "audit_trail": [],
+        "audit_head": "",
+        "usage": {},
+        "summary": "",
+        "error": f"{outcome.reason or outcome.fault}: {error}",
+        "duration_ms": 0,
+        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+    return json.dumps(payload).encode()
