@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-images test-vllm test-web check proto web audit fuzz simulate bench chaos up lock clean
+.PHONY: help demo test test-all test-images test-vllm test-web test-cluster check proto web audit fuzz simulate bench chaos up lock clean soak bench-peers
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,9 @@ test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny
 
 test-images: $(VENV)/ready ## Build the images on a base made of this machine, run the whole fleet as containers (root and dockerd)
 	FLEET_TEST_IMAGES=1 $(PYTEST) tests/images
+
+test-cluster: $(VENV)/ready ## The fleet inside a cluster: make test-cluster KUBECONFIG=…; docs/kubernetes.md
+	$(BIN)/python scripts/test_cluster.py --kubeconfig "$(KUBECONFIG)"
 
 check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code against the proto
 	$(BIN)/ruff check .
@@ -62,6 +65,12 @@ bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench
 
 chaos: $(VENV)/ready ## 200 executions under kill -9 of everything there is; SEED=… EXECUTIONS=…; writes chaos.json
 	$(BIN)/python -m tests.chaos --seed "$(or $(SEED),0)" --executions "$(or $(EXECUTIONS),200)"
+
+soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may grow, all is accounted for; MINUTES=… SEED=…
+	$(BIN)/python -m tests.soak --minutes "$(or $(MINUTES),30)" --seed "$(or $(SEED),0)"
+
+bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, installed in .venv-peers; writes docs/bench.md
+	$(BIN)/python -m tests.bench.peers
 
 up: $(VENV)/ready ## Run a fleet here (FLEET_MODEL_URL=… names the model server)
 	$(BIN)/fleet up

@@ -68,6 +68,7 @@ class KubernetesApiServer:
     secrets: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     overloaded: int = 0
     forbidden: bool = False
+    variables: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict[tuple[str, str], dict[str, str]])
     requests: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     bookmark_seconds: float = 0.2
     _version: int = 1_000
@@ -78,6 +79,7 @@ class KubernetesApiServer:
     _watches: set[web.StreamResponse] = field(default_factory=set[web.StreamResponse])
     _cut: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _faults: list[Exception] = field(default_factory=list[Exception])
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
     _logs: dict[tuple[str, str], Path] = field(default_factory=dict[tuple[str, str], Path])
 
@@ -244,8 +246,6 @@ class KubernetesApiServer:
             await self._store("MODIFIED", "pods", pod)
             return
         for one in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
-            _state(pod, one["name"], {"running": {"startedAt": _now()}})
-            await self._store("MODIFIED", "pods", pod)
             code = await self._container(pod, one)
             if self._find("pods", pod["metadata"]["namespace"], name) is None or pod["status"]["phase"] == "Failed":
                 return
@@ -278,6 +278,9 @@ class KubernetesApiServer:
                 start_new_session=True,
             )  # fmt: skip
         self._processes[name] = process
+        self.variables[name, container["name"]] = variables
+        _state(pod, container["name"], {"running": {"startedAt": _now()}})
+        await self._store("MODIFIED", "pods", pod)
         try:
             return await process.wait()
         finally:
@@ -322,7 +325,12 @@ class KubernetesApiServer:
     def _start(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) and isinstance(fault, Exception):
+            self._faults.append(fault)
 
     # HTTP.
 
@@ -456,6 +464,8 @@ class KubernetesApiServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         shutil.rmtree(self.root, ignore_errors=True)
+        if self._faults:
+            raise ExceptionGroup("the cluster itself failed", self._faults)
 
     def kubeconfig(self) -> Json:
         """How a client finds the server."""

@@ -5,27 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FUNCTIONS = frozenset(
-    [
-        "rate",
-        "increase",
-        "delta",
-        "histogram_quantile",
-        "max",
-        "min",
-        "sum",
-        "avg",
-        "count",
-        "topk",
-        "time",
-        "label_values",
-        "by",
-        "without",
-        "and",
-        "or",
-        "unless",
-    ]
-)
+_FUNCTIONS = frozenset(("rate", "increase", "delta", "histogram_quantile", "topk", "time", "max", "min", "sum"))
+_WORDS = frozenset(("and", "or", "unless"))
 _TOKEN = re.compile(
     r"""\s+|(?P<string>"(?:[^"\\]|\\.)*")|(?P<range>\[(?:\$__rate_interval|\d+[smhd])\])"""
     r"""|(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)|(?P<number>\d+(?:\.\d+)?)|(?P<operator>=~|!~|!=|>=|<=|==|[-+*/<>=])"""
@@ -59,7 +40,7 @@ def named(expression: str) -> tuple[set[Named], set[str]]:
             open_brackets.append(_PAIRS[text])
         elif text in (")", "}") and (not open_brackets or open_brackets.pop() != text):
             raise ValueError(f"an odd {text!r} in {expression}")
-        elif kind == "name" and text not in _FUNCTIONS:
+        elif kind == "name" and text not in _FUNCTIONS | _WORDS:
             picked: set[str] = set()
             if place + 1 < len(tokens) and tokens[place + 1][1] == "{":
                 place, picked = _names(tokens, place + 1, "}")

@@ -31,9 +31,10 @@ from swe_ai_fleet.domain.node_work import AnswerAssignment
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging
+from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 from workers.place import FENCED, STOPPED, TOLD, UNREACHABLE, Place
 from workers.prepared import PreparedWorkspaces
 
@@ -73,12 +74,16 @@ async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, na
             raise Unavailable("nobody has cloned for this job", field="repo")
         errand = replace(errand, repository=pinned)
     alone = not isinstance(errand, CheckAssignment)
-    async with open_worker(
-        settings,
-        host=name,
-        prepared=lambda provider: PreparedWorkspaces(provider=provider, path=place.workspace, alone=alone),
-    ) as worker:
-        return to_json(await _called(worker, errand))
+    async with (
+        open_telemetry(settings, service="fleet-agent-job", serves=False, mask=secret_mask(settings)) as telemetry,
+        open_worker(
+            settings,
+            host=name,
+            prepared=lambda provider: PreparedWorkspaces(provider=provider, path=place.workspace, alone=alone),
+        ) as worker,
+    ):
+        with telemetry.continuing(errand.task.traceparent):
+            return to_json(await _called(worker, errand))
 
 
 async def _called(worker: AgentWorker, errand: Errand) -> object:
@@ -113,7 +118,7 @@ def main() -> int:
     """Carry out the job that the environment names. Exit codes: see `workers.place`; 2: there is none."""
     raise_file_limit()
     settings = Settings()
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:
         return asyncio.run(_until_told(settings, Place.of()))
     except Unavailable as fault:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -23,7 +24,7 @@ from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.credentials import mounted_credentials
+from workers.credentials import DEFAULT, has_default, mounted_credentials
 from workers.place import TOLD, UNREACHABLE, Place
 
 _TOLD_SECONDS = 30.0
@@ -52,13 +53,19 @@ async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoa
     repository = repository_of(errand)
     if repository is None:
         return
+    if place.credentials and not repository.credential:
+        there = await asyncio.to_thread(has_default, place.credentials, repository.location, hosts=place.hosts)
+        repository = replace(repository, credential=DEFAULT if there else "")
     provider = GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
         allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
         allow_local_paths=settings.loopback and "file" in place.protocols,
         protocols=tuple(name for name in place.protocols if name != "file"),
-        credentials=mounted_credentials(place.credentials) if place.credentials else None,
+        hosts=place.hosts,
+        credentials=mounted_credentials(place.credentials, repository.location, hosts=place.hosts)
+        if place.credentials
+        else None,
         mask=secret_mask(settings),
         fetch=log.get,
     )
@@ -76,7 +83,7 @@ async def _resolved(
     if (pinned := await board.pinned(job)) is not None:
         return pinned
     errand = await board.errand(job)
-    pinned = await provider.pin(wanted.tenant, errand.task.repo)
+    pinned = await provider.pin(wanted.tenant, replace(errand.task.repo, credential=wanted.credential))
     await board.pin(job, pinned)
     return pinned
 
@@ -84,7 +91,7 @@ async def _resolved(
 def main() -> int:
     """Clone for the job that the environment names. Exit codes: see `workers.place`; 1: it cannot be cloned."""
     settings = Settings()
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:
         return asyncio.run(clone(settings, Place.of()))
     except (Unavailable, Fenced) as fault:

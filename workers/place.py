@@ -10,13 +10,15 @@ from pathlib import Path
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.runtime.job_board import JobBoard
+from swe_ai_fleet.settings import listed
 
-JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM = (
+JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS = (
     "FLEET_JOB_ID",
     "FLEET_JOB_TENANT",
     "FLEET_WORKSPACE",
     "FLEET_GIT_CREDENTIALS",
     "FLEET_CLONE_PROTOCOLS",
+    "FLEET_CLONE_HOSTS",
 )
 DEFAULT_WORKSPACE = "/workspace"
 TOLD, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
@@ -32,6 +34,7 @@ class Place:
     workspace: Path
     credentials: Path | None = None
     protocols: tuple[str, ...] = ("https", "ssh")
+    hosts: tuple[str, ...] = ("*",)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> Place:
@@ -40,13 +43,14 @@ class Place:
         for name in (JOB_ID, TENANT):
             if not given.get(name):
                 raise InvalidRequest(f"{name} is not set", field=name, hint="the workspace runner sets it")
-        credentials, protocols = given.get(GIT_CREDENTIALS, ""), given.get(CLONE_FROM, "")
+        credentials = given.get(GIT_CREDENTIALS, "")
         return cls(
             job_id=given[JOB_ID],
             tenant=given[TENANT],
             workspace=Path(given.get(WORKSPACE) or DEFAULT_WORKSPACE),
             credentials=Path(credentials) if credentials else None,
-            protocols=tuple(part for part in protocols.split(",") if part) or ("https", "ssh"),
+            protocols=listed(given.get(CLONE_FROM, "")) or ("https", "ssh"),
+            hosts=listed(given.get(CLONE_HOSTS, "")) or ("*",),
         )
 
     async def job(self, board: JobBoard) -> Job:

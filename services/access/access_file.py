@@ -272,9 +272,8 @@ def _check_unique(table: str, key: str, found: list[str]) -> None:
     seen: set[str] = set()
     for index, value in enumerate(found):
         if value in seen:
-            raise InvalidRequest(
-                f"the access file: {table}[{index}].{key}: {value[:80]!r} is there already", field=f"{table}[{index}].{key}"
-            )
+            place = f"{table}[{index}].{key}"
+            raise InvalidRequest(f"the access file: {place}: {value[:80]!r} is there already", field=place)
         seen.update({value} if value else ())
 
 

@@ -23,6 +23,12 @@ async def open_access(settings: Settings, token: str) -> AccessBook | OneToken:
     Raises:
         InvalidRequest: The file cannot be read, or is not one.
     """
+    if settings.tls_cert is None and not settings.loopback:
+        _log.warning(
+            "tokens and what they open go over the network for everybody to read",
+            listen=settings.listen,
+            hint="set FLEET_TLS_CERT and FLEET_TLS_KEY, or let a proxy or a mesh speak TLS",
+        )
     if settings.access_file is None:
         if not settings.loopback:
             _log.warning(

@@ -117,5 +117,5 @@ def check_role(who: Principal, method: str) -> None:
         raise PermissionDenied(
             f"this takes the role {needed.value!r}",
             field="authorization",
-            hint=f"yours: {', '.join(sorted(role.value for role in who.roles)) or 'none'}; see `fleet access check`",
+            hint=f"yours: {', '.join(sorted(role.value for role in who.roles)) or 'none'}; an operator gives others in the access file",
         )

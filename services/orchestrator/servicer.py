@@ -277,7 +277,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> pb.DeriveSubtasksResponse:
         if self._derivations is None:
             raise NotAvailable("plans are not split into subtasks here", hint="submit the tasks one by one")
-        plan = subtasks.plan_of(request)
+        plan = replace(subtasks.plan_of(request), tenant=tenant())
         return subtasks.derived(plan, await self._derivations.derive(plan))
 
     async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> pb.GetTaskContextResponse:

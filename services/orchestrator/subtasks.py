@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.auth import tenant
 from services.orchestrator.requests import repo_ref
 from services.values import check_values
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -37,7 +36,6 @@ def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
         roles=tuple(dict.fromkeys(roles)),
         strategy=request.strategy.strip().lower() or "auto",
         repo=repo_ref(request.repo) if request.HasField("repo") else None,
-        tenant=tenant(),
     )
 
 

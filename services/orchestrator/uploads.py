@@ -7,6 +7,7 @@ import contextlib
 import errno
 import hashlib
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ class Uploads:
     workspaces: GitWorkspaceProvider
     blobs: BlobStore
     max_bytes: int
-    _under_way: int = 0
+    _under_way: Counter[str] = field(default_factory=Counter[str])
     _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def receive(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.RepoRef:
@@ -54,9 +55,13 @@ class Uploads:
             ResourceExhausted: There is no room for it, or too many are being received.
             Unavailable: It could not be kept.
         """
-        if self._under_way >= MAX_AT_ONCE:
+        mine = tenant()
+        # Where others take all the room, one more of a tenant that has none under way is let in.
+        if self._under_way.total() >= MAX_AT_ONCE and (
+            self._under_way[mine] or self._under_way.total() >= 2 * MAX_AT_ONCE
+        ):
             raise ResourceExhausted(f"{MAX_AT_ONCE} uploads are being received", hint="try again in a moment")
-        self._under_way += 1
+        self._under_way[mine] += 1
         requests = aiter(requests)
         try:
             async with asyncio.timeout(UPLOAD_SECONDS), self.workspaces.receiving() as directory:
@@ -72,7 +77,7 @@ class Uploads:
                 field="chunk",
             ) from None
         finally:
-            self._under_way -= 1
+            self._under_way[mine] -= 1
 
     async def _header(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.UploadRepositoryHeader:
         async with asyncio.timeout(IDLE_SECONDS):

@@ -23,6 +23,8 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.promql import named
 from tests.scripts import HELLO, HELLO_FILES
+from workers.workspace_runner.counts import Counts
+from workers.workspace_runner.metrics import runner_figures
 
 _FILES = Path(__file__).parents[2] / "deploy" / "observability"
 _ALERTS = _FILES / "prometheus" / "alerts.yaml"
@@ -58,6 +60,8 @@ async def told(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) 
             if all(sources.values()) and finished and sum(one.value for one in finished.samples):
                 break
     assert sources == {"log": 1, "orchestrator": 1, "fleet": 1, "nats": 1, "gateway": 1, "certificates": 1}
+    # A runner of jobs is a process of its own.
+    families += runner_figures({"running": 0, "waiting": 0, **Counts().figures()})
     return {name: family for family in families for name in _series(family)}
 
 
@@ -137,12 +141,8 @@ async def test_only_metrics_are_served_there(fleet: FleetUnderTest) -> None:
 def _expressions() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for path in sorted((_FILES / "grafana").glob("*.json")):
-        board = json.loads(path.read_text())
-        found += [
-            (f"{path.stem}: {panel['title']}", target["expr"])
-            for panel in board["panels"]
-            for target in panel["targets"]
-        ]
+        panels = json.loads(path.read_text())["panels"]
+        found += [(f"{path.stem}: {panel['title']}", one["expr"]) for panel in panels for one in panel["targets"]]
     for group in yaml.safe_load(_ALERTS.read_text())["groups"]:
         found += [(rule["alert"], rule["expr"]) for rule in group["rules"]]
     return found
@@ -183,12 +183,14 @@ def test_every_alert_says_what_to_do() -> None:
     rules = [rule for group in groups for rule in group["rules"]]
     names = [rule["alert"] for rule in rules]
     assert len(names) == len(set(names)) >= 20
+    pages = set(re.findall(r"^#+ (.*)$", (_FILES.parents[1] / "docs" / "runbooks.md").read_text(), re.MULTILINE))
     for rule in rules:
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert re.fullmatch(r"\d+[mh]", rule["for"])
         anchor = re.sub(r"(?<!^)(?=[A-Z])", "-", rule["alert"]).lower()
         assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{anchor}"
+        assert anchor in pages
         assert rule["annotations"]["summary"] and rule["annotations"]["description"].endswith(".")
 
 

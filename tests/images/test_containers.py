@@ -20,7 +20,7 @@ from tests.docker_engine import TestEngine
 from tests.images.engine_images import DOCKERFILES, docker
 from tests.images.stack import HOME, Stack
 
-pytestmark = [pytest.mark.needs_engine, pytest.mark.slow, pytest.mark.timeout(2_400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
 FILES = {
     "utils.py": '"""Small things."""\n\n\ndef one():\n    return 1\n',
     "test_utils.py": "import utils\n\n\ndef test_hello():\n    assert utils.hello_world() == 'Hello, World!'\n",

@@ -59,7 +59,16 @@ class House:
     """The same application without a socket, for thousands of requests."""
     url: str
     app: Starlette
-    seen: list[Principal] = field(default_factory=list[Principal])
+    calls: list[tuple[str, Principal]] = field(default_factory=list[tuple[str, Principal]])
+
+    @property
+    def seen(self) -> list[Principal]:
+        """Who has reached a service."""
+        return [who for _, who in self.calls]
+
+    def callers(self, rpc: str) -> list[tuple[str, str]]:
+        """Tenant and name of those who have called an RPC."""
+        return [(who.tenant, who.name) for name, who in self.calls if name == rpc]
 
     async def code(self, method: MethodDescriptor | str, metadata: Sequence[tuple[str, str]]) -> grpc.StatusCode:
         """What an RPC with an empty request comes to."""
@@ -114,7 +123,7 @@ class House:
         return {door: answer.status_code for door, answer in zip(asked, answers, strict=True)}
 
 
-def everything(seen: list[Principal]) -> list[Service]:
+def everything(calls: list[tuple[str, Principal]]) -> list[Service]:
     """All services of the contract; each RPC notes who called, and answers with an empty message."""
 
     def handler(method: MethodDescriptor) -> Any:
@@ -124,11 +133,11 @@ def everything(seen: list[Principal]) -> list[Service]:
             reply.sequence = 1
 
         async def answer(_: Any, __: Any) -> Any:
-            seen.append(principal())
+            calls.append((method.name, principal()))
             return reply
 
         async def answers(_: Any, __: Any) -> AsyncIterator[Any]:
-            seen.append(principal())
+            calls.append((method.name, principal()))
             yield reply
 
         shape = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
@@ -163,10 +172,10 @@ async def _ready() -> bool:
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     world = AccessWorld(folder=tmp_path_factory.mktemp("access"))
     settings = Settings(home=world.folder, http_requests_per_minute=1_000_000)
-    seen: list[Principal] = []
+    calls: list[tuple[str, Principal]] = []
     book = await AccessBook.open(world.path, local=LOCAL)
     async with (
-        serve_grpc(everything(seen), "127.0.0.1:0", book, _ready, grace_seconds=0.1) as address,
+        serve_grpc(everything(calls), "127.0.0.1:0", book, _ready, grace_seconds=0.1) as address,
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
@@ -185,13 +194,13 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
             AsyncClient(base_url=url, timeout=_SECONDS) as client,
             AsyncClient(base_url=url, transport=ASGITransport(app)) as inside,
         ):
-            yield House(world=world, channel=channel, client=client, inside=inside, url=url, app=app, seen=seen)
+            yield House(world=world, channel=channel, client=client, inside=inside, url=url, app=app, calls=calls)
             await app.state.streams.close()
 
 
 @pytest.fixture(autouse=True)
 def nobody_yet(house: House) -> None:
-    house.seen.clear()
+    house.calls.clear()
 
 
 def bearer(token: str) -> list[tuple[str, str]]:
@@ -311,12 +320,12 @@ async def test_only_services_name_a_tenant(house: House) -> None:
     codes = await house.codes(METHODS, own)
     assert set(codes.values()) == {grpc.StatusCode.OK}
     assert {(who.tenant, who.name) for who in house.seen} == {("acme", "acme-admin")}
-    house.seen.clear()
+    house.calls.clear()
     for token in (tokens["acme-service"], LOCAL):
         codes = await house.codes(METHODS, [*bearer(token), foreign, ("fleet-caller", "ada")])
         assert set(codes.values()) == {grpc.StatusCode.OK}
     assert {(who.tenant, who.name) for who in house.seen} == {("umbrella", "ada")}
-    house.seen.clear()
+    house.calls.clear()
     for wrong in ("nowhere", "Umbrella", "a b", "../x", ""):
         codes = await house.codes(METHODS[:3], [*bearer(LOCAL), ("fleet-tenant", wrong)])
         assert set(codes.values()) <= {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}, wrong
@@ -443,7 +452,21 @@ async def test_idempotency_keys_are_a_tenants_own(house: House) -> None:
     assert answer.headers["idempotency-replayed"] == "true"
     # A token that was renewed is still the same caller's.
     for _ in range(2):
-        token = house.world.jwt(jti=str(len(house.seen)))
+        token = house.world.jwt(jti=str(len(house.calls)))
         answer = await house.client.post("/api/workflows/validate", headers={**dict(bearer(token)), **key}, json={})
     assert answer.headers["idempotency-replayed"] == "true"
-    assert [who.name for who in house.seen] == ["acme-admin", "umbrella-admin", "acme-submitter", "ada"]
+    assert house.callers("ValidateWorkflow") == [
+        ("acme", "acme-admin"),
+        ("umbrella", "umbrella-admin"),
+        ("acme", "acme-submitter"),
+        ("acme", "ada"),
+    ]
+
+
+async def test_what_one_tenant_watches_is_not_shown_to_another(house: House) -> None:
+    [url] = house.sockets()
+    for tenant in ("acme", "umbrella"):
+        token = house.world.tokens[f"{tenant}-viewer"]
+        async with connect(url.replace("execution_id", "another"), additional_headers=bearer(token)) as socket:
+            await asyncio.wait_for(socket.recv(), _SECONDS)
+        assert (tenant, f"{tenant}-viewer") in house.callers("StreamExecution")

@@ -318,7 +318,8 @@ async def deaf(url: str, path: str, headers: str = _UPGRADE) -> socket.socket:
     await loop.sock_sendall(
         client,
         f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{headers}"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        + "".join(f"{name}: {value}\r\n" for name, value in TOKEN.items())
+        + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
         "\r\n".encode(),
     )
     return client

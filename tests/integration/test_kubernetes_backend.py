@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ def settings_for(cluster: KubernetesApiServer, tmp_path: Path) -> RunnerSettings
 @asynccontextmanager
 async def backend_on(
     cluster: KubernetesApiServer, tmp_path: Path, **changes: object
-) -> AsyncIterator[KubernetesBackend]:
+) -> AsyncGenerator[KubernetesBackend]:
     chosen = settings_for(cluster, tmp_path).model_copy(update=changes)
     settings = Settings(home=tmp_path, nats_url="nats://nats:4222", model_url="http://vllm:8000/v1")
     async with open_kubernetes(settings, chosen) as backend, asyncio.timeout(SECONDS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -42,14 +43,15 @@ from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.workflows import workflow_service, workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.endpoint import EndpointRules
-from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.event import ApprovalResolved, ExecutionStarted
 from swe_ai_fleet.domain.fleet_status import FleetStatus, ReplicaReport
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind, execution_id
+from swe_ai_fleet.domain.task import UPLOAD, RepoRef, TaskKind, execution_id
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.council_rules import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations
@@ -60,13 +62,14 @@ from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
-from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_plan_desks
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
 from tests.plan_script import PLAN_CONVERSATIONS, PLAN_GOAL
@@ -85,6 +88,7 @@ def token_of(tenant: str, name: str) -> str:
 
 def access_file(path: Path) -> Path:
     lines = [
+        "[tenants.default]",
         "[tenants.north]",
         "[tenants.south]",
         'approval = "plan"',
@@ -95,7 +99,7 @@ def access_file(path: Path) -> Path:
     entries = [(tenant, name, roles) for tenant in (NORTH, SOUTH) for name, roles in PEOPLE.items()]
     for tenant, name, roles in [*entries, ("default", "host", ["service"])]:
         digest = hashlib.sha256(token_of(tenant, name).encode()).hexdigest()
-        lines += ["[[tokens]]", f'name = "{name}"', f'tenant = "{tenant}"', f"roles = {json.dumps(roles)}"]
+        lines += ["[[tokens]]", f'name = "{name}.{tenant}"', f'tenant = "{tenant}"', f"roles = {json.dumps(roles)}"]
         lines += [f'sha256 = "{digest}"']
     path.write_text("\n".join(lines))
     return path
@@ -219,7 +223,9 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         councils = CouncilBook(
             await log.bucket("councils-tenants"),
-            rules=CouncilRules(endpoints=EndpointRules(patterns=("agents.example.org:*", "more.example.org:50060"))),
+            rules=CouncilRules(
+                endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060"))
+            ),
             places=lambda tenant: EndpointRules(patterns=book.rules(tenant).agent_endpoints),
         )
         executions = await stack.enter_async_context(
@@ -279,7 +285,13 @@ async def measured() -> list[Component]:
 
 
 async def looked_at() -> FleetStatus:
-    return FleetStatus(measured_at=1.0, replicas=(ReplicaReport(name="secret-host", started_at=1.0, hosts=()),))
+    return FleetStatus(
+        measured_at=1.0,
+        replicas=(ReplicaReport(name="secret-host", started_at=1.0, hosts=()),),
+        nodes=(),
+        endpoints=(),
+        storage=(),
+    )
 
 
 async def ready() -> bool:
@@ -312,7 +324,7 @@ async def test_one_task_id_is_another_task_in_each_tenant(world: World) -> None:
 
 
 def foreign_calls(told: pb.Execution, digest: str) -> list[tuple[str, Callable[[str], Any]]]:
-    approval = dict(decision=pb.APPROVAL_DECISION_REJECTED)
+    approval = {"decision": pb.APPROVAL_DECISION_REJECTED}
     return [
         ("GetExecution", lambda name: pb.GetExecutionRequest(execution_id=name)),
         ("CancelExecution", lambda name: pb.CancelExecutionRequest(execution_id=name)),
@@ -331,7 +343,7 @@ async def test_an_execution_of_another_tenant_is_one_that_nobody_knows(world: Wo
     zoe, eve = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
     mine = await zoe.submit(a_name())
     told = await zoe.ended(mine)
-    digest = told.results[0].patch.ref.digest or hashlib.sha256(told.results[0].patch.text.encode()).hexdigest()
+    digest = hashlib.sha256(told.results[0].patch.text).hexdigest()
     unknown = str(uuid.uuid4())
     for method, request in foreign_calls(told, digest):
         ways = []
@@ -401,7 +413,7 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     assert (await refused(world.by(SOUTH, "bob").call("ResolveApproval", yes)))[0] is grpc.StatusCode.NOT_FOUND
     # A service asks in the name of whoever it serves; that it is a service changes nothing for them.
     host = world.by("default", "host")
-    code, _ = await refused(host.on_behalf(NORTH, "bob").call("ResolveApproval", yes))
+    code, _ = await refused(host.on_behalf(NORTH, "bob.north").call("ResolveApproval", yes))
     assert code is grpc.StatusCode.PERMISSION_DENIED
     named = pb.ResolveApprovalRequest(approver="somebody else")
     named.MergeFrom(yes)
@@ -409,14 +421,18 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     assert (await bob.ended(mine)).status == pb.DELIBERATION_STATUS_COMPLETED
     bodies = [stored.event.body async for stored in world.log.read(NORTH, mine)]
     [decided] = [body.resolution for body in bodies if isinstance(body, ApprovalResolved) and body.resolution.caller]
-    assert (decided.caller, decided.approver) == ("zoe", "somebody else")
+    assert (decided.caller, decided.approver) == ("zoe.north", "somebody else")
 
 
 async def test_what_a_service_hands_in_for_somebody_is_theirs(world: World) -> None:
-    host = world.by("default", "host").on_behalf(NORTH, "bob")
-    code, _ = await refused(host.submit(a_name(), role="QA"))
-    if code is grpc.StatusCode.PERMISSION_DENIED:
-        pytest.skip("services hand nothing in by the table of roles")
+    host = world.by("default", "host").on_behalf(NORTH, "bob.north")
+    mine = await host.submit(a_name(), role="QA")
+    await world.by(NORTH, "bob").waits(mine)
+    yes = pb.ResolveApprovalRequest(execution_id=mine, decision=pb.APPROVAL_DECISION_APPROVED)
+    assert (await refused(world.by(NORTH, "bob").call("ResolveApproval", yes)))[0] is grpc.StatusCode.PERMISSION_DENIED
+    await world.by(NORTH, "zoe").call("ResolveApproval", yes)
+    await world.by(NORTH, "bob").ended(mine)
+    assert (await world.executions.get(NORTH, mine)).task.caller == "bob.north"
 
 
 async def test_the_tenants_least_approval_holds_and_callers_are_told(world: World) -> None:
@@ -430,7 +446,7 @@ async def test_the_tenants_least_approval_holds_and_callers_are_told(world: Worl
         assert (await ann.ended(reply.execution_id)).approval == policy
         whole = await ann.call("Deliberate", request)
         assert ("approval" in whole.metadata) is (tenant == SOUTH)
-        first = [stored.event.body async for stored in world.log.read(tenant, reply.execution_id)][0]
+        first, *_ = [stored.event.body async for stored in world.log.read(tenant, reply.execution_id)]
         assert isinstance(first, ExecutionStarted)
         assert (first.asked_approval is not None) is (tenant == SOUTH)
 
@@ -584,7 +600,7 @@ async def test_memories_and_contexts_are_the_tenants_own(world: World) -> None:
         assert (await caller.call("CreateStory", context.CreateStoryRequest(story=story))).version == 1
         found = await caller.call("RehydrateSession", context.RehydrateSessionRequest(story_id=f"S-{word}"))
         assert [one.story.title for one in found.stories] == [title]
-    task = context.StoryTask(task_id=f"T-{word}", story_id=f"S-{word}", title="One")
+    task = context.Task(task_id=f"T-{word}", story_id=f"S-{word}", title="One")
     await ann.call("CreateTask", context.CreateTaskRequest(task=task))
     node = context.GetGraphRelationshipsRequest(node=f"task:T-{word}")
     assert (await ann.call("GetGraphRelationships", node)).relations
@@ -598,11 +614,15 @@ async def test_memories_and_contexts_are_the_tenants_own(world: World) -> None:
     ):
         assert (await refused(other.call(method, request)))[0] is grpc.StatusCode.NOT_FOUND
     record = context.WorkRecord(execution_id=await ann.submit(a_name()), story_id=f"S-{word}")
-    # What is an execution of the fleet in one tenant is any name in another.
-    assert (await refused(ann.call("RecordOperations", context.RecordOperationsRequest(record=record))))[
-        0
-    ] is grpc.StatusCode.FAILED_PRECONDITION
-    await other.call("RecordOperations", context.RecordOperationsRequest(record=record))
+    ways = [
+        await refused(one.call("RecordOperations", context.RecordOperationsRequest(record=record)))
+        for one in (ann, other)
+    ]
+    assert ways[0] == ways[1]
+    own = context.WorkRecord(execution_id=f"ci-{word}", story_id=f"S-{word}")
+    for caller in (ann, other):
+        reply = await caller.call("RecordOperations", context.RecordOperationsRequest(record=own))
+        assert not reply.already_existed
 
 
 async def test_hosts_ask_the_context_service_for_the_tenant_of_their_task(world: World) -> None:
@@ -635,7 +655,7 @@ async def test_planning_events_are_told_apart_by_tenant(world: World) -> None:
     assert len(ids) == 2
     task_id = f"event-{event.event_id}"
     state = await world.executions.latest(SOUTH, task_id)
-    assert (state.task.caller, state.execution_id in ids) == ("ann", True)
+    assert (state.task.caller, state.execution_id in ids) == ("ann.south", True)
 
 
 async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -> None:
@@ -663,7 +683,32 @@ async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -
     assert name != state.execution_id
 
 
-async def test_a_repository_is_cached_for_one_tenant(world: World) -> None:
-    task = Task(task_id="x", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/srv/app"))
-    ids = {execution_id(tenant=one, kind=task.kind, task_id=task.task_id, attempt=1) for one in (NORTH, SOUTH)}
-    assert len(ids) == 2
+async def test_a_repository_is_cached_and_an_upload_kept_for_one_tenant_alone(world: World, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "app", {"hello.py": "print('hello')\n"})
+    settings = Settings(home=tmp_path / "home", sandbox="none")
+    workspaces = workspace_provider(settings, world.log)
+    caches = set[frozenset[Path]]()
+    for tenant in (NORTH, SOUTH):
+        pinned = await workspaces.pin(tenant, RepoRef(location=str(repository)))
+        assert pinned.tenant == tenant
+        caches.add(frozenset((tmp_path / "home").rglob("HEAD")))
+    north, south = sorted(caches, key=len)
+    assert len(south) > len(north)
+    bundle = tmp_path / "bundle"
+    await asyncio.to_thread(
+        subprocess.run, ["git", "bundle", "create", str(bundle), "--all"], cwd=repository, check=True
+    )
+    data = bundle.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    upload = RepoRef(location=f"{UPLOAD}{digest}")
+
+    async def store() -> None:
+        await world.log.put(NORTH, UPLOADS, data, "application/x-git-bundle")
+
+    await workspaces.take(NORTH, bundle, digest, upload, store)
+    assert (await workspaces.pin(NORTH, upload)).commit
+    with pytest.raises(FleetError) as foreign:
+        await workspaces.pin(SOUTH, upload)
+    with pytest.raises(FleetError) as unknown:
+        await workspaces.pin(SOUTH, RepoRef(location=f"{UPLOAD}{'0' * 64}"))
+    assert str(foreign.value).replace(digest[:12], "?") == str(unknown.value).replace("0" * 12, "?")

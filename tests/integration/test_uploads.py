@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import grpc
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.git import Git
@@ -31,6 +32,7 @@ from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.run import run
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.uploading import elsewhere
+from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
@@ -42,6 +44,12 @@ from tests.scripts import HELLO, HELLO_FILES
 
 SECONDS = 90
 CHUNK = 1024
+
+
+@pytest.fixture(autouse=True)
+def caller() -> Iterator[None]:
+    with acting_for(SOLE):
+        yield
 
 
 def bundle_of(repository: Path, *refs: str) -> bytes:
@@ -207,7 +215,7 @@ async def test_nothing_stays_of_what_is_refused(node: Node, repository: Path, tm
         assert caught.value.field == "header"
     left = [path for path in (tmp_path / "one").rglob("*") if path.is_file() and path.suffix != ".lock"]
     assert left == []
-    assert small._under_way == full._under_way == 0
+    assert small._under_way.total() == full._under_way.total() == 0
 
 
 def _tree_with(repository: Path, name: bytes, mode: bytes = b"100644", content: str = "HEAD:utils.py") -> None:
@@ -354,10 +362,10 @@ async def test_a_server_names_one_new_branch_and_no_other(repository: Path, tmp_
 
 
 async def test_only_so_many_are_received_at_once(uploads: Uploads, repository: Path) -> None:
-    uploads._under_way = 4
+    uploads._under_way["default"] = 4
     with pytest.raises(ResourceExhausted):
         await upload(uploads, pieces(bundle_of(repository)))
-    assert uploads._under_way == 4
+    assert uploads._under_way.total() == 4
 
 
 @pytest.mark.parametrize("dirty", [UncommittedChanges.REFUSE, UncommittedChanges.INCLUDE])

@@ -8,15 +8,16 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from services.orchestrator.main import open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
@@ -36,7 +37,7 @@ from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
 from workers.workspace_runner.variables import variables_of
 
-SECONDS = 60
+SECONDS = 150
 COUNTING = "[counting]"
 
 
@@ -64,7 +65,6 @@ class World:
     chosen: RunnerSettings
     log: JetStream
     repository: PinnedRepository
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def task(self, text: str, **more: Any) -> Task:
         repo = RepoRef(location=self.repository.location)
@@ -73,15 +73,13 @@ class World:
 
     def assignment(self, text: str, **more: Any) -> Assignment:
         task = self.task(text, **more)
-        return Assignment(
-            execution_id=task.execution_id, agent_id="agent-1", task=task, repository=self.repository
-        )
+        return Assignment(execution_id=task.execution_id, agent_id="agent-1", task=task, repository=self.repository)
 
     def processes(self, module: str) -> list[psutil.Process]:
         """The living processes of this world's jobs that run a module."""
         found: list[psutil.Process] = []
         for process in psutil.process_iter(["cmdline"]):
-            line = process.info["cmdline"] or []
+            line: list[str] = process.info["cmdline"] or []
             if module in line and str(self.settings.home) in _variable(process, "FLEET_HOME"):
                 found.append(process)
         return found
@@ -113,6 +111,7 @@ class World:
                 "taskId": task.task_id,
                 "taskDescription": task.description,
                 "repo": {"path": task.repo.location},
+                "numAgents": 1,
             }
         }
         client = await nats.connect(self.settings.nats_url, token=self.settings.nats_token)
@@ -156,13 +155,13 @@ async def world(tmp_path: Path, model: ScriptedModelServer) -> AsyncIterator[Wor
 
 
 @asynccontextmanager
-async def runner(world: World, **changes: object) -> AsyncIterator[RunningRunner]:
+async def runner(world: World, **changes: object) -> AsyncGenerator[RunningRunner]:
     async with open_runner(world.settings, world.chosen.model_copy(update=changes)) as running:
         yield running
 
 
 @asynccontextmanager
-async def runner_process(world: World, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A runner that can be killed."""
     plain = {
         f"FLEET_RUNNER_{name.upper()}": str(value)
@@ -180,6 +179,7 @@ async def runner_process(world: World, *arguments: str) -> AsyncIterator[asyncio
         await process.wait()
 
 
+@pytest.mark.slow
 async def test_an_errand_goes_through_a_job_and_back(world: World) -> None:
     async with runner(world) as running, open_job_fleet(world.log) as fleet:
         assignment = world.assignment(
@@ -242,6 +242,7 @@ async def test_cancelling_an_errand_ends_its_processes(world: World) -> None:
         assert not list((world.settings.home / "jobs").iterdir())
 
 
+@pytest.mark.slow
 async def test_a_killed_runner_is_replaced_and_its_job_is_adopted(world: World) -> None:
     task = world.task(COUNTING)
     async with AsyncExitStack() as stack:
@@ -260,6 +261,7 @@ async def test_a_killed_runner_is_replaced_and_its_job_is_adopted(world: World) 
     assert len(await _claims(world, task)) == 1
 
 
+@pytest.mark.slow
 async def test_a_killed_agent_goes_on_from_its_log_in_another_container(world: World) -> None:
     task = world.task(COUNTING)
     async with runner(world, takes="commands") as running:
@@ -305,6 +307,7 @@ async def test_a_repository_that_is_not_there_is_a_result_that_says_so(world: Wo
     assert "repo" in result["error"]
 
 
+@pytest.mark.slow
 async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world: World) -> None:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(runner_process(world))
@@ -372,3 +375,24 @@ async def _claims(world: World, task: Task) -> list[RunClaimed]:
         async for stored in world.log.read("default", task.execution_id, agent_id="agent-1")
         if isinstance(stored.event.body, RunClaimed)
     ]
+
+
+@pytest.mark.slow
+async def test_an_orchestrator_without_ray_hands_its_agents_and_checks_out_as_jobs(world: World) -> None:
+    import ray
+
+    settings = world.settings.model_copy(
+        update={"executor": "kubernetes", "listen": "127.0.0.1:0", "http_listen": "off"}
+    )
+    started = ray.is_initialized()
+    task = world.task(HELLO)
+    async with runner(world) as running, open_fleet(settings):
+        assert ray.is_initialized() == started
+        await world.command(task)
+        result = await world.results(task.task_id)
+        await running.idle()
+        figures = running.runner.figures()
+    assert result["kind"] == "execution"
+    assert result["success"], result
+    assert "+def hello_world():" in result["artifacts"]["patch"]
+    assert figures["settled"] == {"run": 1, "check": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from typing import Any, cast
 
 from tests.manifests.objects import Object, PodView, found, matches, name_of, of_kind, pods
 
@@ -193,17 +194,17 @@ def values_of_selectors_exist(objects: Sequence[Object]) -> Iterator[str]:
     """A name in a list of names that no Pod has is a misspelt one, though others of the list fit."""
     names = {pod.labels.get("app.kubernetes.io/name") for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
 
-    def walk(value: object) -> Iterator[str]:
+    def walk(value: Any) -> Iterator[str]:
+        if isinstance(value, list):
+            for part in cast("list[Any]", value):
+                yield from walk(part)
         if isinstance(value, dict):
-            if value.get("key") == "app.kubernetes.io/name":
-                yield from (text for text in value["values"] if text not in names)
-            if isinstance(text := value.get("app.kubernetes.io/name"), str) and text not in names:
-                yield text
-            for inner in value.values():
-                yield from walk(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                yield from walk(inner)
+            table = cast("Object", value)
+            if table.get("key") == "app.kubernetes.io/name":
+                yield from (text for text in table["values"] if text not in names)
+            if table.get("app.kubernetes.io/name", "fleet-vllm") not in names:
+                yield table["app.kubernetes.io/name"]
+            yield from walk(list(table.values()))
 
     for one in of_kind(objects, "NetworkPolicy", "PodMonitor"):
         for text in walk(one["spec"]):
@@ -264,12 +265,14 @@ def probes_are_real(objects: Sequence[Object]) -> Iterator[str]:
                 yield f"{pod}: {container['name']} is sent calls before it is ready"
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 probe = container.get(kind, {})
-                how = next((probe[one] for one in ("httpGet", "tcpSocket", "grpc") if one in probe), None)
+                how: Object | None = next(
+                    (probe[one] for one in ("httpGet", "tcpSocket", "grpc") if one in probe), None
+                )
                 if kind in container and how is None:
                     yield f"{pod}: {container['name']}'s {kind} asks nothing"
                 if how and how["port"] not in ports and how["port"] not in ports.values():
                     yield f"{pod}: {container['name']}'s {kind} asks a port that is none of its own"
-                path = (how or {}).get("path", "").partition("?")[0]
+                path = str(how.get("path", "")).partition("?")[0] if how else ""
                 if path and path not in paths.get(container["name"], {"/health"}):
                     yield f"{pod}: {container['name']} has no {path}"
                 if "grpc" in probe:
@@ -297,10 +300,12 @@ def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
             yield f"{name_of(one)}: {target['name']} sets its replicas, too"
         (pod,) = pods(chosen)
         for metric in one["spec"]["metrics"]:
-            source = metric.get("resource") or metric.get("containerResource") or {}
+            source: Object = metric.get("resource") or metric.get("containerResource") or {}
             if source.get("name") not in ("cpu", "memory"):
                 yield f"{name_of(one)}: scales by what not every cluster measures"
-            names = {source["container"]} if "container" in source else {c["name"] for c in pod.spec["containers"]}
+            names: set[str] = (
+                {source["container"]} if "container" in source else {c["name"] for c in pod.spec["containers"]}
+            )
             for container in pod.spec["containers"]:
                 if container["name"] in names and source.get("name") in container["resources"]["requests"]:
                     names = names - {container["name"]}

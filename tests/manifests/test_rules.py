@@ -11,7 +11,7 @@ from tests.manifests.objects import OVERLAYS, Object, found, overlay, pods
 from tests.manifests.rules import RULES, Rule
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", [*OVERLAYS, "tests"])
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_overlay_keeps_the_rule(name: str, rule: Rule) -> None:
     objects = overlay(name)

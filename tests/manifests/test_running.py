@@ -1,4 +1,4 @@
-"""What containers are told is what their programs take: modules, settings, files, secrets, Ray's and NATS's own words."""
+"""What containers are told is what their programs take: modules, settings, files, secrets, words of Ray and NATS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SITE_SECRETS = {
     ("fleet-tests", "fleet-client"): {"token", "ca.crt"},
 }
 """Secrets that only a site has; docs/kubernetes.md says how to make them."""
-EVERYWHERE = [*OVERLAYS]
+EVERYWHERE = [*OVERLAYS, "tests"]
 
 
 def known_variables() -> frozenset[str]:
@@ -256,7 +256,7 @@ def test_replicas_of_streams_are_as_many_as_servers(name: str) -> None:
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     """Ray's own reading of the RayCluster: what its autoscaler believes that a worker has."""
-    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+    from ray.autoscaler._private.kuberay import autoscaling_config
     from ray.scripts.scripts import start
 
     options = {option for parameter in start.params for option in parameter.opts}
@@ -267,7 +267,7 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     (sidecar,) = found(objects, "Deployment", "fleet-orchestrator")["spec"]["template"]["spec"]["initContainers"]
     used |= {argument.partition("=")[0] for argument in sidecar["args"][2:]}
     assert used - options == set()
-    derived = _derive_autoscaling_config_from_ray_cr(cluster)
+    derived = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)  # pyright: ignore
     kinds = derived["available_node_types"]
     (orchestrator,) = [one for _, one, _ in _ours(objects) if one["name"] == "orchestrator"]
     wanted = json.loads({one["name"]: one.get("value", "") for one in orchestrator["env"]}["FLEET_RAY_RESOURCES"])

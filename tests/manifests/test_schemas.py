@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 
+from tests.manifests import strict
 from tests.manifests.crds import SCHEMAS
 from tests.manifests.objects import DEPLOY, OVERLAYS, Object, found, name_of, overlay, pods
 
@@ -21,11 +21,11 @@ def check(one: Object, version: str) -> None:
     """Raises ValidationError, naming the place."""
     schema = SCHEMAS.get((one["apiVersion"], one["kind"]))
     if schema is None:
-        kubernetes_validate.validate(one, version, strict=True)
+        strict.validate(one, version)
         return
     jsonschema.validate(one, schema)
     for part in _inside(one):
-        kubernetes_validate.validate(part, version, strict=True)
+        strict.validate(part, version)
 
 
 def _inside(one: Object) -> Iterator[Object]:

@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0, help="0 takes a new one, and says which")
     parser.add_argument("--width", type=int, default=8, help="people at work at once")
+    parser.add_argument("--pace", type=float, default=4.0, help="seconds from one thing that a person does to the next")
     parser.add_argument("--latency", type=float, default=0.1, help="seconds of a reply of the model")
     parser.add_argument(
         "--kept",
@@ -36,7 +37,14 @@ def main() -> None:
     # Longer than any outage: an execution of which the beginning is gone cannot be gone on with.
     kept = options.kept or max(120.0, 10 * options.minutes)
     soak = asyncio.run(
-        run_soak(minutes=options.minutes, seed=seed, width=options.width, latency=options.latency, kept_seconds=kept)
+        run_soak(
+            minutes=options.minutes,
+            seed=seed,
+            width=options.width,
+            pace=options.pace,
+            latency=options.latency,
+            kept_seconds=kept,
+        )
     )
     write(soak, options.output)
     show(soak)

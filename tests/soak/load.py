@@ -53,12 +53,15 @@ class Load:
         ledger: Says what the log has.
         seed: Decides who does what when.
         width: How many there are.
+        pace: Seconds from one thing that somebody does to their next, where it does not take longer: what is asked of
+            the fleet then does not depend on how fast it is, and what it holds can be compared over time.
     """
 
     fleet: Fleet
     ledger: Ledger
     seed: int
     width: int
+    pace: float
     accepted: list[Accepted] = field(default_factory=list[Accepted])
     done: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
@@ -83,6 +86,7 @@ class Load:
             (6, "looked around", self._look),
         ]
         while time.monotonic() < until:
+            began = time.monotonic()
             (chosen,) = dice.choices(doings, weights=[one[0] for one in doings])
             try:
                 await chosen[2](dice, person)
@@ -90,6 +94,7 @@ class Load:
                 self.faults.append(f"{chosen[1]}: {type(error).__name__}: {str(error)[:400]}")
                 await asyncio.sleep(1.0)
             self.done[chosen[1]] += 1
+            await asyncio.sleep(max(0.0, began + self.pace - time.monotonic()))
 
     def _name(self, kind: str) -> str:
         self._number += 1

@@ -57,7 +57,7 @@ class Soak:
         return not self.faults and all(one.flat for one in self.judged)
 
 
-async def run_soak(*, minutes: float, seed: int, width: int, latency: float, kept_seconds: float) -> Soak:
+async def run_soak(*, minutes: float, seed: int, width: int, pace: float, latency: float, kept_seconds: float) -> Soak:
     """Load a fleet for so long, kill parts of it, and account for everything at the end."""
     memory = psutil.virtual_memory().total / 2**30
     machine = f"{psutil.cpu_count()} CPUs, {memory:.0f} GiB, {platform.machine()}, Python {platform.python_version()}"
@@ -66,7 +66,7 @@ async def run_soak(*, minutes: float, seed: int, width: int, latency: float, kep
     try:
         with new_mark() as mark:
             async with open_soaked(directory, mark=mark, kept_seconds=kept_seconds, latency=latency) as soaked:
-                await _play(soak, soaked, width=width)
+                await _play(soak, soaked, width=width, pace=pace)
             until = time.monotonic() + _CLEAN_SECONDS
             while (left := marked(mark, directory)) and time.monotonic() < until:
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -81,10 +81,10 @@ async def run_soak(*, minutes: float, seed: int, width: int, latency: float, kep
     return soak
 
 
-async def _play(soak: Soak, soaked: Soaked, *, width: int) -> None:
+async def _play(soak: Soak, soaked: Soaked, *, width: int, pace: float) -> None:
     card, seconds = soaked.card(), 60 * soak.minutes
     async with open_ledger(card.nats_url, card.nats_token) as (ledger, connection), Fleet(soaked=soaked) as fleet:
-        load = Load(fleet=fleet, ledger=ledger, seed=soak.seed, width=width)
+        load = Load(fleet=fleet, ledger=ledger, seed=soak.seed, width=width, pace=pace)
         sampling = asyncio.create_task(_sample(soak, soaked, connection), name="samples")
         killing = asyncio.create_task(_kill(soak, soaked, seconds), name="kills")
         try:
@@ -149,6 +149,10 @@ async def _kill(soak: Soak, soaked: Soaked, seconds: float) -> None:
             await soaked.fleet.start()
             await soaked.fleet.serving()
             back = time.monotonic() - killed
+            if back > soak.kept_seconds / 2:
+                soak.faults.append(
+                    f"down for {back:.0f} s where events are kept {soak.kept_seconds:g} s: too slow a machine"
+                )
             soak.kills.append(f"{share * seconds:.0f} s: orchestrator, its NATS and Ray; back after {back:.0f} s")
             continue
         hosts = [one for one in soaked.fleet.descendants() if title(one).startswith("ray::AgentHost")]

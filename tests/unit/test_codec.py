@@ -34,6 +34,7 @@ from swe_ai_fleet.domain.context import ContextBlock, GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
+    ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
     BreakpointsSet,
@@ -322,6 +323,7 @@ def representatives() -> list[EventBody]:
             ),
             usage=usage,
         ),
+        ApprovalRefused(approval_id="agent-1/1-1", decision=ApprovalDecision.APPROVED, caller="ada"),
         ApprovalResolved(
             resolution=ApprovalResolution(
                 approval_id="agent-1/1-1",

@@ -57,7 +57,8 @@ def test_commands_and_their_options_are_there(path: Path) -> None:
         if line.split()[0].rpartition("/")[2] != "fleet":
             continue
         words = shlex.split(line)
-        name = " ".join(words[1:3]) if " ".join(words[1:3]) in _commands() else words[1]
+        names = [" ".join(words[1:end]) for end in (4, 3, 2)]
+        name = next((one for one in names if one in _commands()), words[1])
         assert name in _commands(), line
         for word in words[1:]:
             assert not word.startswith("-") or word in _commands()[name] | {"--help"}, line

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.grpc_server import LIVENESS, serve_grpc
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -40,9 +41,10 @@ async def test_an_outage_makes_a_server_unready_and_leaves_it_alive(free_port: i
         assert await _asked(probes, LIVENESS) == SERVING
         # Nothing else is to be had there: who asks for more needs the address with TLS and tokens.
         async with grpc.aio.insecure_channel(probes) as channel:
-            call = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+            asked = reflection_pb2.ServerReflectionRequest(list_services="")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await call(b"")
+                await reflection.ServerReflectionInfo(iter([asked])).read()
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.candidate import Assignment
 from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted
-from swe_ai_fleet.domain.event import ApprovalResolved, ExecutionStarted, ExecutionStatus, RunLost
+from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved, ExecutionStarted, ExecutionStatus, RunLost
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, TaskKind
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS, DayTokens
@@ -409,6 +409,8 @@ async def test_nobody_lets_through_what_they_handed_in(world: World) -> None:
             with pytest.raises(PermissionDenied, match="does not approve"):
                 await executions.resolve("t", execution_id, decision(word, text), by="ada")
         assert world.bodies(ApprovalResolved) == []
+        # Told once, however often it is tried.
+        assert [(one.approval_id, one.caller) for one in world.bodies(ApprovalRefused)] == [("agent-dev-1.1", "ada")]
         await executions.resolve("t", execution_id, decision(ApprovalDecision.APPROVED), by="ben")
         again = replace(decision(ApprovalDecision.APPROVED), approval_id="agent-dev-1.1")
         with pytest.raises(PermissionDenied):

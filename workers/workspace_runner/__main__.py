@@ -7,6 +7,7 @@ import asyncio
 import sys
 
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
 from workers.workspace_runner.main import serve
@@ -20,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--takes", choices=("jobs", "commands"), help="what is taken (FLEET_RUNNER_TAKES)")
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value}
     settings = Settings()
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     chosen = RunnerSettings().model_copy(update=given)
     try:
         asyncio.run(serve(settings, chosen))

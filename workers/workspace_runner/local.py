@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tre
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
-from workers.place import CLONE_FROM, JOB_ID, TENANT, WORKSPACE
+from workers.place import CLONE_FROM, CLONE_HOSTS, JOB_ID, TENANT, WORKSPACE
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.local_job import EXIT, GIT_DIRECTORY, LOCK, LOG, PID, SPEC
 
@@ -31,14 +31,21 @@ class LocalBackend:
         root: A directory of this backend alone; it is made where it is missing.
         environment: Variables of the processes.
         protocols: Of repositories that may be cloned, comma-separated; `file` allows paths of this machine.
+        hosts: Theirs, as patterns.
         credentials: Directory with git credentials, told to the process that clones only.
     """
 
     def __init__(
-        self, root: Path, environment: Mapping[str, str], *, protocols: str = "https,ssh", credentials: str = ""
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        *,
+        protocols: str = "https,ssh",
+        hosts: str = "*",
+        credentials: str = "",
     ) -> None:
         self._root = root
-        self._environment = {**environment, CLONE_FROM: protocols}
+        self._environment = {**environment, CLONE_FROM: protocols, CLONE_HOSTS: hosts}
         if credentials:
             self._environment[GIT_DIRECTORY] = credentials
 

@@ -16,9 +16,12 @@ from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Handler, JetStream
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
+from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import open_telemetry
 from workers.workspace_runner.backend import Backend
 from workers.workspace_runner.local import LocalBackend
+from workers.workspace_runner.metrics import runner_metrics
 from workers.workspace_runner.runner import RANKS, Runner, job_queues
 from workers.workspace_runner.settings import RunnerSettings
 from workers.workspace_runner.slots import Slots
@@ -95,6 +98,7 @@ async def _local(settings: Settings, chosen: RunnerSettings) -> AsyncGenerator[L
         settings.home / "jobs",
         {**os.environ, **variables_of(settings)},
         protocols=chosen.protocols,
+        hosts=chosen.hosts,
         credentials=credentials,
     )
 
@@ -131,7 +135,11 @@ async def serve(settings: Settings, chosen: RunnerSettings) -> None:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
-    async with open_runner(settings, chosen) as running:
+    async with (
+        open_telemetry(settings, service="fleet-runner", mask=secret_mask(settings)) as telemetry,
+        open_runner(settings, chosen) as running,
+        runner_metrics(telemetry, running.runner, running.log),
+    ):
         _log.info("runner.ready", backend=chosen.backend, takes=chosen.takes)
         await told.wait()
         running.stop_taking()

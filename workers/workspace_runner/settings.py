@@ -51,9 +51,13 @@ class RunnerSettings(BaseSettings):
     git_secrets: dict[str, str] = Field(
         default_factory=dict[str, str],
         description="Secret with git credentials by tenant (`*` = every other), mounted into the cloning container "
-        "only; keys `username` and `password`, or `<reference>.username` and `<reference>.password`.",
+        "only; keys `username`, `password` and `hosts` (which hosts may see it), or the same behind `<reference>.`.",
     )
     protocols: str = Field(default="https,ssh", description="Protocols of repositories that may be cloned.")
+    hosts: str = Field(
+        default="*",
+        description="Hosts of repositories that may be cloned, comma-separated patterns; loopback must be named.",
+    )
     agent_config: tuple[str, ...] = Field(
         default=(), description="ConfigMaps whose keys become variables of both containers (`FLEET_…`)."
     )

@@ -46,12 +46,13 @@ class Credentials:
     """Checks what requests show.
 
     Args:
-        token: The gateway's own, by which sessions are sealed; without `authenticator` everybody's. None: everybody may
-            come in.
+        token: The gateway's own, by which sessions are sealed; without `authenticator` everybody's. None: there are no
+            sessions, and without `authenticator` everybody may come in.
         authenticator: Knows callers by their tokens; None: there is one token.
     """
 
     def __init__(self, token: str | None, authenticator: Authenticator | None = None) -> None:
+        self._open = authenticator is None and not token
         self._sessions = Sessions(token) if token else None
         self._authenticator = authenticator or OneToken(token or None)
 
@@ -75,13 +76,13 @@ class Credentials:
         return found
 
     async def _visitor(self, headers: Headers, host: Authority, origin: Origin) -> Visitor | None:
-        if self._sessions is None:
+        if self._open:
             return Visitor(by=Shown.NOTHING, token="")
         shown = values(headers, b"authorization")
         if shown:
             token = bearer(shown)
             return None if token is None else await self._known(Shown.BEARER, token)
-        if origin is Origin.NAMED:
+        if origin is Origin.NAMED or self._sessions is None:
             return None
         for secure in (True, False):
             name = cookie_name(host, secure=secure)
@@ -93,7 +94,7 @@ class Credentials:
 
     async def may_stay(self, visitor: Visitor) -> bool:
         """Whether who came in before would be let in as the same now."""
-        if self._sessions is None:
+        if self._open:
             return True
         if 0 < visitor.expires <= time.time():
             return False
@@ -110,8 +111,10 @@ class Credentials:
             Refused: The token is too long for a cookie.
             Unavailable: It cannot be told now.
         """
-        if self._sessions is None:
+        if self._open:
             return ""
+        if self._sessions is None:
+            return None
         admission = await self._admission(token)
         if admission is None:
             return None

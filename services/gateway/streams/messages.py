@@ -14,6 +14,7 @@ from services.gateway.streams.states import agent_state, asked, decided, result,
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
     ApprovalAwaited,
+    ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
@@ -141,7 +142,7 @@ class Messages:
                 data = {"approval": asked(request)}
             case ApprovalResolved(resolution=resolution):
                 data = {"resolution": decided(resolution)}
-            case ExecutionClaimed() | CancelRequested():
+            case ExecutionClaimed() | CancelRequested() | ApprovalRefused():
                 data = dict[str, JsonValue]()
             case _ if self._now() != self._told:
                 data = dict[str, JsonValue]()

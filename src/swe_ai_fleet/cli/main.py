@@ -17,6 +17,7 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.context import context_app
 from swe_ai_fleet.cli.context_change import change
 from swe_ai_fleet.cli.councils import councils_app
+from swe_ai_fleet.cli.dead_letters import dlq_app
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.figures import metrics
@@ -58,6 +59,7 @@ app.add_typer(memory_app, name="memory")
 app.add_typer(workflow_app, name="workflow")
 app.add_typer(plan_app, name="plan")
 app.add_typer(webhooks_app, name="webhooks")
+app.add_typer(dlq_app, name="dlq")
 app.add_typer(access_app, name="access")
 app.command()(status)
 app.command()(metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -39,6 +40,9 @@ async def up(screen: Screen, settings: Settings, vllm: VLLMOrder | None = None) 
 async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> None:
     screen.note("starting NATS, Ray and the orchestrator ...")
     async with started_fleet(settings) as fleet:
+        # It listens before anybody can read where to send a signal: Ray, once started, aborts at a SIGTERM.
+        asked = asyncio.create_task(signals.wait())
+        await asyncio.sleep(0)
         card = settings.home / "fleet.json"
         page = page_url(fleet.http, fleet.token) if fleet.http else ""
         if screen.json:
@@ -63,7 +67,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
             screen.line(f"tokens  {card}")
             screen.line('try     fleet run --repo . "what to do"')
             screen.note("Ctrl-C stops everything")
-        await signals.wait()
+        await asked
         screen.note("stopping ...")
 
 

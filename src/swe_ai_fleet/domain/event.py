@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
@@ -195,6 +195,16 @@ class ApprovalResolved:
 
     resolution: ApprovalResolution
     type: Literal["approval_resolved"] = "approval_resolved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRefused:
+    """Somebody was not let decide: `caller`, who authenticated, had handed in what it is about. Told once of each."""
+
+    approval_id: str
+    decision: ApprovalDecision
+    caller: str
+    type: Literal["approval_refused"] = "approval_refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,6 +438,7 @@ EventBody = (
     | WorkspaceCheckpointed
     | ApprovalRequested
     | ApprovalResolved
+    | ApprovalRefused
     | ToolStarted
     | ToolFinished
     | RunFinished

@@ -12,6 +12,7 @@ from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
+    ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
     BreakpointsSet,
@@ -83,7 +84,8 @@ class ExecutionState:
     orchestrator that drives it, empty before the first claim. `dropped` are revisions that did not take the place of
     what they revise. `integration` is what the subtasks merged so far add up to. `context` is None as long as none is
     gathered. `nodes` are those of a workflow as they stand, `steering` what people said to it, in order.
-    `asked_approval` is what the caller asked for where the tenant's rules asked for more.
+    `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
+    who was not let decide about them.
     """
 
     execution_id: str
@@ -125,6 +127,7 @@ class ExecutionState:
     output: WorkflowFinished | None = None
     requests: Mapping[str, ApprovalRequest] = field(default_factory=dict[str, ApprovalRequest])
     resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
+    refused: frozenset[tuple[str, str]] = frozenset()
     last_sequence: int = 0
 
     @property
@@ -177,6 +180,8 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case ApprovalResolved(resolution=resolution):
             known = {resolution.approval_id: resolution, **state.resolutions}
             return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
+        case ApprovalRefused(approval_id=approval_id, caller=caller):
+            return replace(state, refused=state.refused | {(approval_id, caller)})
         case CancelRequested(reason=reason):
             return replace(state, cancel_requested=True, cancel_reason=state.cancel_reason or reason)
         case CandidateSubmitted(candidate=candidate):

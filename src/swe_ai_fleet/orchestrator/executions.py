@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.approval import ApprovalResolution
 from swe_ai_fleet.domain.council import Council
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
 from swe_ai_fleet.domain.event import (
+    ApprovalRefused,
     ApprovalResolved,
     CancelRequested,
     ExecutionFinished,
@@ -327,7 +328,7 @@ class Executions:
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
         async with self._deciding:
             state = await self.get(tenant, execution_id)
-            check_approver(state, resolution, by)
+            await self._check_approver(state, resolution, by)
             known = state.resolutions.get(request.approval_id)
             if known is None:
                 if state.status.terminal:
@@ -338,6 +339,16 @@ class Executions:
                 known = state.resolutions.get(request.approval_id, resolution)
         check_same(known, resolution)
         return state
+
+    async def _check_approver(self, state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
+        """Refuse a decision about what one handed in oneself, and record that. Raises PermissionDenied."""
+        try:
+            check_approver(state, resolution, by)
+        except PermissionDenied:
+            if not state.status.terminal and (resolution.approval_id, by) not in state.refused:
+                refused = ApprovalRefused(approval_id=resolution.approval_id, decision=resolution.decision, caller=by)
+                await self._log.tell(control(state.task), refused)
+            raise
 
     async def steer(
         self, tenant: str, execution_id: str, action: str, node_id: str = "", *, by: str = ""

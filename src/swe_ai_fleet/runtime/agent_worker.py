@@ -35,7 +35,8 @@ from swe_ai_fleet.ports import ChatModel, Clone, WorkspaceProvider
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import outside_agents
 from swe_ai_fleet.runtime.equipment import open_equipment
-from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
+from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
+from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
@@ -123,8 +124,6 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         open_equipment(settings, live=live, memories=context) as equipment,
     ):
         provider = workspace_provider(settings, log)
-        # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
-        await provider.reap()
         await provider.warm()
         workspaces = prepared(provider) if prepared is not None else provider
         runs = CodingRun(
@@ -151,18 +150,20 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             audit_key=settings.audit_key.encode(),
             host=host,
         )
-        yield AgentWorker(
-            workspaces=workspaces,
-            runs=runs,
-            reviews=ReviewRun(services=services),
-            judgings=JudgeRun(services=services),
-            external=ExternalRun(
-                services=services, results=telemetry.results(log), outside=outside_agents(settings, equipment.mask)
-            ),
-            derivations=DeriveRun(services=services),
-            answers=AnswerRun(services=services),
-            operations=OperateRun(services=services),
-            evidence=evidence,
-            access=equipment.access,
-            models=equipment.models,
-        )
+        # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
+        async with housekeeping(provider.reap, pause=pause_seconds(seed_seconds(settings))):
+            yield AgentWorker(
+                workspaces=workspaces,
+                runs=runs,
+                reviews=ReviewRun(services=services),
+                judgings=JudgeRun(services=services),
+                external=ExternalRun(
+                    services=services, results=telemetry.results(log), outside=outside_agents(settings, equipment.mask)
+                ),
+                derivations=DeriveRun(services=services),
+                answers=AnswerRun(services=services),
+                operations=OperateRun(services=services),
+                evidence=evidence,
+                access=equipment.access,
+                models=equipment.models,
+            )

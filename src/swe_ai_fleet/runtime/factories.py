@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.adapters.git_workspace import Ages, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import Admission, Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
@@ -112,4 +112,11 @@ def workspace_provider(settings: Settings, blobs: BlobStore | None = None) -> Gi
         ),
         mask=secret_mask(settings),
         fetch=blobs.get if blobs is not None else None,
+        ages=Ages(seed=seed_seconds(settings)),
     )
+
+
+def seed_seconds(settings: Settings) -> float:
+    """How long a commit's history stays on a node once nobody uses it: no longer than the events that tell of it."""
+    kept = settings.event_days * DAY_SECONDS
+    return min(kept, Ages().seed) if kept else Ages().seed

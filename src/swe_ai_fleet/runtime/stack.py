@@ -24,8 +24,9 @@ from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, no_rules
 from swe_ai_fleet.runtime.context_client import open_context_client
 from swe_ai_fleet.runtime.councils import COUNCILS_BUCKET, council_book
 from swe_ai_fleet.runtime.equipment import model_prices, profile_settings
-from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, open_fleet_view
+from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
@@ -134,7 +135,8 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
-        await workspaces.reap()
+        pause = pause_seconds(seed_seconds(settings))
+        await stack.enter_async_context(housekeeping(workspaces.reap, pause=pause))
         jobs = settings.executor == "kubernetes"
         fleet = await stack.enter_async_context(open_job_fleet(log) if jobs else open_ray_fleet(settings))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.embedded))

@@ -81,7 +81,10 @@ class _Whole:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._registry.collect()
+        for family in self._registry.collect():
+            # When a series began is told by its first sample; a series more for each would say no more.
+            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            yield family
         yield from self._families
 
 

@@ -7,6 +7,7 @@ from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import (
+    ApprovalRefused,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
@@ -75,6 +76,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case ApprovalResolved(resolution=resolution):
             said = f": {resolution.text}" if resolution.text else ""
             line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'somebody'}{said}"
+        case ApprovalRefused(approval_id=approval_id, caller=caller):
+            line = f"{approval_id}: {caller} may not decide about what they handed in"
         case ExecutionFinished(status=status, error=error):
             line = f"ended: {status}" + (f": {error}" if error else "")
         case _:

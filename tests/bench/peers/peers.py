@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tests.bench.steps import COMMAND
 
+_LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""Prices are not fetched from the network."""
 DRIVERS = Path(__file__).parent / "drivers"
 
 
@@ -44,6 +46,7 @@ PEERS = (
         about="asyncio, in one process",
         tool="shell_run_command",
         end=("final_answer", {"result": "All steps taken."}),
+        variables=_LITELLM,
     ),
     Peer(
         name="smolagents",
@@ -55,11 +58,12 @@ PEERS = (
     ),
     Peer(
         name="mini-swe-agent",
-        packages=("mini-swe-agent",),
+        packages=("mini-swe-agent", "mcp"),  # its model library imports the latter
         driver="mini_swe_agent_driver.py",
         about="a thread an agent, in one process",
         tool="bash",
         end=("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}),
-        variables={"MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors", "MSWEA_CONFIGURED": "true"},
+        variables={"MSWEA_SILENT_STARTUP": "1", "MSWEA_COST_TRACKING": "ignore_errors", "MSWEA_CONFIGURED": "true"}
+        | _LITELLM,
     ),
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from swe_ai_fleet.domain.job import job_id
-from workers.place import CLONE_FROM, DEFAULT_WORKSPACE, FENCED, GIT_CREDENTIALS, JOB_ID, TENANT, WORKSPACE
+from workers.place import CLONE_FROM, CLONE_HOSTS, DEFAULT_WORKSPACE, FENCED, GIT_CREDENTIALS, JOB_ID, TENANT, WORKSPACE
 from workers.workspace_runner.backend import JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -96,7 +96,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         "HOME": HOME,
         "TMPDIR": "/tmp",  # noqa: S108 - of the container
     }
-    cloning = common | {CLONE_FROM: settings.protocols}
+    cloning = common | {CLONE_FROM: settings.protocols, CLONE_HOSTS: settings.hosts}
     if git_secret:
         cloning[GIT_CREDENTIALS] = GIT_MOUNT
     working = common | {"VLLM_URL": model_url, **settings.agent_env}

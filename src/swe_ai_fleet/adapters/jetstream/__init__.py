@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import NoReturn
 
 import structlog
@@ -263,6 +264,15 @@ class JetStream:
         elapsed = (time.perf_counter() - began) * 1000
         return Ping(ok=not error, version=self._connection.server_version, latency_ms=elapsed, error=error)
 
+    async def clock(self) -> datetime | None:
+        """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
+        try:
+            info = await self._connection.api(f"STREAM.INFO.{subjects.EVENTS}", patience=self._patience)
+        except ApiFault:
+            return None
+        told = info.get("ts")
+        return datetime.fromisoformat(_microseconds(told)) if isinstance(told, str) else None
+
     async def usage(self) -> Mapping[str, StreamUsage]:
         """How full each stream is. Raises NotFound before `ensure_streams`, Unavailable."""
         return await streams.usage(self._connection, self._settings, patience=self._patience)
@@ -296,3 +306,12 @@ class JetStream:
                 hint="did a newer version of the fleet write it?",
             ) from error
         return StoredEvent(sequence=message.sequence, event=event)
+
+
+def _microseconds(at: str) -> str:
+    """A time of the server, which has nanoseconds, with as many digits as are read here."""
+    head, dot, rest = at.partition(".")
+    if not dot:
+        return at
+    digits = len(rest) - len(rest.lstrip("0123456789"))
+    return f"{head}.{rest[:digits][:6].ljust(6, '0')}{rest[digits:]}"

@@ -78,8 +78,8 @@ class PlanSession:
 
     `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
-    Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set the
-    goal and `decided_by` approved of the approach, where callers can be told apart.
+    Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set
+    the goal and `decided_by` approved of the approach, where callers can be told apart.
     """
 
     session_id: str

@@ -114,7 +114,7 @@ def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew
             raise PreconditionFailed(
                 f"without {key.name} no certificate can be made", field="init", hint=f"bring {key} back for as long"
             )
-        known = host_names(path.read_text()) if path.exists() else ()
+        known = _names_in(path)
         names = tuple(dict.fromkeys((*server_names(server, hosts), *known)))
         pair = new_certificate(
             KeyPair(certificate=certificate.read_text(), key=key.read_text()),
@@ -125,6 +125,14 @@ def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew
         )
         _write(done, layout.key(server), pair.key)
         _write(done, path, pair.certificate)
+
+
+def _names_in(certificate: Path) -> tuple[str, ...]:
+    """The names that a certificate was for, so that the next one is for them too; none where it cannot be read."""
+    try:
+        return host_names(certificate.read_text())
+    except (FileNotFoundError, ValueError):
+        return ()
 
 
 def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], *, anew: bool) -> None:

@@ -8,8 +8,8 @@ from typing import cast
 
 import ray
 
-from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 from swe_ai_fleet.settings import Settings
@@ -87,7 +87,7 @@ class VLLMAgentJobActor(AgentHost):
         return payload
 
     async def _publish(self, task_id: str, execution_id: str, payload: Mapping[str, object]) -> None:
-        async with JetStream.connect(self._base.nats_url, name=self._agent_id) as log:
+        async with connect_log(self._base, name=self._agent_id) as log:
             await log.ensure_streams()
             await log.publish(
                 tenant="default",

@@ -30,7 +30,7 @@ def agent(url, place):
 
 
 async def run(one, steps):
-    async for _ in one.run("Take twenty steps.", max_iterations=steps + 5):
+    async for _ in one.run("Take twenty steps.", max_iterations=steps + 5, use_planning=False):
         pass
 
 

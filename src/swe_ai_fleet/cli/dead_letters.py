@@ -1,0 +1,116 @@
+"""`fleet dlq`: messages that could not be handled; seen, handed in again, or dropped."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.errors import NotFound
+from swe_ai_fleet.settings import Settings
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+
+dlq_app = typer.Typer(help="Messages on NATS that could not be handled.", no_args_is_help=True, rich_markup_mode=None)
+Number = Annotated[int, typer.Argument(min=1, metavar="NUMBER", help="As `fleet dlq list` shows it.")]
+_PATIENCE_SECONDS = 30.0
+
+
+@dlq_app.command("list")
+def list_letters(*, json: Json = False) -> None:
+    """Show what could not be handled: its number, where it came from, how often it was tried, why it failed."""
+    carry_out(_list, json=json)
+
+
+@dlq_app.command()
+def replay(number: Number, *, json: Json = False) -> None:
+    """Hand a message in again where it came from; the id of its task keeps it to once."""
+    carry_out(lambda screen, settings: _settle(screen, settings, number, again=True), json=json)
+
+
+@dlq_app.command()
+def drop(number: Number, *, json: Json = False) -> None:
+    """Forget a message."""
+    carry_out(lambda screen, settings: _settle(screen, settings, number, again=False), json=json)
+
+
+async def _list(screen: Screen, settings: Settings) -> Exit:
+    from swe_ai_fleet.adapters.jetstream import subjects
+    from swe_ai_fleet.adapters.jetstream.reader import messages
+    from swe_ai_fleet.cli.telegram import nats_of
+    from swe_ai_fleet.runtime.factories import connect_log
+
+    found: list[StoredMessage] = []
+    async with connect_log(nats_of(settings), name="dlq") as log:
+        stored = messages(log.connection, subjects.DEAD_LETTERS, ">", follow=False, patience=_PATIENCE_SECONDS)
+        async with aclosing(stored) as letters:
+            found = [letter async for letter in letters if letter is not None]
+    told = [
+        {
+            "number": one.sequence,
+            "subject": one.headers.get("Fleet-Subject", ""),
+            "deliveries": one.headers.get("Fleet-Deliveries", ""),
+            "reason": one.headers.get("Fleet-Reason", ""),
+            "bytes": len(one.data),
+        }
+        for one in found
+    ]
+    if screen.json:
+        screen.document({"letters": told})
+    for one in told if not screen.json else ():
+        screen.line(f"{one['number']}  {one['subject']}  tried {one['deliveries']} times: {one['reason']}")
+    if not told:
+        screen.note("nothing is there")
+    return Exit.ACCEPTED
+
+
+async def _settle(screen: Screen, settings: Settings, number: int, *, again: bool) -> Exit:
+    from swe_ai_fleet.cli.telegram import nats_of
+    from swe_ai_fleet.runtime.factories import connect_log
+
+    async with connect_log(nats_of(settings), name="dlq") as log:
+        subject = await settle(log.connection, number, again=again)
+    if screen.json:
+        screen.document({"number": number, "subject": subject, "replayed": again})
+    else:
+        screen.line(f"{number} is on {subject} again" if again else f"{number} is dropped")
+    return Exit.ACCEPTED
+
+
+async def settle(connection: Connection, number: int, *, again: bool) -> str:
+    """Take a message out of the dead letters, handed in again before that if so wanted; where it came from.
+
+    Raises:
+        NotFound: There is none with this number.
+        CommandFault: It cannot be handed in again, since it was too large to be kept.
+    """
+    from swe_ai_fleet.adapters.jetstream import subjects
+    from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
+    from swe_ai_fleet.adapters.jetstream.stored import from_api
+    from swe_ai_fleet.adapters.jetstream.wire import MESSAGE_ID
+
+    stream = subjects.DEAD_LETTERS
+    try:
+        answer = await connection.api(f"STREAM.MSG.GET.{stream}", {"seq": number}, patience=_PATIENCE_SECONDS)
+        letter = from_api(answer)
+        subject = letter.headers.get("Fleet-Subject", "")
+        if again:
+            if "Fleet-Omitted-Bytes" in letter.headers or not subject:
+                raise CommandFault("its content was not kept", exit_code=Exit.USAGE, hint="send it anew")
+            # Handed in twice within minutes it is one message; later its task's id keeps it to once.
+            headers = {MESSAGE_ID: f"{stream}/{number}"}
+            await connection.publish(subject, letter.data, headers=headers, patience=_PATIENCE_SECONDS)
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": number}, patience=_PATIENCE_SECONDS)
+    except Refused as refusal:
+        raise refusal.fault.as_fleet_error() from refusal
+    except ApiFault as fault:
+        if fault.code == 404:
+            raise NotFound(f"there is no dead letter {number}", hint="fleet dlq list") from fault
+        raise fault.as_fleet_error() from fault
+    return subject

@@ -1,0 +1,114 @@
+"""What `fleet doctor` finds out about the way in and out: certificates, the access file, where traces go."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import time
+import urllib.error
+import urllib.request
+
+from swe_ai_fleet.cli.finding import Finding, Health
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.settings import Settings
+
+SOON_SECONDS = 14 * 86_400.0
+_SECONDS = 5.0
+_DAY = 86_400.0
+
+
+def transport(settings: Settings) -> list[Finding]:
+    """Whether certificates can be used, and how long yet."""
+    from services.certificates import Certificates, server_tls
+    from swe_ai_fleet.telemetry.certificate_figures import certificates, expiry
+
+    try:
+        tls = server_tls(settings)
+        if tls is not None:
+            Certificates(tls)
+    except FleetError as error:
+        return [_fault("tls", error, "see FLEET_TLS_CERT and FLEET_TLS_KEY")]
+    files = certificates(settings)
+    if not files:
+        if settings.loopback:
+            return [Finding(part="tls", state=Health.ABSENT, cause="none; nobody else can listen on loopback")]
+        cause = f"{settings.listen} is served without TLS: tokens can be read on the way"
+        mend = "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS"
+        return [Finding(part="tls", state=Health.ABSENT, cause=cause, mend=mend)]
+    now, found = time.time(), list[Finding]()
+    for use, path in files.items():
+        part, left = f"tls: {use.replace('_', ' ')}", expiry(path) - now
+        days = f"{max(0.0, left) / _DAY:.0f} days"
+        if left < -now + 1:
+            mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
+            found.append(Finding(part=part, state=Health.FAULT, cause=f"{path} has no certificate", mend=mend))
+        elif left <= 0:
+            cause = f"the certificate in {path} has ended"
+            found.append(Finding(part=part, state=Health.FAULT, cause=cause, mend="renew it; it is read by itself"))
+        else:
+            mend = "renew it soon; it is read by itself" if left < SOON_SECONDS else ""
+            found.append(Finding(part=part, state=Health.OK, cause=f"{path}, for {days} yet", mend=mend))
+    return found
+
+
+def access(settings: Settings) -> Finding:
+    """Whether the access file can be used."""
+    from services.access.access_file import read_access
+
+    if settings.access_file is None:
+        cause = "no access file: one token lets everybody do everything"
+        mend = "" if settings.loopback else "FLEET_ACCESS_FILE, see `fleet access --help`"
+        return Finding(part="access", state=Health.ABSENT, cause=cause, mend=mend)
+    try:
+        read = read_access(settings.access_file)
+    except FleetError as error:
+        return _fault("access", error, f"mend {settings.access_file}")
+    if settings.access_file.stat().st_mode & 0o022:
+        cause = f"others may write {settings.access_file}, and so let anybody in"
+        return Finding(part="access", state=Health.FAULT, cause=cause, mend=f"chmod go-w {settings.access_file}")
+    told = f"{len(read.tenants)} tenants, {len(read.tokens)} tokens"
+    return Finding(part="access", state=Health.OK, cause=f"{settings.access_file}: {told}")
+
+
+async def traces(settings: Settings) -> Finding:
+    """Whether the collector takes spans."""
+    if not settings.otlp_endpoint:
+        cause = "none are sent"
+        return Finding(part="traces", state=Health.ABSENT, cause=cause, mend="FLEET_OTLP_ENDPOINT, if they are wanted")
+    fault = await asyncio.to_thread(_refusal, settings.otlp_endpoint)
+    if fault:
+        mend = "start the collector with its OTLP/HTTP receiver, or mend FLEET_OTLP_ENDPOINT (its base URL)"
+        return Finding(part="traces", state=Health.FAULT, cause=f"{settings.otlp_endpoint}: {fault}", mend=mend)
+    return Finding(part="traces", state=Health.OK, cause=f"{settings.otlp_endpoint} takes them")
+
+
+def _refusal(endpoint: str) -> str:
+    """Why a collector does not take an empty message; empty where it does."""
+    if not endpoint.startswith(("http://", "https://")):
+        return "no http:// or https:// URL"
+    request = urllib.request.Request(  # noqa: S310 - the scheme is checked
+        f"{endpoint.rstrip('/')}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"it answers {error.code}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(error)
+
+
+def _setting(use: str) -> str:
+    names = {
+        "server": "TLS_CERT",
+        "server_client_ca": "TLS_CLIENT_CA",
+        "client": "TLS_CLIENT_CERT",
+        "client_ca": "TLS_CA",
+        "nats": "NATS_CERT",
+        "nats_ca": "NATS_CA",
+    }
+    return names[use]
+
+
+def _fault(part: str, error: FleetError, mend: str) -> Finding:
+    return Finding(part=part, state=Health.FAULT, cause=error.message, mend=error.hint or mend)

@@ -1,0 +1,91 @@
+"""What the Jobs in `deploy/k8s/tests` and the pipelines in `examples` run, tried against a fleet on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.cluster import scripted_model, whole_way
+from tests.conftest import FleetUnderTest
+from tests.scripts import HELLO, HELLO_FILES
+
+SUBMIT = Path(__file__).parents[2] / "examples" / "pipelines" / "submit.sh"
+
+
+def _told(fleet: FleetUnderTest, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.setenv("FLEET_SERVER", fleet.running.address)
+    monkeypatch.setenv("FLEET_TOKEN", fleet.running.token)
+    monkeypatch.setenv("FLEET_HOME", str(home))
+
+
+@pytest.mark.slow
+async def test_the_whole_way_ends_with_a_patch(
+    fleet: FleetUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _told(fleet, monkeypatch, tmp_path / "home")
+    patch = await asyncio.to_thread(whole_way.go, tmp_path, agents=1)
+    assert "+def hello_world():" in patch
+    monkeypatch.setenv("FLEET_TOKEN", "of somebody else")
+    with pytest.raises(whole_way.Astray, match="token"):
+        await asyncio.to_thread(whole_way.go, tmp_path / "again", agents=1)
+
+
+@pytest.mark.slow
+async def test_the_script_of_the_pipelines_leaves_a_patch_that_applies(
+    fleet: FleetUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _told(fleet, monkeypatch, tmp_path / "home")
+    repository, work = make_repository(tmp_path / "repository", HELLO_FILES), tmp_path / "work"
+    work.mkdir()
+    # In its container /work is a volume.
+    script = SUBMIT.read_text().replace("/work/", f"{work}/")
+    branch = _git(repository, "branch", "--show-current")
+    told = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TASK": HELLO,
+        "REPOSITORY": str(repository),
+        "REVISION": branch,
+        "TASK_ID": "pipeline-1",
+        "AGENTS": "1",
+    }
+    for _ in range(2):
+        # A step that is run again finds the same execution.
+        run = await asyncio.to_thread(subprocess.run, ["sh", "-c", script], env=told, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout + run.stderr
+    executions = {json.loads((work / "result.json").read_text())["execution_id"]}
+    assert len(executions) == 1
+    _git(repository, "apply", "--index", "--", str(work / "change.patch"))
+    assert "def hello_world" in (repository / "utils.py").read_text()
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    run = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=True)
+    return run.stdout.strip()
+
+
+async def test_the_scripted_model_of_the_cluster_answers(unused_tcp_port: int) -> None:
+    serving = asyncio.create_task(scripted_model.serve(unused_tcp_port))
+    try:
+        async with asyncio.timeout(10):
+            while not await asyncio.to_thread(_healthy, unused_tcp_port):
+                await asyncio.sleep(0.05)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False

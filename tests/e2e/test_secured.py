@@ -1,0 +1,198 @@
+"""A fleet started from what `fleet init` wrote: TLS, nkeys, an access file; nothing of it in plain text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import httpx2
+import nats
+import pytest
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.runtime.channels import ChannelTls
+from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
+from swe_ai_fleet.runtime.installation.installing import install
+from swe_ai_fleet.runtime.place import running_place
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.scripts import HELLO, HELLO_FILES
+from tests.secured import SecuredNats, secured_nats
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuredFleet:
+    """A fleet of a process of its own, and where it answers."""
+
+    nats: SecuredNats
+    card: Mapping[str, object]
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return str(self.card["address"])
+
+    @property
+    def tls(self) -> ChannelTls:
+        return ChannelTls(ca=self.nats.layout.authority)
+
+
+@pytest.fixture(scope="module")
+async def secured(
+    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SecuredFleet]:
+    directory = tmp_path_factory.mktemp("installation")
+    async with secured_nats(directory, ("a", "b")) as running, _serving(directory, model_server.url) as served:
+        card, log = served
+        yield SecuredFleet(nats=running, card=card, log=log)
+
+
+@asynccontextmanager
+async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[str, object], Path]]:
+    variables = {
+        "FLEET_MODEL_URL": model_url,
+        "FLEET_MODEL": "scripted",
+        "FLEET_LISTEN": "127.0.0.1:0",
+        "FLEET_LOG_FORMAT": "json",
+    }
+    card, log = directory / "home" / "fleet.json", directory / "fleet.log"
+    with log.open("wb") as told:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.orchestrator.main"),
+            env={**os.environ, **variables, "PYTHONPATH": os.getcwd()},
+            cwd=directory,  # its fleet.toml is all that it is told else
+            stdout=told,
+            stderr=told,
+        )
+    try:
+        async with asyncio.timeout(60):
+            while not card.exists():
+                assert process.returncode is None, log.read_text()[-3000:]
+                await asyncio.sleep(0.05)
+        yield json.loads(card.read_text()), log
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
+    secured: SecuredFleet, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    heard: dict[str, list[str]] = {"a": [], "b": []}
+    ended = asyncio.Event()
+
+    def hearing(tenant: str):
+        async def hear(message: object) -> None:
+            subject = str(getattr(message, "subject", ""))
+            heard[tenant].append(subject)
+            if subject == "agent.results.secured-1":
+                ended.set()
+
+        return hear
+
+    clients = {tenant: await _tenant(secured, tenant) for tenant in ("a", "b")}
+    try:
+        for tenant, client in clients.items():
+            for subject in ("agent.events.>", "agent.results.>"):
+                await client.subscribe(subject, cb=hearing(tenant))
+            await client.flush()
+        async with connect(secured.address, secured.nats.tokens["a"], tls=secured.tls) as fleet:
+            task = pb.DeliberateRequest(
+                task_id="secured-1",
+                task_description=HELLO,
+                role="DEV",
+                num_agents=2,
+                repo=pb.RepoRef(path=str(repository)),
+            )
+            accepted = await fleet.submit(pb.SubmitTaskRequest(deliberate=task))
+            kinds = [event.type async for event in fleet.events(accepted.execution_id)]
+            assert kinds[-1] == "execution_finished"
+            assert (await fleet.execution(accepted.execution_id)).status == pb.DELIBERATION_STATUS_COMPLETED
+        async with asyncio.timeout(20):
+            await ended.wait()
+        # What is not theirs does not come late either: it would have come before this.
+        await clients["b"].flush()
+    finally:
+        for client in clients.values():
+            await client.close()
+    assert heard["b"] == []
+    assert f"agent.events.{accepted.execution_id}._" in heard["a"]
+    assert "nats.forbidden" not in secured.log.read_text()
+
+
+async def test_strangers_are_refused_in_words_that_help(secured: SecuredFleet, tmp_path: Path) -> None:
+    await asyncio.to_thread(install, tmp_path / "other")
+    request = pb.ListExecutionsRequest()
+    token = secured.nats.tokens["a"]
+    for tls, word in (
+        (None, "FLEET_TLS_CA"),
+        (ChannelTls(ca=tmp_path / "other" / "tls" / "ca.pem"), "not signed by"),
+        (ChannelTls(ca=secured.nats.layout.authority, name="elsewhere.example"), "other names"),
+    ):
+        async with connect(secured.address, token, tls=tls) as fleet:
+            with pytest.raises(CommandFault) as fault:
+                await fleet.executions(request)
+        assert word in f"{fault.value.message} {fault.value.hint}"
+    async with connect(secured.address, "fleet_guess", tls=secured.tls) as fleet:
+        with pytest.raises(CommandFault) as fault:
+            await fleet.executions(request)
+    assert isinstance(fault.value.__cause__, grpc.aio.AioRpcError)
+    assert fault.value.__cause__.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_who_starts_it_needs_no_more_than_its_card(secured: SecuredFleet, tmp_path: Path) -> None:
+    place = running_place(secured.nats.layout.directory / "home")
+    assert place is not None and place.tls is not None and place.tls.ca == secured.nats.layout.authority
+    settings = Settings(home=secured.nats.layout.directory / "home")
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    accepted = await DeliberateAsync(settings=settings, repo=str(repository)).execute("secured-2", HELLO)
+    assert accepted["task_id"] == "secured-2"
+    with pytest.raises(Unavailable, match="hung up"):
+        # The same address in plain text, for somebody who has only that.
+        await DeliberateAsync(
+            secured.address, place.token, repo=str(repository), settings=Settings(home=tmp_path)
+        ).execute("secured-3", HELLO)
+
+
+async def test_the_gateway_speaks_https_and_its_cookie_goes_nowhere_else(secured: SecuredFleet) -> None:
+    url = str(secured.card["http"])
+    assert url.startswith("https://")
+    context = ssl.create_default_context(cafile=str(secured.nats.layout.authority))
+    async with httpx2.AsyncClient(base_url=url, verify=context) as client:
+        bearer = {"authorization": f"Bearer {secured.nats.tokens['a']}"}
+        listed = await client.get("/api/executions", headers=bearer)
+        assert listed.status_code == 200, listed.text
+        signed_in = await client.post("/api/session", json={"token": secured.nats.tokens["a"]})
+        cookie = signed_in.headers["set-cookie"]
+        assert "; Secure" in cookie and cookie.startswith("__Host-")
+        assert "strict-transport-security" not in signed_in.headers
+    async with httpx2.AsyncClient(base_url=url.replace("https", "http")) as client:
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get("/api/executions")
+
+
+async def _tenant(secured: SecuredFleet, tenant: str) -> nats.NATS:
+    layout = secured.nats.layout
+    return await nats.connect(
+        secured.nats.url,
+        nkeys_seed=str(layout.nkey(f"tenant-{tenant}")),
+        tls=ssl.create_default_context(cafile=str(layout.authority)),
+        allow_reconnect=False,
+    )

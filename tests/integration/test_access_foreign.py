@@ -1,0 +1,184 @@
+"""A foreign tenant's admin asks every RPC for another tenant's things by their names, as made from the descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from fleet.context.v1 import context_pb2 as context
+from fleet.conversation.v1 import conversation_pb2 as chat
+from fleet.notification.v1 import notification_pb2 as notification
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.planning.v1 import planning_pb2 as planning
+from services.access.roles import ROLES
+from services.gateway.upstream import FILES
+from swe_ai_fleet.domain.access import AccessRole
+from tests.integration.test_tenants import NORTH, SOUTH, Caller, World, world
+from tests.plan_script import PLAN_GOAL
+
+__all__ = ["world"]
+
+METHODS: tuple[MethodDescriptor, ...] = tuple(
+    method for file in FILES for service in file.services_by_name.values() for method in service.methods
+)
+SECRET = "aurora-7f3a"
+"""Stands in everything that the northern tenant has."""
+_SECONDS = 30.0
+_DEEP = 3
+_SHOWN_TO_ITS_OWN = {
+    "GetExecution",
+    "ListExecutions",
+    "StreamExecution",
+    "GetConversation",
+    "ListConversations",
+    "GetPlanSession",
+    "ListPlanSessions",
+    "ListWebhooks",
+    "ListStories",
+    "GetContext",
+    "RehydrateSession",
+    "Recall",
+}
+"""RPCs that would tell the secret, as they do to its own tenant: without them the walk would prove nothing."""
+
+
+def filled(method: MethodDescriptor, names: Mapping[str, str]) -> Message:
+    """A request for things of these names, wherever it has a field for one."""
+    request = GetMessageClass(method.input_type)()
+    _fill(request, names, _DEEP)
+    return request
+
+
+def _fill(message: Message, names: Mapping[str, str], depth: int) -> None:
+    for one in message.DESCRIPTOR.fields:
+        value = names.get(one.name, "")
+        if one.type == FieldDescriptor.TYPE_STRING and value:
+            if one.is_repeated:
+                getattr(message, one.name).append(value)
+            elif one.containing_oneof is None or message.WhichOneof(one.containing_oneof.name) is None:
+                setattr(message, one.name, value)
+        elif one.type == FieldDescriptor.TYPE_ENUM and not one.is_repeated and one.containing_oneof is None:
+            setattr(message, one.name, 1)
+        elif one.message_type is not None and not one.is_repeated and depth and one.containing_oneof is None:
+            inner = GetMessageClass(one.message_type)()
+            _fill(inner, names, depth - 1)
+            if inner.ByteSize():
+                getattr(message, one.name).CopyFrom(inner)
+
+
+async def asked(who: Caller, method: MethodDescriptor, request: Message) -> tuple[str, bytes]:
+    """The code that an RPC ends with, and everything that it told."""
+    stub = who.world.stubs[_stub_of(who.world, method)]
+    told = bytearray()
+    call: Any = getattr(stub, method.name)
+    try:
+        async with asyncio.timeout(_SECONDS):
+            shown = _one(request) if method.client_streaming else request
+            if method.server_streaming:
+                async for reply in call(shown, metadata=who.metadata):
+                    told += reply.SerializeToString()
+            else:
+                told += (await call(shown, metadata=who.metadata)).SerializeToString()
+    except grpc.aio.AioRpcError as error:
+        trailing = b"".join(
+            value if isinstance(value, bytes) else value.encode() for _, value in error.trailing_metadata() or ()
+        )
+        return error.code().name, bytes(told) + (error.details() or "").encode() + trailing
+    return "OK", bytes(told)
+
+
+async def _one(request: Message):
+    yield request
+
+
+def _stub_of(world: World, method: MethodDescriptor) -> type:
+    name = f"{method.containing_service.name}Stub"
+    return next(kind for kind in world.stubs if kind.__name__ == name)
+
+
+async def asked_all(
+    who: Caller, methods: Sequence[MethodDescriptor], names: Mapping[str, str]
+) -> dict[str, tuple[str, bytes]]:
+    return {method.name: await asked(who, method, filled(method, names)) for method in methods}
+
+
+async def furnished(world: World) -> dict[str, str]:
+    """The northern tenant's things; their names, by the fields that they are asked for with."""
+    ann, zoe = world.by(NORTH, "ann"), world.by(NORTH, "zoe")
+    mark = uuid4().hex[:8]
+    task_id, session_id, story_id = f"t-{mark}", f"s-{mark}", f"S-{mark}"
+    request = pb.DeliberateRequest(
+        task_id=task_id,
+        task_description=f"Add a greeting {SECRET}",
+        num_agents=1,
+        enable_peer_review=False,
+        repo=pb.RepoRef(path="/srv/app"),
+    )
+    execution_id = (await ann.call("SubmitTask", pb.SubmitTaskRequest(deliberate=request))).execution_id
+    await ann.ended(execution_id)
+    result = await ann.call("GetDeliberationResult", pb.GetDeliberationResultRequest(task_id=task_id))
+    digest = result.results[0].artifacts.patch.artifact.digest
+    await ann.stream("Send", chat.SendRequest(session_id=session_id, text=f"Who are you? {SECRET}"))
+    await ann.call("ExecutePlan", planning.ExecutePlanRequest(session_id=session_id, goal=f"{PLAN_GOAL} {SECRET}"))
+    hook = notification.CreateWebhookRequest(url=f"http://{world.receiver.address}/{SECRET}")
+    webhook_id = (await zoe.call("CreateWebhook", hook)).webhook.webhook_id
+    story = context.Story(story_id=story_id, title=f"Greetings {SECRET}", case_id=f"C-{mark}")
+    await ann.call("CreateStory", context.CreateStoryRequest(story=story))
+    await ann.call("AddFact", context.AddFactRequest(namespace=f"agent:{mark}", text=f"Greetings are {SECRET}."))
+    return {
+        "task_id": task_id,
+        "execution_id": execution_id,
+        "session_id": session_id,
+        "story_id": story_id,
+        "case_id": f"C-{mark}",
+        "webhook_id": webhook_id,
+        "namespace": f"agent:{mark}",
+        "namespaces": f"agent:{mark}",
+        "query": "greetings",
+        "node_id": story_id,
+        "subject_id": execution_id,
+        "plan_id": f"p-{mark}",
+        "digest": digest,
+        "approval_id": "plan",
+        "reason": "so that it is asked whole",
+        "title": "A title",
+    }
+
+
+@pytest.fixture(scope="module")
+async def things(world: World) -> dict[str, str]:
+    return await furnished(world)
+
+
+async def test_a_foreign_admin_finds_what_nobody_has(world: World, things: dict[str, str]) -> None:
+    stranger = world.by(SOUTH, "zoe")
+    # As they are shaped, of things that nobody has.
+    nothing = {
+        name: value[:-8] + uuid4().hex[:8] if name.endswith(("_id", "digest")) else value
+        for name, value in things.items()
+    }
+    foreign = await asked_all(stranger, METHODS, things)
+    unknown = await asked_all(stranger, METHODS, nothing)
+    for name, (code, told) in foreign.items():
+        assert SECRET.encode() not in told, name
+        assert code not in ("INTERNAL", "UNKNOWN", "UNAUTHENTICATED", "PERMISSION_DENIED"), (name, code, told)
+        assert code == unknown[name][0], (name, code, unknown[name])
+    assert [foreign[name][0] for name in ("GetExecution", "CancelExecution", "GetPlanSession", "GetRun")] == [
+        "NOT_FOUND"
+    ] * 4
+    # What the stranger deleted, cleared, cancelled and ended was nothing of theirs; and its own tenant sees it.
+    own = world.by(NORTH, "zoe")
+    reads = [method for method in METHODS if ROLES[method.full_name] is AccessRole.VIEWER]
+    reads += [method for method in METHODS if method.name == "ListWebhooks"]
+    shown = await asked_all(own, reads, things)
+    telling = {name for name, (_, told) in shown.items() if SECRET.encode() in told}
+    assert _SHOWN_TO_ITS_OWN - telling == set()

@@ -1,0 +1,172 @@
+"""What `fleet doctor` says of each part, and what it advises."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
+from swe_ai_fleet.cli.doctor import examine
+from swe_ai_fleet.cli.door_findings import access, traces, transport
+from swe_ai_fleet.cli.finding import Finding, Health
+from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
+from swe_ai_fleet.cli.nats_finding import judged, nats
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry.certificate_figures import certificate_figures, certificates
+from swe_ai_fleet.testing.trace_collector import TraceCollector
+
+PING = Ping(ok=True, version="2.12.1", latency_ms=0.5)
+
+
+def _certificate(directory: Path, *, days: float) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    end = datetime.now(UTC) + timedelta(days=days)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(end - timedelta(days=400)).not_valid_after(end)
+    cert_file, key_file = directory / "cert.pem", directory / "key.pem"
+    cert_file.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_file, key_file
+
+
+def _fault(finding: Finding, *words: str) -> None:
+    """It is a fault that names its cause and its mend."""
+    assert finding.state is Health.FAULT, finding
+    assert finding.cause and finding.mend
+    for word in words:
+        assert word in f"{finding.cause} | {finding.mend}"
+
+
+async def test_nats_that_answers_is_well(nats_server: EmbeddedNats) -> None:
+    settings = Settings(nats_url=nats_server.address.url, nats_token=nats_server.address.token)
+    found = await nats(settings)
+    assert found.state is Health.OK and found.version.startswith("2.")
+    async with connect_log(settings, name="clock") as log:
+        await log.ensure_streams()
+        told = await log.clock()
+    assert told is not None and abs(told - datetime.now(UTC)) < timedelta(seconds=30)
+
+
+async def test_nats_that_is_not_there_or_refuses_is_a_fault(nats_server: EmbeddedNats) -> None:
+    _fault(await nats(Settings(nats_url="nats://127.0.0.1:9")), "127.0.0.1:9", "reachable")
+    _fault(await nats(Settings(nats_url=nats_server.address.url, nats_token="wrong")), "refused", "token")
+
+
+async def test_nats_that_nobody_configured_is_absent(tmp_path: Path) -> None:
+    assert (await nats(Settings(home=tmp_path))).state is Health.ABSENT
+
+
+def test_what_nats_says_of_itself_is_judged() -> None:
+    assert judged(PING, {}, 0.2).state is Health.OK
+    _fault(judged(Ping(ok=True, version="2.9.25", latency_ms=1), {}, 0.0), "too old", "2.10")
+    _fault(judged(PING, {}, 42.0), "42 s ahead", "NTP")
+    _fault(judged(PING, {}, -42.0), "42 s behind")
+    full = {"AGENT_EVENTS": StreamUsage(messages=1, bytes=95, max_bytes=100)}
+    _fault(judged(PING, full, 0.0), "AGENT_EVENTS", "FLEET_EVENT_DAYS")
+    assert judged(PING, {"AGENT_EVENTS": StreamUsage(messages=1, bytes=95, max_bytes=0)}, None).state is Health.OK
+
+
+def test_ports_that_others_have_are_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = Settings(listen="127.0.0.1:0", context_listen="127.0.0.1:0", metrics_listen=address)
+        (found,) = ports(settings, runs=False)
+        _fault(found, address, "FLEET_METRICS_LISTEN")
+        assert ports(settings, runs=True)[0].state is Health.OK
+    assert ports(settings, runs=False)[0].state is Health.OK
+    _fault(ports(settings.model_copy(update={"metrics_listen": "nowhere"}), runs=False)[0], "no host:port")
+
+
+def test_a_limit_of_open_files_below_what_agents_need_is_a_fault() -> None:
+    _fault(open_files(Settings(max_agents=300), limit=1_024), "1,024", "FLEET_MAX_AGENTS")
+    assert open_files(Settings(max_agents=300), limit=65_536).state is Health.OK
+
+
+def test_a_home_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+    assert disk(Settings(home=tmp_path / "not" / "there")).state is Health.OK
+    if os.geteuid():
+        tmp_path.chmod(0o500)
+        _fault(disk(Settings(home=tmp_path)), "cannot be written")
+
+
+def test_certificates_are_tried(tmp_path: Path) -> None:
+    cert, key = _certificate(tmp_path, days=100)
+    (found,) = transport(Settings(tls_cert=cert, tls_key=key))
+    assert (found.state is Health.OK and "99 days" in found.cause) or "100 days" in found.cause
+    _fault(transport(Settings(tls_cert=cert))[0], "go together")
+    (found,) = transport(Settings(nats_cert=cert, tls_cert=None))
+    assert found.part == "tls: nats"
+    cert, key = _certificate(tmp_path, days=3)
+    assert "renew" in transport(Settings(tls_cert=cert, tls_key=key))[0].mend
+    cert, key = _certificate(tmp_path, days=-3)
+    _fault(transport(Settings(nats_cert=cert))[0], "has ended", "renew")
+    cert.write_text("nothing")
+    _fault(transport(Settings(tls_cert=cert, tls_key=key))[0])
+    _fault(transport(Settings(nats_ca=cert))[0], "FLEET_NATS_CA")
+    assert transport(Settings())[0].state is Health.ABSENT
+
+
+async def test_the_end_of_certificates_is_told_to_prometheus(tmp_path: Path) -> None:
+    cert, _ = _certificate(tmp_path, days=10)
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
+    (family,) = await certificate_figures(certificates(Settings(tls_cert=cert, nats_ca=broken)))
+    ends = {one.labels["use"]: one.value for one in family.samples}
+    assert ends["nats_ca"] == 0
+    assert abs(ends["server"] - (datetime.now(UTC) + timedelta(days=10)).timestamp()) < 60
+
+
+def test_the_access_file_is_tried(tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    assert access(Settings()).state is Health.ABSENT
+    _fault(access(Settings(access_file=file)), str(file))
+    file.write_text("[tenants.acme]\nquota = 3\n")
+    _fault(access(Settings(access_file=file)))
+    file.write_text("[tenants.acme]\n")
+    file.chmod(0o600)
+    assert access(Settings(access_file=file)).state is Health.OK
+    file.chmod(0o600 | stat.S_IWOTH)
+    _fault(access(Settings(access_file=file)), "others may write", "chmod")
+
+
+async def test_a_collector_is_tried() -> None:
+    assert (await traces(Settings())).state is Health.ABSENT
+    async with TraceCollector() as collector:
+        assert (await traces(Settings(otlp_endpoint=collector.url))).state is Health.OK
+    _fault(await traces(Settings(otlp_endpoint=collector.url)), "OTLP")
+    async with TraceCollector(status=404) as collector:
+        _fault(await traces(Settings(otlp_endpoint=collector.url)), "404")
+    _fault(await traces(Settings(otlp_endpoint="file:///etc/passwd")), "no http")
+
+
+async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:
+    settings = Settings(
+        home=tmp_path,
+        listen="127.0.0.1:0",
+        nats_url="nats://127.0.0.1:9",
+        ray_address="127.0.0.1:9",
+        model_url="http://127.0.0.1:9/v1",
+    )
+    found = await examine(settings)
+    parts = {one.part: one for one in found}
+    assert {"git", "disk", "open files", "sandbox", "nats", "ray", "model server", "tls", "access", "traces"} <= set(
+        parts
+    )
+    for part in ("nats", "ray", "model server"):
+        _fault(parts[part])
+    assert all(one.cause and one.mend for one in found if one.state is Health.FAULT)

@@ -1,0 +1,200 @@
+"""A task the whole way through Kubernetes Jobs: the API server is a double, its containers are real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.domain.event import RunClaimed, WorkspaceCheckpointed
+from swe_ai_fleet.domain.task import TaskKind, execution_id
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.git_server import PASSWORD, USER, GitServer, git_server
+from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
+from tests.scripts import HELLO, HELLO_FILES, SCRIPT
+from workers.workspace_runner.main import RunningRunner, open_runner
+from workers.workspace_runner.settings import RunnerSettings
+
+SECONDS = 90
+WAITING = "[waiting]"
+WAIT = Conversation(
+    match=WAITING,
+    turns=(
+        Turn(tool_calls=(("shell_run_command", {"command": "echo 1 >> count.txt"}),)),
+        Turn(tool_calls=(("shell_run_command", {"command": "while test ! -e /tmp/go; do sleep 0.05; done"}),)),
+        Turn(tool_calls=(("shell_run_command", {"command": "echo 2 >> count.txt"}),)),
+        Turn(tool_calls=(("final_answer", {"result": "counted"}),)),
+    ),
+)
+
+
+class World:
+    """NATS, a git server with a password, a cluster, and a runner in it."""
+
+    def __init__(self, server: EmbeddedNats, repositories: GitServer, cluster: KubernetesApiServer, log: JetStream):
+        self.address = server.address
+        self.repositories = repositories
+        self.cluster = cluster
+        self.log = log
+
+    async def submit(self, name: str, text: str) -> None:
+        body = {
+            "deliberate": {
+                "taskId": name,
+                "taskDescription": text,
+                "repo": {"url": f"{self.repositories.url}/origin.git"},
+            }
+        }
+        client = await nats.connect(self.address.url, token=self.address.token)
+        try:
+            await client.jetstream().publish("agent.cmd.execute", json.dumps(body).encode())
+        finally:
+            await client.close()
+
+    async def result(self, name: str) -> dict[str, Any]:
+        client = await nats.connect(self.address.url, token=self.address.token)
+        try:
+            subscription = await client.jetstream().subscribe(f"agent.results.{name}", ordered_consumer=True)
+            return json.loads((await subscription.next_msg(timeout=SECONDS)).data)
+        finally:
+            await client.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    plain = make_repository(tmp_path / "plain", HELLO_FILES)
+    served = tmp_path / "served"
+    served.mkdir()
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(plain), str(served / "origin.git")], check=True)
+    async with (
+        EmbeddedNats(tmp_path / "nats") as server,
+        git_server(served) as repositories,
+        kubernetes_api(tmp_path / "cluster") as cluster,
+        connect_log(
+            Settings(home=tmp_path, nats_url=server.address.url, nats_token=server.address.token), name="test"
+        ) as log,
+    ):
+        cluster.secrets["nats"] = {"FLEET_NATS_TOKEN": server.address.token}
+        cluster.secrets["git"] = {"username": USER, "password": PASSWORD}
+        yield World(server, repositories, cluster, log)
+
+
+@asynccontextmanager
+async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
+    (tmp_path / "kubeconfig").write_text(json.dumps(world.cluster.kubeconfig()))
+    chosen = RunnerSettings(
+        takes="commands",
+        image="registry.example/fleet-agent:1",
+        kubeconfig=tmp_path / "kubeconfig",
+        namespace="fleet",
+        git_secrets={"*": "git"},
+        nats_secret="nats",
+        protocols="http",
+        hosts="127.0.0.1",
+        agent_env={"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"},
+        ack_wait_seconds=2.0,
+    )
+    script = Script(conversations=(WAIT, *SCRIPT.conversations))
+    async with ScriptedModelServer(script) as model:
+        settings = Settings(
+            home=tmp_path / "runner",
+            nats_url=world.address.url,
+            nats_token=world.address.token,
+            model_url=model.url,
+        )
+        async with open_runner(settings, chosen) as running:
+            yield running
+
+
+@pytest.mark.slow
+async def test_a_task_goes_through_a_job_and_leaves_a_result(world: World, tmp_path: Path) -> None:
+    async with runner(world, tmp_path) as running:
+        await world.submit("t-hello", HELLO)
+        await world.cluster.until(lambda: _running(world, "agent"), SECONDS)
+        pod = world.cluster.all("pods")[0]
+        variables = world.cluster.variables[pod["metadata"]["name"], "agent"]
+        result = await world.result("t-hello")
+        await running.idle()
+        figures = running.runner.figures()
+    assert result["success"], result
+    assert result["kind"] == "agent"
+    assert "+def hello_world():" in result["artifacts"]["patch"]
+    assert result["artifacts"]["files_changed"] == ["utils.py"]
+    assert [one["operation"] for one in result["operations"]].count("run") == 1
+    # The credential was the first container's alone.
+    assert PASSWORD not in str(variables)
+    assert "FLEET_GIT_CREDENTIALS" not in variables
+    assert [mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]] == ["workspace", "home", "tmp"]
+    assert figures["failed"] == {}
+    # What told its outcome is cleared up.
+    assert world.cluster.all("jobs") == []
+
+
+@pytest.mark.slow
+async def test_an_evicted_pod_goes_on_from_its_log_in_another_job(world: World, tmp_path: Path) -> None:
+    execution = execution_id(tenant="default", kind=TaskKind.DELIBERATE, task_id="t-wait", attempt=1)
+    async with runner(world, tmp_path) as running:
+        await world.submit("t-wait", WAITING)
+        async with asyncio.timeout(SECONDS):
+            async for stored in world.log.read("default", execution, agent_id="agent-1", follow=True):
+                if isinstance(stored.event.body, WorkspaceCheckpointed):
+                    break
+        first = world.cluster.all("pods")[0]["metadata"]["name"]
+        # What comes later in the repository is nothing to a run that has begun.
+        _commit(world.repositories.root / "origin.git", tmp_path)
+        await world.cluster.evict(first)
+        await world.cluster.until(lambda: _running(world, "agent"), SECONDS)
+        # The interrupted call is told, not run again: the next turn writes.
+        result = await world.result("t-wait")
+        figures = running.runner.figures()
+    claims = [
+        stored.event.body.generation
+        async for stored in world.log.read("default", execution, agent_id="agent-1")
+        if isinstance(stored.event.body, RunClaimed)
+    ]
+    assert result["success"], result
+    assert "+1\n+2\n" in result["artifacts"]["patch"]
+    assert "later.txt" not in result["artifacts"]["patch"]
+    assert claims == [1, 2]
+    assert figures["failed"] == {"Evicted": 1}
+
+
+@pytest.mark.slow
+async def test_a_wrong_credential_is_told_in_the_result(world: World, tmp_path: Path) -> None:
+    world.cluster.secrets["git"] = {"username": USER, "password": "wrong"}
+    async with runner(world, tmp_path):
+        await world.submit("t-denied", HELLO)
+        result = await world.result("t-denied")
+    assert not result["success"]
+    assert result["status"] == "error"
+    assert result["error"].startswith("PreconditionFailed: ")
+
+
+def _running(world: World, container: str) -> bool:
+    return any(
+        status["name"] == container and "running" in status["state"]
+        for pod in world.cluster.all("pods")
+        for status in (*pod["status"]["initContainerStatuses"], *pod["status"]["containerStatuses"])
+    )
+
+
+def _commit(bare: Path, tmp_path: Path) -> None:
+    work = tmp_path / "later"
+    subprocess.run(["git", "clone", "--quiet", str(bare), str(work)], check=True)
+    (work / "later.txt").write_text("later\n")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "-C", str(work), "add", "later.txt"], check=True)
+    subprocess.run(["git", "-C", str(work), *identity, "commit", "--quiet", "-m", "later"], check=True)
+    subprocess.run(["git", "-C", str(work), "push", "--quiet"], check=True)

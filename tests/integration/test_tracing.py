@@ -1,0 +1,232 @@
+"""Traces of a process, as a collector over HTTP gets them, and what becomes of the work when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
+from swe_ai_fleet.domain.event import (
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    ModelReplied,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    Writer,
+)
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import EventLog
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import Telemetry, open_telemetry, own_telemetry
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.trace_collector import TraceCollector
+
+TASK = Task(
+    task_id="t1", kind=TaskKind.DELIBERATE, description="do it", repo=RepoRef(location="/nowhere"), tenant="acme"
+)
+REPOSITORY = PinnedRepository(tenant="acme", location="file:///nowhere", commit="c" * 40)
+ACCEPTOR = Writer(tenant="acme", execution_id=TASK.execution_id, task_id="t1", generation=0)
+SECRET = "-".join(("nobody", "guesses", "this"))
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[TraceCollector]:
+    async with TraceCollector() as collector:
+        yield collector
+
+
+def _settings(collector: TraceCollector, *, content: bool = False) -> Settings:
+    return Settings(otlp_endpoint=collector.url, trace_content=content)
+
+
+async def _accepted(log: EventLog) -> Task:
+    async with log.journal(ACCEPTOR, fresh=True) as journal:
+        started = ExecutionStarted(task=TASK, repository=REPOSITORY, fingerprint=TASK.fingerprint())
+        event = await journal.append(started)
+    assert isinstance(event.body, ExecutionStarted)
+    return event.body.task
+
+
+def _driver(task: Task, generation: int) -> Writer:
+    since = "2026-01-01T00:00:00+00:00"
+    return replace(ACCEPTOR, generation=generation, traceparent=task.traceparent, since=since)
+
+
+async def _run(log: EventLog, agent_id: str = "dev-1") -> None:
+    """What an agent's process writes."""
+    said = AssistantMessage(content=f"I found {SECRET}")
+    entry = AuditEntry(
+        seq=1, at="", execution_id=TASK.execution_id, agent_id=agent_id, call_id="c1", tool="files",
+        operation="read_file", arguments={"path": SECRET}, outcome=Outcome.ERROR, duration_ms=30,
+    )  # fmt: skip
+    result = ToolResult(success=False, operation="read_file", error=f"no file {SECRET}", outcome=Outcome.ERROR)
+    usage = Usage(prompt_tokens=10, completion_tokens=5, model_calls=1)
+    async with log.journal(replace(ACCEPTOR, agent_id=agent_id, generation=1)) as journal:
+        journal.post(RunStarted(role="DEV", model="small", messages=(UserMessage(content=SECRET),), tools=()))
+        reply = ModelReply(message=said, finish_reason="stop", usage=usage, model="small-1")
+        journal.post(ModelReplied(step=1, reply=reply, duration_ms=250))
+        journal.post(ToolFinished(entry=entry, result=result))
+        await journal.append(
+            RunFinished(stop_reason=StopReason.MODEL_ERROR, artifacts=Artifacts(), usage=usage, audit_head="")
+        )
+
+
+async def test_another_orchestrator_goes_on_in_the_same_trace(collector: TraceCollector) -> None:
+    storage = MemoryLog()
+    async with open_telemetry(_settings(collector), service="first") as telemetry:
+        log = telemetry.observed(storage)
+        task = await _accepted(log)
+        async with log.journal(_driver(task, 1)) as journal:
+            await journal.append(ExecutionClaimed(generation=1, owner="first"))
+    # The first one is gone; the second one knows what stands in the log.
+    async with open_telemetry(_settings(collector), service="second") as telemetry:
+        log = telemetry.observed(storage)
+        async with log.journal(_driver(task, 2)) as journal:
+            await journal.append(ExecutionClaimed(generation=2, owner="second"))
+            await journal.append(ExecutionFinished(status=ExecutionStatus.FAILED, duration_ms=5_000))
+    spans = {one.name: one for one in collector.spans}
+    accept, execution = spans["accept"], spans["execution"]
+    assert len({one.trace_id for one in collector.spans}) == 1
+    assert (accept.service, spans["queue"].service) == ("first", "first")
+    assert (execution.service, spans["take over"].service) == ("second", "second")
+    assert (accept.parent_id, execution.parent_id) == ("", accept.span_id)
+    assert spans["queue"].parent_id == spans["take over"].parent_id == execution.span_id
+    assert execution.failed and execution.attributes["error.type"] == "failed"
+    assert execution.end - execution.start == 5_000_000_000
+
+
+async def test_an_agents_run_is_told_with_its_calls(collector: TraceCollector) -> None:
+    trace_id, caller = secrets.token_hex(16), secrets.token_hex(8)
+    async with open_telemetry(_settings(collector), service="host") as telemetry:
+        with telemetry.continuing(f"00-{trace_id}-{caller}-01"):
+            await _run(telemetry.observed(MemoryLog()))
+    spans = {one.name: one for one in collector.trace(trace_id)}
+    assert set(spans) == {"invoke_agent dev-1", "chat small", "execute_tool files_read_file"}
+    run, chat, tool = (spans[name] for name in ("invoke_agent dev-1", "chat small", "execute_tool files_read_file"))
+    assert (run.parent_id, chat.parent_id, tool.parent_id) == (caller, run.span_id, run.span_id)
+    assert run.failed and run.attributes["error.type"] == "model_error"
+    assert chat.attributes["gen_ai.response.model"] == "small-1"
+    assert chat.end - chat.start == 250_000_000
+    assert tool.failed and tool.attributes["error.type"] == "error"
+    assert tool.end - tool.start == 30_000_000
+    assert SECRET not in str([one.attributes for one in spans.values()])
+
+
+async def test_what_was_said_is_told_where_it_is_asked_for_and_masked(collector: TraceCollector) -> None:
+    def mask(text: str) -> str:
+        return text.replace(SECRET, "***")
+
+    async with open_telemetry(_settings(collector, content=True), service="host", mask=mask) as telemetry:
+        await _run(telemetry.observed(MemoryLog()))
+    attributes = {key: value for one in collector.spans for key, value in one.attributes.items()}
+    assert "I found ***" in str(attributes["gen_ai.output.messages"])
+    assert '"***"' in str(attributes["gen_ai.input.messages"])
+    assert attributes["gen_ai.tool.call.arguments"] == '{"path": "***"}'
+    assert "no file ***" in str(attributes["gen_ai.tool.call.result"])
+    assert SECRET not in str(attributes)
+
+
+@pytest.mark.parametrize("status", [503, 400])
+async def test_a_collector_that_refuses_costs_the_work_nothing(status: int) -> None:
+    async with TraceCollector(status=status) as collector:
+        began = time.monotonic()
+        async with open_telemetry(_settings(collector), service="host") as telemetry:
+            log = telemetry.observed(MemoryLog())
+            await _accepted(log)
+            await _run(log)
+            worked = time.monotonic() - began
+        ended = time.monotonic() - began
+    assert worked < 2 and ended < 10
+    assert collector.requests >= 1 and not collector.spans
+
+
+async def test_a_collector_that_is_not_there_costs_the_work_nothing() -> None:
+    began = time.monotonic()
+    async with open_telemetry(Settings(otlp_endpoint="http://127.0.0.1:9"), service="host") as telemetry:
+        log = telemetry.observed(MemoryLog())
+        for number in range(50):
+            await _run(log, f"dev-{number}")
+    assert time.monotonic() - began < 10
+
+
+async def test_more_spans_than_there_is_room_for_are_dropped(
+    collector: TraceCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+    async with open_telemetry(_settings(collector), service="host") as telemetry:
+        assert telemetry.tracing is not None
+        for _ in range(1_000):
+            telemetry.tracing.emit("one", start=1, end=2, attributes={})
+    assert 0 < len(collector.spans) < 1_000
+
+
+async def test_the_standard_variables_decide_about_sampling(
+    collector: TraceCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+    async with open_telemetry(_settings(collector), service="host") as telemetry:
+        log = telemetry.observed(MemoryLog())
+        task = await _accepted(log)
+        # Whoever drives it knows that it is not sampled.
+        assert task.traceparent.endswith("-00")
+        async with log.journal(_driver(task, 1)) as journal:
+            await journal.append(ExecutionClaimed(generation=1, owner="me"))
+            await journal.append(ExecutionFinished(status=ExecutionStatus.COMPLETED))
+    assert not collector.spans
+
+
+async def test_a_repeated_acceptance_changes_nothing(collector: TraceCollector) -> None:
+    storage = MemoryLog()
+    async with open_telemetry(_settings(collector), service="host") as telemetry:
+        log = telemetry.observed(storage)
+        first = await _accepted(log)
+        with pytest.raises(AlreadyExists):
+            await _accepted(log)
+        assert first.traceparent and first.fingerprint() == TASK.fingerprint()
+        assert first.execution_id == TASK.execution_id
+
+
+async def test_without_an_endpoint_nothing_is_loaded_and_nothing_wrapped() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from swe_ai_fleet.settings import Settings\n"
+        "from swe_ai_fleet.telemetry import open_telemetry\n"
+        "async def main():\n"
+        "    async with open_telemetry(Settings(), service='host') as telemetry:\n"
+        "        assert telemetry.fleet('it') == telemetry.results('it') == telemetry.repositories('it') == 'it'\n"
+        "        assert telemetry.stamp() == {}\n"
+        "        with telemetry.continuing('00-1-2-01'), telemetry.receiving('x', {}):\n"
+        "            pass\n"
+        "asyncio.run(main())\n"
+        "print(sorted(n for n in sys.modules if n.partition('.')[0] in ('opentelemetry', 'prometheus_client')))\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, error = await process.communicate()
+    assert out.decode().strip() == "[]", error.decode()
+
+
+async def test_an_endpoint_that_is_no_url_is_told() -> None:
+    with pytest.raises(InvalidRequest, match="no URL") as fault:
+        async with open_telemetry(Settings(otlp_endpoint="127.0.0.1:4318"), service="host"):
+            raise AssertionError("it opened")
+    assert fault.value.field == "otlp_endpoint"
+    assert own_telemetry() == Telemetry()

@@ -1,0 +1,116 @@
+"""Three NATS servers with the configuration and the secrets that a cluster gets: TLS between them, accounts, R3 streams."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.installation.installing import install
+from swe_ai_fleet.settings import Settings
+from tests.manifests.objects import found, overlay
+
+SERVERS = 3
+
+
+def _ports(count: int) -> list[int]:
+    taken = [socket.socket() for _ in range(count)]
+    try:
+        for one in taken:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in taken]
+    finally:
+        for one in taken:
+            one.close()
+
+
+def _config(number: int, ports: list[int], directory: Path, installation: Path) -> Path:
+    """That of the overlay `production`, with this machine's ports, paths and addresses in place of a cluster's."""
+    text: str = found(overlay("production"), "ConfigMap", "fleet-nats")["data"]["nats.conf"]
+    clients, peers, monitors = ports[:SERVERS], ports[SERVERS : 2 * SERVERS], ports[2 * SERVERS :]
+    changes = {
+        "port: 4222": f"host: 127.0.0.1\nport: {clients[number]}",
+        "port: 6222\n": f"host: 127.0.0.1\nport: {peers[number]}\n",
+        "http_port: 8222": f"http: 127.0.0.1:{monitors[number]}",
+        "store_dir: /data": f"store_dir: {directory}/data-{number}",
+        "/etc/nats/tls/tls.crt": str(installation / "tls" / "nats.pem"),
+        "/etc/nats/tls/tls.key": str(installation / "tls" / "nats-key.pem"),
+        "/etc/nats/tls/ca.crt": str(installation / "tls" / "ca.pem"),
+        "./auth/accounts.conf": f"./{'accounts.conf'}",
+    }
+    changes |= {
+        f"fleet-nats-{one}.fleet-nats-peers.fleet.svc:6222": f"127.0.0.1:{peers[one]}" for one in range(SERVERS)
+    }
+    # The names first: their ports are among the others.
+    for old, new in sorted(changes.items(), key=lambda change: -len(change[0])):
+        assert old in text, old
+        text = text.replace(old, new)
+    place = directory / f"server-{number}"
+    place.mkdir()
+    (place / "accounts.conf").write_text((installation / "nats" / "accounts.conf").read_text())
+    (place / "nats.conf").write_text(text)
+    return place / "nats.conf"
+
+
+@asynccontextmanager
+async def _server(number: int, config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    program = Path(sys.executable).with_name("nats-server")
+    told = {**os.environ, "POD_NAME": f"fleet-nats-{number}"}
+    log = (config.parent / "log").open("wb")
+    process = await asyncio.create_subprocess_exec(program, "-c", config, env=told, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+        log.close()
+
+
+@pytest.mark.slow
+async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: Path) -> None:
+    installation = tmp_path / "installation"
+    install(installation)
+    ports = _ports(3 * SERVERS)
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(_server(number, _config(number, ports, tmp_path, installation)))
+            for number in range(SERVERS)
+        ]
+        settings = Settings(
+            nats_url=f"tls://127.0.0.1:{ports[0]}",
+            nats_ca=installation / "tls" / "ca.pem",
+            nats_nkey_file=installation / "nats" / "orchestrator.nkey",
+            stream_replicas=SERVERS,
+        )
+        async with connect_log(settings, name="test", patience=30, waits=30) as log:
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        await log.ensure_streams()
+                        break
+                    except FleetError:
+                        # Until the three have chosen a leader.
+                        await asyncio.sleep(0.2)
+            info = await log.connection.api("STREAM.INFO.AGENT_EVENTS", patience=10)
+            assert info["config"]["num_replicas"] == SERVERS
+            assert len(info["cluster"]["replicas"]) == SERVERS - 1
+            servers[2].send_signal(signal.SIGKILL)
+            await servers[2].wait()
+            store = await log.bucket("cluster-test")
+            await store.put("key", b"kept")
+            entry = await store.get("key")
+            assert entry is not None and entry.value == b"kept"
+        # Who shows no nkey of the fleet's is turned away, and so is who has no certificate to trust.
+        with pytest.raises(FleetError):
+            async with connect_log(settings.model_copy(update={"nats_nkey_file": None}), name="x", patience=2) as log:
+                await log.ensure_streams()

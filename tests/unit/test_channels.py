@@ -1,0 +1,104 @@
+"""Which services are called over TLS, and what a card says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.runtime.channels import (
+    ChannelTls,
+    card_entry,
+    certificate_name,
+    channel_credentials,
+    channel_tls,
+    own_address,
+    read_channel_tls,
+    target,
+    tls_fault,
+)
+from swe_ai_fleet.runtime.installation.authority import new_authority, new_certificate
+from swe_ai_fleet.runtime.place import find_context, find_place
+from swe_ai_fleet.settings import Settings
+
+CA = Path("/etc/fleet/ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("address", "named", "spoken"),
+    [
+        ("fleet.example:443", {}, False),
+        ("grpcs://fleet.example:443", {}, True),
+        ("fleet.example:443", {"tls_ca": CA}, True),
+        ("grpc://fleet.example:443", {"tls_ca": CA}, False),
+        ("fleet.example:443", {"tls_client_cert": CA, "tls_client_key": CA}, True),
+    ],
+)
+def test_tls_is_spoken_where_the_address_or_settings_say_so(
+    address: str, named: dict[str, Path], spoken: bool, tmp_path: Path
+) -> None:
+    found = channel_tls(Settings(home=tmp_path, **named), address)
+    assert (found is not None) is spoken
+    if found is not None:
+        assert (found.ca, found.cert, found.name) == (named.get("tls_ca"), named.get("tls_client_cert"), "")
+    assert target(address) == "fleet.example:443"
+
+
+def test_a_server_of_this_process_is_called_as_its_certificate_says(tmp_path: Path) -> None:
+    pair = new_certificate(new_authority("t"), "s", hosts=("*.example.org", "fleet.example.org"), server=True)
+    certificate = tmp_path / "cert.pem"
+    certificate.write_text(pair.certificate)
+    settings = Settings(home=tmp_path, tls_cert=certificate, tls_key=certificate, tls_ca=CA)
+    assert own_address(settings, "0.0.0.0:50055") == "grpcs://0.0.0.0:50055"
+    assert certificate_name(certificate, "grpcs://0.0.0.0:50055") == "fleet.example.org"
+    assert certificate_name(certificate, "[::1]:50055") == "fleet.example.org"
+    # Somebody else's server must have a certificate of its own.
+    assert certificate_name(certificate, "fleet.elsewhere:443") == ""
+    local = new_certificate(new_authority("t"), "s", hosts=("localhost", "127.0.0.1"), server=True)
+    certificate.write_text(local.certificate)
+    assert certificate_name(certificate, "127.0.0.1:50055") == ""
+    certificate.write_text("nonsense")
+    with pytest.raises(PreconditionFailed, match="no certificate"):
+        channel_tls(settings, "127.0.0.1:50055")
+
+
+@pytest.mark.parametrize("tls", [None, ChannelTls(), ChannelTls(ca=CA, cert=CA, key=CA, name="n")])
+def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: Path) -> None:
+    assert read_channel_tls(json.loads(json.dumps(card_entry(tls)))) == tls
+    card = {"address": "h:1", "token": "t", "pid": os.getpid(), "context": "h:2", "tls": card_entry(tls)}
+    (tmp_path / "fleet.json").write_text(json.dumps(card))
+    settings = Settings(home=tmp_path)
+    for place in (
+        find_place(settings, server="", token=""),
+        find_place(settings, server="h:1", token=""),
+        find_context(settings, server="h:2"),
+    ):
+        assert place is not None and (place.token, place.tls) == ("t", tls)
+    elsewhere = find_place(settings, server="other:1", token="")
+    assert elsewhere is not None and (elsewhere.token, elsewhere.tls) == ("", None)
+
+
+@pytest.mark.parametrize("broken", ["text", 5, ["a"], {"ca": 7}])
+def test_a_card_that_somebody_broke_names_no_files(broken: object) -> None:
+    found = read_channel_tls(broken)
+    assert found is None or found == ChannelTls()
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    for tls, field in (
+        (ChannelTls(ca=tmp_path / "none"), "tls_ca"),
+        (ChannelTls(cert=tmp_path / "none", key=tmp_path / "none"), "tls_client_key"),
+        (ChannelTls(cert=tmp_path / "none"), "tls_client_key"),
+        (ChannelTls(key=tmp_path / "none"), "tls_client_cert"),
+    ):
+        with pytest.raises(PreconditionFailed) as fault:
+            channel_credentials(tls)
+        assert fault.value.field == field
+
+
+def test_details_that_say_nothing_of_tls_stay_as_they_are() -> None:
+    assert tls_fault("failed to connect to all addresses; Connection refused") is None
+    assert tls_fault("") is None

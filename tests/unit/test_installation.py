@@ -1,0 +1,198 @@
+"""What `fleet init` writes: complete, private, made once, and looked over."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.access.access_file import read_access
+from swe_ai_fleet.domain.access import AccessRole
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.runtime.installation.authority import (
+    days_left,
+    host_names,
+    new_authority,
+    new_certificate,
+    signed_by,
+)
+from swe_ai_fleet.runtime.installation.checking import check
+from swe_ai_fleet.runtime.installation.installing import ROTATIONS, install
+from swe_ai_fleet.runtime.installation.layout import SERVERS, Layout
+from swe_ai_fleet.settings import Settings
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_everything_is_private_and_fits(tmp_path: Path) -> None:
+    done = install(tmp_path / "fleet", tenants=("a", "b"), hosts=("fleet.example.org",), kubernetes=True)
+    layout = Layout(directory=tmp_path / "fleet")
+    assert check(layout.directory) == ()
+    for path in layout.directory.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    assert set(done.written) == {path for path in layout.directory.rglob("*") if path.is_file()}
+    for server in SERVERS:
+        certificate = layout.certificate(server).read_text()
+        assert signed_by(certificate, layout.authority.read_text())
+        assert {"localhost", "127.0.0.1", "fleet.example.org", f"fleet-{server}.fleet.svc"} <= set(
+            host_names(certificate)
+        )
+        assert 300 < days_left(certificate) < 398
+
+
+def test_a_second_time_changes_nothing_and_shows_no_token(tmp_path: Path) -> None:
+    first = install(tmp_path, tenants=("a",), kubernetes=True)
+    before = contents(tmp_path)
+    again = install(tmp_path, tenants=("a",))
+    assert contents(tmp_path) == before
+    assert (again.written, again.tokens) == ([], {})
+    assert list(first.tokens) == ["a"]
+    assert all(first.tokens["a"].encode() not in content for content in before.values())
+
+
+def test_the_access_file_knows_the_tokens_and_keeps_what_people_wrote(tmp_path: Path) -> None:
+    done = install(tmp_path, tenants=("a",))
+    layout = Layout(directory=tmp_path)
+    with layout.access.open("a") as file:
+        file.write(
+            '\n# ours\n[[tokens]]\nname = "ci"\ntenant = "a"\nroles = ["submitter"]\nsha256 = "' + "0" * 64 + '"\n'
+        )
+    done = install(tmp_path, tenants=("b",), rotate=("services",)), done
+    tokens = {one.tokens.popitem() for one in done}
+    read = read_access(layout.access)
+    assert set(read.tenants) == {"default", "a", "b"}
+    held = {entry.sha256: entry for entry in read.tokens}
+    for tenant, token in tokens:
+        entry = held[hashlib.sha256(token.encode()).hexdigest()]
+        assert (entry.tenant, entry.roles) == (tenant, {AccessRole.ADMIN})
+    service = layout.service_token("gateway").read_text().strip()
+    assert held[hashlib.sha256(service.encode()).hexdigest()].roles == {AccessRole.SERVICE}
+    assert "# ours" in layout.access.read_text()
+    assert len(read.tokens) == 5
+
+
+@pytest.mark.parametrize("what", ROTATIONS)
+def test_a_rotation_changes_what_it_names_and_nothing_else(tmp_path: Path, what: str) -> None:
+    install(tmp_path, tenants=("a",), hosts=("fleet.example.org",))
+    before = contents(tmp_path)
+    install(tmp_path, rotate=(what,))
+    after = contents(tmp_path)
+    changed = {name for name in before if before[name] != after[name]}
+    expected = {
+        "certificates": {f"tls/{server}{end}.pem" for server in SERVERS for end in ("", "-key")},
+        "nats": {
+            *(f"nats/{user}.nkey" for user in ("orchestrator", "agents", "context", "gateway", "worker", "operator")),
+            *("nats/sys.nkey", "nats/accounts.conf"),
+        },
+        "ray": {"secrets/ray-token"},
+        "services": {"secrets/orchestrator.token", "secrets/gateway.token", "access.toml"},
+    }[what]
+    assert changed == expected
+    assert check(tmp_path) == ()
+    assert "fleet.example.org" in host_names((tmp_path / "tls" / "orchestrator.pem").read_text())
+
+
+def test_a_look_finds_what_is_missing_open_or_does_not_fit(tmp_path: Path) -> None:
+    install(tmp_path, tenants=("a",))
+    layout = Layout(directory=tmp_path)
+    other = new_authority("other")
+    strange = new_certificate(other, "x", hosts=("localhost",), server=True)
+    layout.certificate("context").write_text(strange.certificate)
+    layout.key("context").write_text(strange.key)
+    layout.certificate("gateway").write_text("nonsense")
+    layout.nkey("tenant-a").chmod(0o644)
+    layout.accounts.write_text("accounts {}")
+    found = {finding.file: finding.fault for finding in check(tmp_path)}
+    assert "not signed" in found.pop(layout.certificate("context"))
+    assert "no certificate" in found.pop(layout.certificate("gateway"))
+    assert "read by others" in found.pop(layout.nkey("tenant-a"))
+    assert "does not fit" in found.pop(layout.accounts)
+    assert found == {}
+    layout.ray_token.unlink()
+    assert {one.fault for one in check(tmp_path) if one.file == layout.ray_token} == {"is missing"}
+    assert len(check(tmp_path / "nowhere")) > 10
+
+
+def test_without_the_authoritys_key_nothing_is_signed(tmp_path: Path) -> None:
+    install(tmp_path)
+    layout = Layout(directory=tmp_path)
+    away = layout.authority_key.rename(tmp_path / "away")
+    assert install(tmp_path).written == []  # kept elsewhere, as it should be
+    with pytest.raises(PreconditionFailed, match="ca-key"):
+        install(tmp_path, rotate=("certificates",))
+    away.rename(layout.authority_key)
+    install(tmp_path, rotate=("certificates",))
+    assert check(tmp_path) == ()
+
+
+def test_what_is_no_tenant_host_or_rotation_is_named(tmp_path: Path) -> None:
+    for arguments, field in (
+        ({"tenants": ("A b",)}, "tenants"),
+        ({"tenants": ("../x",)}, "tenants"),
+        ({"rotate": ("everything",)}, "rotate"),
+    ):
+        with pytest.raises(InvalidRequest) as fault:
+            install(tmp_path / "x", **arguments)
+        assert fault.value.field == field
+        assert not (tmp_path / "x").exists()
+    with pytest.raises(InvalidRequest) as fault:
+        install(tmp_path / "y", hosts=("ümlaut.example",))
+    assert fault.value.field == "hosts"
+
+
+def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
+    install(tmp_path, tenants=("a",), kubernetes=True)
+    layout = Layout(directory=tmp_path)
+    kept = {path.stem: json.loads(path.read_text()) for path in layout.kubernetes.glob("*.json")}
+    assert {name: set(one["data"]) for name, one in kept.items()} == {
+        "fleet-tls": {"ca.crt", *(f"{server}.{end}" for server in SERVERS for end in ("crt", "key"))},
+        "fleet-nats": {
+            "accounts.conf",
+            *(f"{u}.nk" for u in ("orchestrator", "agents", "context", "gateway", "worker")),
+        },
+        "fleet-access": {"access.toml", "orchestrator.token", "gateway.token"},
+        "fleet-ray": {"auth_token"},
+        "fleet-model": {"api-key"},
+        "fleet-agents": {"ca.crt", "agents.nk"},
+    }
+    everything = b"".join(base64.b64decode(text) for one in kept.values() for text in one["data"].values())
+    for secret in (layout.authority_key, layout.nkey("operator"), layout.nkey("sys"), layout.nkey("tenant-a")):
+        assert secret.read_bytes().strip() not in everything
+    listed = (layout.kubernetes / "kustomization.yaml").read_text()
+    assert all(f"- {name}.json" in listed for name in kept)
+    # A key that somebody filled in stays.
+    model = layout.kubernetes / "fleet-model.json"
+    model.write_text(model.read_text().replace('"api-key": ""', '"api-key": "a2V5"'))
+    install(tmp_path)
+    assert "a2V5" in model.read_text()
+
+
+def test_the_settings_that_it_writes_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = tmp_path / 'a "quoted" place'
+    install(directory)
+    monkeypatch.chdir(directory)
+    read = Settings()
+    layout = Layout(directory=directory)
+    assert read.access_file == layout.access
+    assert read.nats_agents_nkey_file == layout.nkey("agents")
+    assert read.ray_token == layout.ray_token.read_text().strip()
+    assert read.ray_token in read.secrets
+    assert read.home == directory / "home"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z0-9]{1,10}){0,2}", fullmatch=True), min_size=1, max_size=4))
+def test_a_certificate_is_for_the_names_it_was_made_for_and_no_authority(hosts: list[str]) -> None:
+    authority = new_authority("test")
+    pair = new_certificate(authority, "server", hosts=hosts, server=True)
+    assert list(host_names(pair.certificate)) == hosts
+    assert signed_by(pair.certificate, authority.certificate)
+    assert not signed_by(pair.certificate, new_authority("test").certificate)
