@@ -271,7 +271,10 @@ class KubernetesApiServer:
         variables |= {one["name"]: place(one["value"]) for one in container["env"]}
         log = self.root / f"{name}.{container['name']}.log"
         self._logs[name, container["name"]] = log
-        command = [sys.executable if part == "python" else part for part in container["command"]]
+        command = [
+            sys.executable if part == "python" else part
+            for part in (*container.get("command", ()), *container.get("args", ()))
+        ]
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *command, env=variables, cwd=place(container["workingDir"]), stdout=output, stderr=output,

@@ -87,6 +87,9 @@ class Metrics:
                 succeeded=total.agents_succeeded,
                 failed=total.agents_failed,
                 cancelled=total.agents_cancelled,
+                lost=total.lost,
+                stops=total.stops,
+                loops=total.loops,
             ),
             councils=await self.councils() if self.councils is not None else None,
             usage=usage(total.usage),
@@ -98,6 +101,7 @@ class Metrics:
             tools=_tools(total.tools),
             quantile_error=RELATIVE_ERROR,
             incomplete=found.incomplete,
+            takeovers=total.takeovers,
         )
 
 
@@ -166,6 +170,8 @@ def _tools(tools: Mapping[str, ToolFigures]) -> list[pb.ToolMetrics]:
             failures=found.failures,
             p50_ms=found.latency.quantile(0.5),
             p95_ms=found.latency.quantile(0.95),
+            cached=found.cached,
+            outcomes={str(outcome): number for outcome, number in found.outcomes.items()},
         )
         for name, found in sorted(tools.items(), key=lambda item: (-item[1].calls, item[0]))
     ]

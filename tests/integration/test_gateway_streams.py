@@ -315,11 +315,11 @@ async def deaf(url: str, path: str, headers: str = _UPGRADE) -> socket.socket:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 128 * 1024)
     client.setblocking(False)
     await loop.sock_connect(client, (host, int(port)))
+    shown = "".join(f"{name}: {value}\r\n" for name, value in TOKEN.items())
     await loop.sock_sendall(
         client,
-        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{headers}"
-        + "".join(f"{name}: {value}\r\n" for name, value in TOKEN.items())
-        + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n{shown}{headers}"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
         "\r\n".encode(),
     )
     return client

@@ -1,4 +1,4 @@
-"""Three NATS servers with the configuration and the secrets that a cluster gets: TLS between them, accounts, R3 streams."""
+"""Three NATS servers with the configuration and secrets that a cluster gets: TLS between them, accounts, R3 streams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
         "/etc/nats/tls/tls.crt": str(installation / "tls" / "nats.pem"),
         "/etc/nats/tls/tls.key": str(installation / "tls" / "nats-key.pem"),
         "/etc/nats/tls/ca.crt": str(installation / "tls" / "ca.pem"),
-        "./auth/accounts.conf": f"./{'accounts.conf'}",
+        "./auth/accounts.conf": "accounts.conf",
     }
     changes |= {
         f"fleet-nats-{one}.fleet-nats-peers.fleet.svc:6222": f"127.0.0.1:{peers[one]}" for one in range(SERVERS)
@@ -62,7 +62,7 @@ def _config(number: int, ports: list[int], directory: Path, installation: Path) 
 
 
 @asynccontextmanager
-async def _server(number: int, config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def _server(number: int, config: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
     program = Path(sys.executable).with_name("nats-server")
     told = {**os.environ, "POD_NAME": f"fleet-nats-{number}"}
     log = (config.parent / "log").open("wb")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 from hypothesis import given
@@ -39,7 +40,7 @@ from workers.workspace_runner.kubernetes.manifest import AGENT, CLONE, job_manif
 from workers.workspace_runner.runner import Runner
 from workers.workspace_runner.settings import RunnerSettings
 from workers.workspace_runner.slots import Slots
-from workers.workspace_runner.tasks import read_task
+from workers.workspace_runner.tasks import failure, read_task
 
 SETTINGS = RunnerSettings(
     image="registry.example/fleet-agent:1",
@@ -108,8 +109,8 @@ def test_only_the_container_that_clones_has_the_git_credential_and_only_the_agen
         one["name"]: [s["secretRef"]["name"] for s in one["envFrom"] if "secretRef" in s] for one in (agent, clone)
     }
     assert sources == {AGENT: ["model", "nats"], CLONE: ["nats"]}
-    assert agent["command"] == ["python", "-m", "workers.agent"]
-    assert clone["command"] == ["python", "-m", "workers.cloning"]
+    assert agent["args"] == ["python", "-m", "workers.agent"]
+    assert clone["args"] == ["python", "-m", "workers.cloning"]
     names = {one["name"] for one in agent["env"]}
     assert {"TASK_ID", "VLLM_URL", "NATS_URL", "FLEET_JOB_ID", "FLEET_JOB_TENANT"} <= names
     assert not any("PASSWORD" in one["name"] or "TOKEN" in one["name"] for one in (*agent["env"], *clone["env"]))
@@ -290,6 +291,15 @@ def test_what_is_no_task_names_the_field(body: object, subject: str, field: str)
     with pytest.raises(InvalidRequest) as refused:
         read_task(_work(body, subject))
     assert refused.value.field == field
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_a_failure_is_a_result_in_the_shape_of_every_result(message: str, hint: str) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text())
+    payload = json.loads(failure(TASK, JobOutcome(fault="AgentLost", message=message, hint=hint, reason="Evicted")))
+    jsonschema.validate(payload, schema)
+    assert payload["error"].startswith("Evicted: ")
+    assert payload["execution_id"] == TASK.execution_id
 
 
 class Scripted:

@@ -60,7 +60,9 @@ async def open_runner(
         raise InvalidRequest("a workspace runner needs a NATS server", field="nats_url", hint="set FLEET_NATS_URL")
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(connect_log(settings, name="workspace-runner", waits=PATIENCE_SECONDS))
-        await log.ensure_streams()
+        if chosen.takes == "commands":
+            # Otherwise orchestrators have made them, and a runner's NATS user may not.
+            await log.ensure_streams()
         bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
         board = await stack.enter_async_context(JobBoard(bucket, log).watching())
         if backend is None:

@@ -80,11 +80,11 @@ class TaskRunner:
             candidate = from_json(Candidate, await self.runner.board.value(outcome))
         except Unavailable:
             if outcome.fault:
-                await self._publish(task, _failure(task, outcome))
+                await self._publish(task, failure(task, outcome))
                 return
             raise
         except FleetError:
-            await self._publish(task, _failure(task, outcome))
+            await self._publish(task, failure(task, outcome))
             return
         _log.info("task.solved", task=task.task_id, containers=last)
         await self._publish(task, await self._result(task, candidate))
@@ -179,7 +179,7 @@ def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
     )
 
 
-def _failure(task: Task, outcome: JobOutcome) -> bytes:
+def failure(task: Task, outcome: JobOutcome) -> bytes:
     """What subscribers are told of a run that nothing came of, in the shape of every result."""
     error = f"{outcome.message} ({outcome.hint})" if outcome.hint else outcome.message
     payload: dict[str, object] = {

@@ -47,13 +47,16 @@ class Exposition:
 
     @contextmanager
     def source(self, name: str, source: Source) -> Generator[None]:
-        """Within, a source is asked, too."""
+        """Within, a source is asked, too; in the place of one that has the name already."""
+        before = self._sources.get(name)
         self._sources[name] = source
         try:
             yield
         finally:
-            if self._sources.get(name) is source:
+            if before is None:
                 del self._sources[name]
+            else:
+                self._sources[name] = before
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
         """All of it, in the format that an `Accept` header asks for, and its content type.

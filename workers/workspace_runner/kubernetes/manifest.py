@@ -195,7 +195,8 @@ def _container(
         "name": name,
         "image": image,
         "imagePullPolicy": settings.pull_policy,
-        "command": ["python", "-m", module],
+        # Behind the image's own entry point, which is to take care of processes without a parent.
+        "args": ["python", "-m", module],
         "workingDir": HOME,
         "env": [{"name": key, "value": value} for key, value in variables.items() if value],
         "envFrom": sources,

@@ -1758,7 +1758,7 @@ class GetMetricsRequest(_message.Message):
     def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., role: _Optional[_Union[Role, str]] = ..., step_seconds: _Optional[int] = ...) -> None: ...
 
 class GetMetricsResponse(_message.Message):
-    __slots__ = ("start_time_ms", "end_time_ms", "latencies", "agents", "councils", "usage", "cache_hit_rate", "executions", "series", "step_seconds", "models", "tools", "quantile_error", "incomplete")
+    __slots__ = ("start_time_ms", "end_time_ms", "latencies", "agents", "councils", "usage", "cache_hit_rate", "executions", "series", "step_seconds", "models", "tools", "quantile_error", "incomplete", "takeovers")
     START_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     END_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     LATENCIES_FIELD_NUMBER: _ClassVar[int]
@@ -1773,6 +1773,7 @@ class GetMetricsResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     QUANTILE_ERROR_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
+    TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
     start_time_ms: int
     end_time_ms: int
     latencies: _containers.RepeatedCompositeFieldContainer[LatencySummary]
@@ -1787,7 +1788,8 @@ class GetMetricsResponse(_message.Message):
     tools: _containers.RepeatedCompositeFieldContainer[ToolMetrics]
     quantile_error: float
     incomplete: bool
-    def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., latencies: _Optional[_Iterable[_Union[LatencySummary, _Mapping]]] = ..., agents: _Optional[_Union[AgentMetrics, _Mapping]] = ..., councils: _Optional[_Union[CouncilMetrics, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cache_hit_rate: _Optional[float] = ..., executions: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ..., series: _Optional[_Iterable[_Union[MetricsPoint, _Mapping]]] = ..., step_seconds: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelMetrics, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolMetrics, _Mapping]]] = ..., quantile_error: _Optional[float] = ..., incomplete: _Optional[bool] = ...) -> None: ...
+    takeovers: int
+    def __init__(self, start_time_ms: _Optional[int] = ..., end_time_ms: _Optional[int] = ..., latencies: _Optional[_Iterable[_Union[LatencySummary, _Mapping]]] = ..., agents: _Optional[_Union[AgentMetrics, _Mapping]] = ..., councils: _Optional[_Union[CouncilMetrics, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cache_hit_rate: _Optional[float] = ..., executions: _Optional[_Iterable[_Union[StatusCount, _Mapping]]] = ..., series: _Optional[_Iterable[_Union[MetricsPoint, _Mapping]]] = ..., step_seconds: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelMetrics, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolMetrics, _Mapping]]] = ..., quantile_error: _Optional[float] = ..., incomplete: _Optional[bool] = ..., takeovers: _Optional[int] = ...) -> None: ...
 
 class MetricsPoint(_message.Message):
     __slots__ = ("start_time_ms", "accepted", "ended", "agents_running", "executions_running", "queue_length", "prompt_tokens", "completion_tokens", "cached_tokens", "cost_usd", "model_calls", "tool_calls", "tool_failures", "model_call_p50_ms", "model_call_p95_ms")
@@ -1844,18 +1846,29 @@ class ModelMetrics(_message.Message):
     def __init__(self, model: _Optional[str] = ..., calls: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cost_usd: _Optional[float] = ..., p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ...) -> None: ...
 
 class ToolMetrics(_message.Message):
-    __slots__ = ("name", "calls", "failures", "p50_ms", "p95_ms")
+    __slots__ = ("name", "calls", "failures", "p50_ms", "p95_ms", "cached", "outcomes")
+    class OutcomesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     P50_MS_FIELD_NUMBER: _ClassVar[int]
     P95_MS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     calls: int
     failures: int
     p50_ms: float
     p95_ms: float
-    def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., failures: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ...) -> None: ...
+    cached: int
+    outcomes: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., failures: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., cached: _Optional[int] = ..., outcomes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LatencySummary(_message.Message):
     __slots__ = ("operation", "count", "p50_ms", "p95_ms", "p99_ms")
@@ -1872,18 +1885,38 @@ class LatencySummary(_message.Message):
     def __init__(self, operation: _Optional[str] = ..., count: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p95_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ...) -> None: ...
 
 class AgentMetrics(_message.Message):
-    __slots__ = ("running", "started", "succeeded", "failed", "cancelled")
+    __slots__ = ("running", "started", "succeeded", "failed", "cancelled", "lost", "stops", "loops")
+    class StopsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LoopsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    STOPS_FIELD_NUMBER: _ClassVar[int]
+    LOOPS_FIELD_NUMBER: _ClassVar[int]
     running: int
     started: int
     succeeded: int
     failed: int
     cancelled: int
-    def __init__(self, running: _Optional[int] = ..., started: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ...) -> None: ...
+    lost: int
+    stops: _containers.ScalarMap[str, int]
+    loops: _containers.ScalarMap[str, int]
+    def __init__(self, running: _Optional[int] = ..., started: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., lost: _Optional[int] = ..., stops: _Optional[_Mapping[str, int]] = ..., loops: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CouncilMetrics(_message.Message):
     __slots__ = ("total", "active", "agents")

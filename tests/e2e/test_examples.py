@@ -1,0 +1,112 @@
+"""The examples as their readers run them: programs of their own against a real fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.conftest import FleetUnderTest
+from tests.e2e.test_cli import Ran, Shell, ended
+from tests.scripts import GREETINGS, HELLO_FILES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+async def ran(*command: str, cwd: Path = EXAMPLES, **variables: str) -> Ran:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    return await ended(process)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
+async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, repository: Path) -> None:
+    running = fleet.running
+    told = await ran(
+        sys.executable,
+        "python_client.py",
+        running.address,
+        running.token,
+        str(repository),
+        f"{GREETINGS} {uuid.uuid4()}",
+    )
+    assert told.code == 0, told.err
+    assert "append_file" in told.err
+    assert "+def hello_world():" in told.out
+    missing = await ran(sys.executable, "python_client.py")
+    assert (missing.code, "python examples/python_client.py" in missing.err) == (1, True)
+
+
+async def test_the_subscriber_hears_each_result_once(fleet: FleetUnderTest, repository: Path) -> None:
+    running = fleet.running
+    shell = Shell(home=fleet.settings.home, model_url=fleet.settings.model_url)
+    name = f"heard-{uuid.uuid4().hex[:8]}"
+    done = await shell.fleet("run", GREETINGS, "--repo", str(repository), "--agents", "1", "--task-id", name)
+    assert done.code == 0, done.out + done.err
+    heard: list[str] = []
+    while not any(line.startswith(name) for line in heard):
+        told = await ran(sys.executable, "nats_subscriber.py", running.nats_url, running.nats_token, "1")
+        assert told.code == 0, told.err
+        heard += told.out.splitlines()
+    assert len(heard) == len(set(heard))
+    assert heard[-1].split()[:2] == [name, "completed"]
+
+
+async def test_the_ci_job_applies_the_patch(
+    fleet: FleetUnderTest, model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    command = programs / "fleet"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m swe_ai_fleet.cli.main "$@"\n')
+    command.chmod(0o755)
+    shell = Shell(home=fleet.settings.home, model_url=model_server.url)
+    variables = dict(shell.variables) | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "TASK_ID": f"ci-{uuid.uuid4().hex[:8]}",
+    }
+    job = str(EXAMPLES / "ci_job.sh")
+    told = await ran("sh", job, cwd=repository, **variables, TASK=GREETINGS, AGENTS="1")
+    assert told.code == 0, told.out + told.err
+    assert "hello_world" in (repository / "utils.py").read_text()
+    assert git(repository, "diff", "--cached", "--name-only") == "utils.py"
+    # Started again, it is the same task, and takes no agent's time.
+    git(repository, "reset", "--hard", "--quiet")
+    (repository / "fleet-result.json").unlink()
+    (repository / "fleet.patch").unlink()
+    again = await ran("sh", job, cwd=repository, **variables, TASK=GREETINGS, AGENTS="1")
+    assert again.code == 0, again.out + again.err
+    refused = await ran("sh", job, cwd=repository, **variables, TASK="")
+    assert refused.code != 0
+
+
+async def test_the_node_client_follows_to_the_end(fleet: FleetUnderTest, repository: Path) -> None:
+    node = shutil.which("node")
+    modules = os.environ.get("FLEET_TEST_NODE_MODULES") or str(EXAMPLES / "node_client" / "node_modules")
+    if node is None or not (Path(modules) / "@grpc" / "grpc-js").is_dir():
+        pytest.skip("needs node, and `npm install` in examples/node_client (or FLEET_TEST_NODE_MODULES)")
+    running = fleet.running
+    arguments = ("node_client/client.js", running.address, running.token, str(repository), GREETINGS)
+    told = await ran(node, *arguments, NODE_PATH=modules)
+    assert told.code == 0, told.err
+    assert json.loads(told.out)["status"] == "DELIBERATION_STATUS_COMPLETED"
+    wrong = await ran(node, *arguments[:2], "wrong", *arguments[3:], NODE_PATH=modules)
+    assert (wrong.code, "UNAUTHENTICATED" in wrong.err) == (1, True)
