@@ -2,7 +2,8 @@
 
 python examples/nats_subscriber.py nats://127.0.0.1:4222 TOKEN [COUNT]
 
-`<home>/fleet.json` of a running fleet has the URL and the token of its own NATS server. With COUNT it ends after so many.
+`<home>/fleet.json` of a running fleet has the URL and the token of its own NATS server. With COUNT it ends after so
+many.
 """
 
 import asyncio

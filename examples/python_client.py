@@ -1,9 +1,9 @@
 """A client in Python: hands a task in, follows it, prints the winner's patch.
 
-python examples/python_client.py 127.0.0.1:50055 "$(cat ~/.local/state/swe-ai-fleet/token)" /path/to/repository "Add a test"
+python examples/python_client.py 127.0.0.1:50055 TOKEN /path/to/repository "Add a test"
 
-The generated modules `fleet.*` come with swe-ai-fleet; elsewhere make them from proto/ with grpcio-tools. A fleet with
-TLS wants `grpc.aio.secure_channel`.
+The token of a fleet on this machine is in `<home>/token`. The modules `fleet.*` come with swe-ai-fleet; elsewhere make
+them from proto/ with grpcio-tools. A fleet with TLS wants `grpc.aio.secure_channel`.
 """
 
 import asyncio
@@ -54,7 +54,14 @@ async def main(address: str, token: str, repository: str, task: str) -> int:
         if not execution.winner_id:
             print(f"no winner: {pb.DeliberationStatus.Name(execution.status)}", file=sys.stderr)
             return 1
-        print(execution.results[0].patch.diff, end="")
+        patch = execution.results[0].patch
+        if patch.WhichOneof("content") == "artifact":
+            # What is large lies in the blob store.
+            request = pb.GetArtifactRequest(execution_id=execution.execution_id, digest=patch.artifact.digest)
+            async for part in fleet.GetArtifact(request, **call):
+                sys.stdout.buffer.write(part.chunk)
+        else:
+            sys.stdout.buffer.write(patch.text)
         return 0
 
 

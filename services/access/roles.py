@@ -114,8 +114,9 @@ def check_role(who: Principal, method: str) -> None:
     """
     needed = role_for(method)
     if not (who.may(needed) or who.may(AccessRole.SERVICE)):
+        roles = ", ".join(sorted(role.value for role in who.roles)) or "none"
         raise PermissionDenied(
             f"this takes the role {needed.value!r}",
             field="authorization",
-            hint=f"yours: {', '.join(sorted(role.value for role in who.roles)) or 'none'}; an operator gives others in the access file",
+            hint=f"yours: {roles}; an operator gives others in the access file",
         )

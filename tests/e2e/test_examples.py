@@ -18,6 +18,7 @@ from tests.conftest import FleetUnderTest
 from tests.e2e.test_cli import Ran, Shell, ended
 from tests.scripts import GREETINGS, HELLO_FILES
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

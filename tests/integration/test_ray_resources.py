@@ -16,8 +16,8 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES
 
-ITS_OWN = "node:127.0.0.1"
-"""What Ray offers on this node and on no other."""
+ITS_OWN = "node:__internal_head__"
+"""What Ray offers on the first node of a cluster and on no other."""
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import EventLog
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import Telemetry, open_telemetry, own_telemetry
+from swe_ai_fleet.telemetry import open_telemetry, own_telemetry
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.trace_collector import TraceCollector
 

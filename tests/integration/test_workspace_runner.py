@@ -243,14 +243,16 @@ async def test_cancelling_an_errand_ends_its_processes(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_a_killed_runner_is_replaced_and_its_job_is_adopted(world: World) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_the_job_of_a_runner_that_ended_is_adopted_by_another_one(number: int, world: World) -> None:
     task = world.task(COUNTING)
+    world.chosen = world.chosen.model_copy(update={"drain_seconds": 0.0})
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(runner_process(world, "--takes", "commands"))
         await world.command(task)
         await _counted_two(world, task)
-        first.send_signal(signal.SIGKILL)
-        await first.wait()
+        first.send_signal(number)
+        assert await first.wait() == (-number if number == signal.SIGKILL else 0)
         agents = world.processes("workers.agent")
         assert len(agents) == 1
         await stack.enter_async_context(runner_process(world, "--takes", "commands"))

@@ -8,6 +8,7 @@ import pytest
 
 from tests.manifests import rules, strict
 from tests.manifests.objects import Object, found, matches, of_kind, overlay, pods
+from tests.manifests.test_ways import closed, ways
 from workers.workspace_runner.backend import JobRef, JobSpec
 from workers.workspace_runner.kubernetes.manifest import job_manifest
 from workers.workspace_runner.settings import RunnerSettings
@@ -51,6 +52,9 @@ def test_a_job_keeps_the_rules(objects: list[Object]) -> None:
 
 def test_a_job_is_let_out_by_the_policy_and_counted_by_the_quota(objects: list[Object]) -> None:
     (pod,) = pods(objects[-1:])
+    ways_out = [(service, port) for way, service, _, port in ways(objects) if way.owner is objects[-1]]
+    assert {("fleet-nats", 4222), ("fleet-vllm", 8000)} <= set(ways_out)
+    assert closed(objects) == []
     assert pod.namespace == "fleet-agents"
     policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["namespace"] == pod.namespace]
     assert sum(matches(one["spec"]["podSelector"], pod.labels) for one in policies) == 2

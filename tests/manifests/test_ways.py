@@ -74,15 +74,16 @@ def closed(objects: Sequence[Object]) -> list[str]:
         if service is None and name not in _OPERATORS:
             told.append(f"{pod}: there is no {name}.{namespace}")
             continue
-        chosen = {"matchLabels": _OPERATORS.get(name) or service["spec"]["selector"]}
-        served = [one for one in service["spec"]["ports"] if one["port"] == port] if service else [{"targetPort": port}]
+        spec: Object = service["spec"] if service else {"selector": _OPERATORS[name], "ports": [{"port": port}]}
+        chosen: Object = {"matchLabels": spec["selector"]}
+        served: list[Object] = [one for one in spec["ports"] if one["port"] == port]
         if not served:
             told.append(f"{pod}: {name} has no port {port}")
             continue
         for other in pods(objects):
             if other.namespace != namespace or not matches(chosen, other.labels):
                 continue
-            inside = served[0]["targetPort"]
+            inside: Any = served[0].get("targetPort", port)
             inside = other.ports()[inside] if isinstance(inside, str) else inside
             if not lets(objects, "egress", pod, other, inside):
                 told.append(f"{pod}: is not let out to {name}:{inside}")

@@ -29,6 +29,7 @@ def main() -> None:
         default=0.0,
         help="seconds that events are kept; 0: a sixth of the time",
     )
+    parser.add_argument("--calm", action="store_true", help="kill nothing")
     parser.add_argument("--output", type=Path, default=Path("soak.json"))
     options = parser.parse_args()
     seed = options.seed or secrets.randbelow(1_000_000) + 1
@@ -44,6 +45,7 @@ def main() -> None:
             pace=options.pace,
             latency=options.latency,
             kept_seconds=kept,
+            calm=options.calm,
         )
     )
     write(soak, options.output)

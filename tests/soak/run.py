@@ -8,6 +8,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +58,9 @@ class Soak:
         return not self.faults and all(one.flat for one in self.judged)
 
 
-async def run_soak(*, minutes: float, seed: int, width: int, pace: float, latency: float, kept_seconds: float) -> Soak:
+async def run_soak(
+    *, minutes: float, seed: int, width: int, pace: float, latency: float, kept_seconds: float, calm: bool = False
+) -> Soak:
     """Load a fleet for so long, kill parts of it, and account for everything at the end."""
     memory = psutil.virtual_memory().total / 2**30
     machine = f"{psutil.cpu_count()} CPUs, {memory:.0f} GiB, {platform.machine()}, Python {platform.python_version()}"
@@ -66,7 +69,7 @@ async def run_soak(*, minutes: float, seed: int, width: int, pace: float, latenc
     try:
         with new_mark() as mark:
             async with open_soaked(directory, mark=mark, kept_seconds=kept_seconds, latency=latency) as soaked:
-                await _play(soak, soaked, width=width, pace=pace)
+                await _play(soak, soaked, width=width, pace=pace, calm=calm)
             until = time.monotonic() + _CLEAN_SECONDS
             while (left := marked(mark, directory)) and time.monotonic() < until:
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -81,12 +84,12 @@ async def run_soak(*, minutes: float, seed: int, width: int, pace: float, latenc
     return soak
 
 
-async def _play(soak: Soak, soaked: Soaked, *, width: int, pace: float) -> None:
+async def _play(soak: Soak, soaked: Soaked, *, width: int, pace: float, calm: bool) -> None:
     card, seconds = soaked.card(), 60 * soak.minutes
     async with open_ledger(card.nats_url, card.nats_token) as (ledger, connection), Fleet(soaked=soaked) as fleet:
         load = Load(fleet=fleet, ledger=ledger, seed=soak.seed, width=width, pace=pace)
         sampling = asyncio.create_task(_sample(soak, soaked, connection), name="samples")
-        killing = asyncio.create_task(_kill(soak, soaked, seconds), name="kills")
+        killing = asyncio.create_task(_kill(soak, soaked, seconds, () if calm else _KILLS), name="kills")
         try:
             async with asyncio.timeout(seconds + _DRAIN_SECONDS):
                 await load.run(seconds)
@@ -138,9 +141,9 @@ async def _sample(soak: Soak, soaked: Soaked, connection: Connection) -> None:
         print(f"{sample['at']:7.0f} s  " + "  ".join(f"{name} {sample[name]:.0f}" for name in told), flush=True)
 
 
-async def _kill(soak: Soak, soaked: Soaked, seconds: float) -> None:
+async def _kill(soak: Soak, soaked: Soaked, seconds: float, kills: Sequence[tuple[float, str]]) -> None:
     began, dice = time.monotonic(), random.Random(f"{soak.seed}/kills")
-    for share, what in _KILLS:
+    for share, what in kills:
         await asyncio.sleep(max(0.0, began + share * seconds - time.monotonic()))
         if what == "fleet":
             await soaked.fleet.kill()

@@ -226,6 +226,15 @@ async def test_replicas_share_a_quota_evenly() -> None:
     assert [len(world.fleet.begun) for world in worlds] == [4, 4]
 
 
+async def test_more_replicas_than_seats_have_one_each(world: World) -> None:
+    names = ("one", "two", "three")
+    replicas = [Seats(world.fleet, quotas(small=Quota(agents=1)), me=name, sharers=lambda _: names) for name in names]
+    async with asyncio.timeout(10):
+        for number, seats in enumerate(replicas):
+            await seats.run(an_assignment("small", number))
+    assert len(world.fleet.begun) == 3
+
+
 async def test_an_execution_of_more_agents_than_the_quota_runs_a_few_at_a_time(world: World) -> None:
     most = Counter[str]()
     async with world.running(quotas=quotas(small=Quota(agents=2))) as executions:

@@ -416,10 +416,20 @@ async def test_what_is_no_job_is_hopeless(work: Work, reason: str) -> None:
         await _runner(Scripted()).handle(work, 2)
 
 
-async def test_a_job_whose_errand_cannot_be_read_is_told_so() -> None:
-    runner = _runner(Scripted())
+@pytest.mark.parametrize(
+    ("errand", "fault"),
+    [
+        ({"what": 1}, "InternalFault"),
+        ({**_job().errand, "execution_id": "another"}, "InvalidRequest"),
+        ({**_job().errand, "task": to_plain(replace(TASK, tenant="other"))}, "InvalidRequest"),
+    ],
+)
+async def test_a_job_whose_errand_is_not_its_own_is_told_so(errand: dict[str, object], fault: str) -> None:
+    backend = Scripted()
+    runner = _runner(backend)
     async with runner.board.watching(), asyncio.timeout(10):
-        await runner.handle(_message(_job(errand={"what": 1})), 2)
+        await runner.handle(_message(_job(errand=errand)), 2)
         outcome = await runner.board.outcome("default", "j1")
     assert outcome is not None
-    assert outcome.fault == "InternalFault"
+    assert outcome.fault == fault
+    assert backend.started == []

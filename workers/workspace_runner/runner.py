@@ -13,7 +13,14 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import Hopeless, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import (
+    AgentLost,
+    FleetError,
+    InternalFault,
+    InvalidRequest,
+    PreconditionFailed,
+    Unavailable,
+)
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, repository_of, seconds_of
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
@@ -163,6 +170,8 @@ class Runner:
 
     async def _spec(self, job: Job) -> JobSpec:
         errand = await self.board.errand(job)
+        if (errand.task.tenant, errand.execution_id) != (job.tenant, job.execution_id):
+            raise InvalidRequest("the job is not of the tenant and the execution of its errand", field="errand")
         return JobSpec(
             ref=JobRef(name=f"fleet-{job.kind}-{job.job_id}", tenant=job.tenant),
             job_id=job.job_id,

@@ -160,12 +160,15 @@ class Dispatcher:
             self._begin(waiting[one.execution_id])
 
     def sharers(self, tenant: str) -> set[str]:
-        """The replicas that drive something of a tenant, as far as is known here."""
-        alive = self._replicas.alive()
+        """The replicas that drive something of a tenant, what waits for people aside, as far as is known here."""
+        alive, asking = self._replicas.alive(), self._projection.awaiting_approval()
         return {
             state.owner
             for state in self._projection.unfinished()
-            if state.task.tenant == tenant and state.owner in alive and not state.status.terminal
+            if state.task.tenant == tenant
+            and state.owner in alive
+            and not state.status.terminal
+            and state.execution_id not in asking
         }
 
     def _at_work(self, unfinished: Sequence[ExecutionState], busy: Sequence[Drive]) -> Counter[str]:

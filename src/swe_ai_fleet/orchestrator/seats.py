@@ -36,8 +36,8 @@ class Seats:
     """A `Fleet`: each run waits until its tenant has a seat, and has no more tokens than its tenant has left.
 
     Inside one replica a tenant's quota of agents is kept exactly. Replicas that drive something of the same tenant
-    share it evenly, by what each knows of the others: for as long as the log takes to tell of a claim (some
-    milliseconds) one more replica may count on seats that it has to give up.
+    share it evenly, each one seat at least, by what each knows of the others: for as long as the log takes to tell of a
+    claim (some milliseconds) one more replica may count on seats that it has to give up.
 
     Args:
         fleet: Where the runs are carried out.
@@ -132,7 +132,8 @@ class Seats:
         if not most:
             return float("inf")
         sharers = sorted({*self._sharers(tenant), self._me})
-        return most // len(sharers) + (sharers.index(self._me) < most % len(sharers))
+        # With no seat at all, one could wait for ever for what it drives of an execution that another drives.
+        return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
 
     async def _granted(self, assignment: A) -> A:
         left = await self._quotas.check_tokens(assignment.task.tenant)
