@@ -10,21 +10,23 @@ set -eu
 
 : "${TASK:?what is to be done}"
 id="${TASK_ID:-ci-$(date +%s)-$$}"
+# Not in the checkout: what is not committed there would be refused.
+out="${FLEET_OUT:-$(mktemp -d)}"
 set -- --task-id "$id" --agents "${AGENTS:-2}" --deliberate-only --json
 [ -z "${CHECK:-}" ] || set -- "$@" --check "$CHECK"
 [ -z "${FLEET_SERVER:-}" ] || set -- "$@" --server "$FLEET_SERVER" --token "$FLEET_TOKEN" --upload
 
 # The task is data: it goes behind `--`, and never through a shell.
 code=0
-fleet run "$@" -- "$TASK" > fleet-result.json || code=$?
+fleet run "$@" -- "$TASK" > "$out/fleet-result.json" || code=$?
 if [ "$code" -ne 0 ]; then
-    echo "fleet: no patch (exit code $code), see fleet-result.json" >&2
+    echo "fleet: no patch (exit code $code), see $out/fleet-result.json" >&2
     exit "$code"
 fi
 
-set -- --format patch --output fleet.patch
+set -- --format patch --output "$out/fleet.patch"
 [ -z "${FLEET_SERVER:-}" ] || set -- "$@" --server "$FLEET_SERVER" --token "$FLEET_TOKEN"
 fleet export "$@" -- "$id"
-git apply --index --3way fleet.patch
+git apply --index --3way "$out/fleet.patch"
 echo "applied:" >&2
 git diff --cached --stat

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import structlog
 
-from services.access.access_file import AccessFile, JwtTable, read_access
+from services.access.access_file import read_access
 from services.access.certificates import Certificates
 from services.access.key_set import KeySet, place_of
+from services.access.tables import AccessFile, JwtTable
 from services.access.tokens import StaticTokens
 from services.access.web_tokens import WebTokens, looks_like_one
 from services.auth import Admission, Presented, bearer, on_behalf, shows, unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.access.access_file import CertificateTable
+from services.access.tables import CertificateTable
 from services.auth import Admission
 from swe_ai_fleet.domain.access import Principal
 

@@ -6,7 +6,8 @@ import tomllib
 from collections.abc import Iterable
 from datetime import datetime
 
-from services.access.access_file import AccessFile, parse_access
+from services.access.access_file import parse_access
+from services.access.tables import AccessFile
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 

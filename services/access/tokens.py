@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
 
-from services.access.access_file import TokenTable
+from services.access.tables import TokenTable
 from services.auth import Admission
 from swe_ai_fleet.domain.access import Principal
 

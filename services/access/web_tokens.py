@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from services.access.access_file import ClaimPath, JwtTable
 from services.access.key_set import Jwk, KeySet
+from services.access.tables import ClaimPath, JwtTable
 from services.auth import Admission, is_name, unknown
 from swe_ai_fleet.domain.access import AccessRole, Principal
 

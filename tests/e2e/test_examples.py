@@ -16,7 +16,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.e2e.test_cli import Ran, Shell, ended
-from tests.scripts import GREETINGS, HELLO_FILES
+from tests.scripts import HELLO, HELLO_FILES
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,7 +47,7 @@ async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, reposit
         running.address,
         running.token,
         str(repository),
-        f"{GREETINGS} {uuid.uuid4()}",
+        f"{HELLO} {uuid.uuid4()}",
     )
     assert told.code == 0, told.err
     assert "append_file" in told.err
@@ -60,7 +60,7 @@ async def test_the_subscriber_hears_each_result_once(fleet: FleetUnderTest, repo
     running = fleet.running
     shell = Shell(home=fleet.settings.home, model_url=fleet.settings.model_url)
     name = f"heard-{uuid.uuid4().hex[:8]}"
-    done = await shell.fleet("run", GREETINGS, "--repo", str(repository), "--agents", "1", "--task-id", name)
+    done = await shell.fleet("run", HELLO, "--repo", str(repository), "--agents", "1", "--task-id", name)
     assert done.code == 0, done.out + done.err
     heard: list[str] = []
     while not any(line.startswith(name) for line in heard):
@@ -85,15 +85,13 @@ async def test_the_ci_job_applies_the_patch(
         "TASK_ID": f"ci-{uuid.uuid4().hex[:8]}",
     }
     job = str(EXAMPLES / "ci_job.sh")
-    told = await ran("sh", job, cwd=repository, **variables, TASK=GREETINGS, AGENTS="1")
+    told = await ran("sh", job, cwd=repository, **variables, TASK=HELLO, AGENTS="1")
     assert told.code == 0, told.out + told.err
     assert "hello_world" in (repository / "utils.py").read_text()
     assert git(repository, "diff", "--cached", "--name-only") == "utils.py"
     # Started again, it is the same task, and takes no agent's time.
     git(repository, "reset", "--hard", "--quiet")
-    (repository / "fleet-result.json").unlink()
-    (repository / "fleet.patch").unlink()
-    again = await ran("sh", job, cwd=repository, **variables, TASK=GREETINGS, AGENTS="1")
+    again = await ran("sh", job, cwd=repository, **variables, TASK=HELLO, AGENTS="1")
     assert again.code == 0, again.out + again.err
     refused = await ran("sh", job, cwd=repository, **variables, TASK="")
     assert refused.code != 0
@@ -105,7 +103,7 @@ async def test_the_node_client_follows_to_the_end(fleet: FleetUnderTest, reposit
     if node is None or not (Path(modules) / "@grpc" / "grpc-js").is_dir():
         pytest.skip("needs node, and `npm install` in examples/node_client (or FLEET_TEST_NODE_MODULES)")
     running = fleet.running
-    arguments = ("node_client/client.js", running.address, running.token, str(repository), GREETINGS)
+    arguments = ("node_client/client.js", running.address, running.token, str(repository), HELLO)
     told = await ran(node, *arguments, NODE_PATH=modules)
     assert told.code == 0, told.err
     assert json.loads(told.out)["status"] == "DELIBERATION_STATUS_COMPLETED"

@@ -19,8 +19,6 @@ _HARDENED = {
     "read_only": True,
     "cap_drop": ["ALL"],
     "security_opt": ["no-new-privileges"],
-    # Ray keeps sockets and programs of runtime environments there.
-    "tmpfs": {"/tmp": "rw,exec,mode=1777"},
     "shm_size": "256m",
     "pids_limit": 4096,
 }
@@ -113,7 +111,7 @@ async def running_stack(images: Mapping[str, str]) -> AsyncGenerator[Stack]:
             ) -> None:
                 container = DockerContainer(images[image]).with_network(network).with_network_aliases(name)
                 container.with_envs(**variables).with_kwargs(**_HARDENED, hostname=name, **settings)
-                container.with_volume_mapping(f"{name}-home", HOME, "rw")
+                container.with_volume_mapping(f"{name}-home", HOME, "rw").with_tmpfs_mount("/tmp", "size=2g,exec")
                 if name == "model":
                     container.with_volume_mapping(str(REPLIES), "/replies.json", "ro")
                 if command:

@@ -74,13 +74,13 @@ def _filled(patterns: Iterable[str]) -> Iterable[str]:
             yield pattern
             continue
         stem = pattern.removesuffix(".>")
-        for tenant in (*TENANTS, "default"):
+        for tenant in (*TENANTS, *(f"_{tenant}" for tenant in TENANTS), "default"):
             yield from (f"{stem}.{tenant}", f"{stem}.{tenant}.x", f"{stem}.{tenant}.x.y")
             yield from (f"{stem}.{tenant}.x.{EXECUTION_SUBJECT}", f"{stem}.{tenant}.x.{CONTROL_SUBJECT}")
 
 
 FILTERS = (
-    *(">", "agent.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results.b.>", "agent.cmd.>", "agent.plans.>"),
+    *(">", "agent.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results._b.>", "agent.cmd.>", "agent.plans.>"),
     *("agent.jobs.>", "agent.dlq.>", "agent.live.>", "context.>", "$KV.>", "$O.>", "$JS.>", "$JS.API.>", "$JS.ACK.>"),
     *("$SYS.>", "_INBOX.>", "_R_.>", "$JSC.>"),
 )
@@ -193,7 +193,7 @@ async def test_a_tenant_can_send_tasks_and_nothing_else(secured: SecuredNats) ->
 async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNats) -> None:
     async with client_of(secured, "tenant-a") as tenant, client_of(secured, "operator") as operator:
         # In its own account `b` is no tenant but an execution of its own.
-        mine = {"_INBOX.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results.b.>"}
+        mine = {"_INBOX.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results._b.>"}
         assert await tenant.refused(FILTERS, "subscription") == set(FILTERS) - mine
         heard: list[str] = []
 
@@ -229,7 +229,7 @@ async def test_agents_cannot_say_what_executions_people_and_others_say(secured: 
     } <= refused
     assert {one for one in everything if one.startswith(("context.", "$JS.ACK."))} <= refused
     assert {f"$KV.{bucket}.key" for bucket in BUCKETS if bucket != JOBS_BUCKET} <= refused
-    assert {"agent.results.a", "agent.results.a.x", "agent.results.b.x"} <= refused
+    assert {"agent.results.a", "agent.results._a.x", "agent.results._b.x"} <= refused
     verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "MSG.DELETE")
     assert {f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in STREAMS} <= refused
     read = {EVENTS, "AGENT_RESULTS", "OBJ_agent-blobs", f"KV_{JOBS_BUCKET}"}

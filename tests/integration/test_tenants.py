@@ -665,7 +665,7 @@ async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -
     task_id = json.loads(body)["deliberate"]["taskId"]
     client = await nats.connect(world.nats.address.url, token=world.nats.address.token)
     try:
-        heard = await client.subscribe(f"agent.results.{NORTH}.{task_id}")
+        heard = await client.subscribe(f"agent.results._{NORTH}.{task_id}")
         lost = await client.subscribe(f"agent.dlq.{TASKS.consumer}")
         await client.flush()
         async with open_intake(world.log, world.executions, world.planning, known=(NORTH, SOUTH).__contains__):

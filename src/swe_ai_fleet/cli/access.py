@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
-    from services.access.access_file import AccessFile, TokenTable
+    from services.access.tables import AccessFile, TokenTable
 
 access_app = typer.Typer(help="Who may come in: the access file.", no_args_is_help=True, rich_markup_mode=None)
 token_app = typer.Typer(help="Tokens of people, programs and services.", no_args_is_help=True, rich_markup_mode=None)

@@ -60,11 +60,14 @@ def live_want_subject(tenant: str, execution_id: str) -> str:
     return f"agent.live.want.{tenant}.{execution_id}"
 
 
+def results_of(tenant: str) -> str:
+    """What the subjects of a tenant's results begin with. No task id begins as the name of a tenant does here."""
+    return "agent.results" if tenant == DEFAULT_TENANT else f"agent.results._{token(tenant)}"
+
+
 def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
     """Where a result goes. The default tenant uses the short name, others have theirs before the task."""
-    tokens = ["agent.results"]
-    if tenant != DEFAULT_TENANT:
-        tokens.append(token(tenant))
+    tokens = [results_of(tenant)]
     tokens.append(token(task_id))
     if agent_id and agent_id != EXECUTION_SUBJECT:
         tokens.append(token(agent_id))

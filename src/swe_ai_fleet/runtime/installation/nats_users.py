@@ -15,6 +15,7 @@ from swe_ai_fleet.adapters.jetstream.subjects import (
     JOBS,
     RESULTS,
     STREAM_SUBJECTS,
+    results_of,
     token,
 )
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
@@ -104,7 +105,7 @@ def fleet_users(tenants: Sequence[str]) -> tuple[NatsUser, ...]:
                 f"agent.events.*.*.{EXECUTION_SUBJECT}",
                 f"agent.events.*.*.{CONTROL_SUBJECT}",
                 # Of other tenants than the default one, the execution's own result.
-                *(f"agent.results.{token(tenant)}.*" for tenant in tenants if tenant != DEFAULT_TENANT),
+                *(f"{results_of(tenant)}.*" for tenant in tenants if tenant != DEFAULT_TENANT),
                 *(f"{_API}.CONSUMER.{verb}.{EVENTS}.{_RECORDER}" for verb in ("CREATE", "DELETE", "MSG.NEXT")),
             ),
             hears=("agent.live.want.*.*",),
@@ -168,7 +169,7 @@ def heard_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
     events = TenantSubject(fleet=f"agent.events.{token(tenant)}.>", short="agent.events.>")
     if tenant == DEFAULT_TENANT:
         return events, TenantSubject(fleet="agent.results.*", short="agent.results.*")
-    return events, TenantSubject(fleet=f"agent.results.{token(tenant)}.>", short="agent.results.>")
+    return events, TenantSubject(fleet=f"{results_of(tenant)}.>", short="agent.results.>")
 
 
 def sent_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
