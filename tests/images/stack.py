@@ -21,6 +21,8 @@ _HARDENED = {
     "security_opt": ["no-new-privileges"],
     "shm_size": "256m",
     "pids_limit": 4096,
+    # As Kubernetes does: a Ray that has not yet missed a killed driver may turn the next one away once.
+    "restart_policy": {"Name": "on-failure", "MaximumRetryCount": 5},
 }
 _RAY = (
     "--port=6379 --ray-client-server-port=10001 --num-cpus=2 --object-store-memory=80000000 --include-dashboard=false"
@@ -62,7 +64,7 @@ class Stack:
         async with asyncio.timeout(START_SECONDS):
             while True:
                 await asyncio.to_thread(container.reload)
-                if container.status != "running":
+                if container.status not in ("running", "restarting"):
                     raise RuntimeError(f"{name} ended: {self.log(name)}")
                 try:
                     _, writer = await asyncio.open_connection(self.address(name), port)
