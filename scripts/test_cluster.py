@@ -43,9 +43,14 @@ class Cluster:
 
     def run(self, *arguments: str, given: str = "", check: bool = True, seconds: float = 120) -> str:
         """What kubectl prints. Raises Stopped with what it says where it fails."""
-        told = subprocess.run(
-            [*self._start, *arguments], input=given, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        try:
+            told = subprocess.run(
+                [*self._start, *arguments], input=given, capture_output=True, text=True, timeout=seconds, check=False
+            )
+        except subprocess.TimeoutExpired as late:
+            if check:
+                raise Stopped(f"kubectl {' '.join(arguments)}: not done after {seconds:g} seconds") from late
+            return ""
         if check and told.returncode != 0:
             raise Stopped(f"kubectl {' '.join(arguments)}: {told.stderr.strip()}")
         return told.stdout

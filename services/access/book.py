@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from swe_ai_fleet.domain.access import AccessRole, Principal, TenantRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
+LOOK_SECONDS = 1.0
+"""Between two looks at the file by who asks for rules; whoever calls looks each time."""
+AT_ONCE_BYTES = 128 * 1024
+"""A file of up to so many bytes takes some milliseconds to read."""
 LOCAL = "local"
 """What whoever starts a fleet is called on their own machine."""
 
@@ -63,12 +68,15 @@ class AccessBook:
         self._fault = ""
         self._past: dict[str, TenantRules] = {}
         self._reading = asyncio.Lock()
+        self._looked_at = float("-inf")
+        self._following: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> AccessBook:
         """A book whose file has been read once. Raises InvalidRequest."""
         book = cls(path, local=local, clock=clock)
         await book._read()
+        book._looked_at = time.monotonic()
         return book
 
     @property
@@ -83,15 +91,17 @@ class AccessBook:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """Those that the file names."""
+        """Those that the file names, as it was a second ago."""
+        self._look()
         return tuple(self._current.rules)
 
     def rules(self, tenant: str) -> TenantRules:
         """What holds for a tenant.
 
         One that the file no longer names has nobody who could call for it; for what still runs of it the rules hold
-        that it had.
+        that it had. As the file was a second ago: work goes on, and comes by other ways, while nobody calls.
         """
+        self._look()
         return self._current.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
 
     async def authenticate(self, presented: Presented) -> Admission:
@@ -139,23 +149,46 @@ class AccessBook:
             if _stamp_of(self._path) in (self._current.stamp, self._refused):
                 return
             stamp = _stamp_of(self._path)
-            try:
+            with self._telling(stamp):
                 await self._read()
-            except InvalidRequest as error:
-                self._refused, self._fault = stamp, str(error)
-                _log.error(
-                    "the access file is broken; the version before it goes on counting",
-                    path=str(self._path),
-                    field=error.field,
-                    error=str(error),
-                )
-            else:
-                _log.info("the access file has been read anew", path=str(self._path), tenants=len(self.tenants))
+
+    def _look(self) -> None:
+        """`_follow` for those who cannot wait: a small file is read here and now, a large one meanwhile."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        stamp = _stamp_of(self._path)
+        if stamp in (self._current.stamp, self._refused):
+            return
+        if stamp[1] > AT_ONCE_BYTES:
+            self._following = asyncio.create_task(self._follow(), name="access file")
+            return
+        with self._telling(stamp):
+            self._take(stamp, read_access(self._path))
+
+    @contextmanager
+    def _telling(self, stamp: _Stamp) -> Generator[None]:
+        try:
+            yield
+        except InvalidRequest as error:
+            self._refused, self._fault = stamp, str(error)
+            _log.error(
+                "the access file is broken; the version before it goes on counting",
+                path=str(self._path),
+                field=error.field,
+                error=str(error),
+            )
+        else:
+            tenants = len(self._current.rules)
+            _log.info("the access file has been read anew", path=str(self._path), tenants=tenants)
 
     async def _read(self) -> None:
         # Looked at before it is read: what is written in between is read the next time.
         stamp = _stamp_of(self._path)
-        read = await asyncio.to_thread(read_access, self._path)
+        self._take(stamp, await asyncio.to_thread(read_access, self._path))
+
+    def _take(self, stamp: _Stamp, read: AccessFile) -> None:
         if self._edition is not None:
             self._past.update(self._edition.rules)
         self._edition = _Edition(

@@ -98,9 +98,24 @@ _ENDPOINT = _object(
     scrapeTimeout=DURATION,
 )
 _POD_MONITOR = _kind(
-    _object("selector podMetricsEndpoints", selector=_SELECTOR, podMetricsEndpoints=_list(_ENDPOINT, 1))
+    _object(
+        "selector podMetricsEndpoints", jobLabel=TEXT, selector=_SELECTOR, podMetricsEndpoints=_list(_ENDPOINT, 1)
+    )
 )
-_SERVICE_MONITOR = _kind(_object("selector endpoints", selector=_SELECTOR, endpoints=_list(_ENDPOINT, 1)))
+_SERVICE_MONITOR = _kind(
+    _object("selector endpoints", jobLabel=TEXT, selector=_SELECTOR, endpoints=_list(_ENDPOINT, 1))
+)
+_RULE = _object(
+    "alert expr labels annotations",
+    alert=TEXT,
+    expr=TEXT,
+    labels=TEXTS,
+    annotations=TEXTS,
+    **{"for": DURATION},
+)
+_PROMETHEUS_RULE = _kind(
+    _object("groups", groups=_list(_object("name rules", name=TEXT, interval=DURATION, rules=_list(_RULE, 1)), 1))
+)
 
 _ROUTE = _kind(
     _object(
@@ -235,6 +250,7 @@ SCHEMAS: dict[tuple[str, str], Schema] = {
     ("ray.io/v1", "RayCluster"): _RAY_CLUSTER,
     ("monitoring.coreos.com/v1", "PodMonitor"): _POD_MONITOR,
     ("monitoring.coreos.com/v1", "ServiceMonitor"): _SERVICE_MONITOR,
+    ("monitoring.coreos.com/v1", "PrometheusRule"): _PROMETHEUS_RULE,
     ("gateway.networking.k8s.io/v1", "HTTPRoute"): _ROUTE,
     ("gateway.networking.k8s.io/v1", "BackendTLSPolicy"): _BACKEND_TLS,
     ("argoproj.io/v1alpha1", "WorkflowTemplate"): _ARGO,

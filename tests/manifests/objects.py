@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,19 @@ def overlay(name: str) -> list[Object]:
     """The objects of an overlay (or of `tests`), fresh copies each time."""
     directory = DEPLOY / name if name == "tests" else DEPLOY / "overlays" / name
     return json.loads(_rendered(directory))
+
+
+def composed(directory: Path, start: str, *components: str) -> list[Object]:
+    """An overlay with components beside its own, as a site would write it into `directory`."""
+    there = Path(os.path.relpath(DEPLOY, directory.resolve()))
+    site = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [str(there / "overlays" / start)],
+        "components": [str(there / "components" / one) for one in components],
+    }
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(site))
+    return [one for one in yaml.safe_load_all(kustomized(directory)) if one]
 
 
 def name_of(one: Object) -> str:

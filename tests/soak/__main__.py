@@ -1,6 +1,7 @@
 """`make soak`: mixed load for half an hour, parts killed, everything accounted for, and nothing that grows.
 
-MINUTES=… SEED=…; writes soak.json, and ends with 1 where a task is unaccounted for or a figure grows.
+MINUTES=… SEED=…; writes soak.json, and ends with 1 where a task is unaccounted for or a figure grows, and with 130
+where it was interrupted. It ends within three minutes of its time, and ends its own processes however it ends.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 from pathlib import Path
 
 from swe_ai_fleet.telemetry import configure_logging
 from tests.soak.report import show, write
-from tests.soak.run import run_soak
+from tests.soak.run import Soak, new_soak, run_soak
 
 
 def main() -> None:
@@ -37,20 +39,25 @@ def main() -> None:
     print(f"seed {seed}", flush=True)
     # Longer than any outage: an execution of which the beginning is gone cannot be gone on with.
     kept = options.kept or max(120.0, 10 * options.minutes)
-    soak = asyncio.run(
-        run_soak(
-            minutes=options.minutes,
-            seed=seed,
-            width=options.width,
-            pace=options.pace,
-            latency=options.latency,
-            kept_seconds=kept,
-            calm=options.calm,
-        )
-    )
-    write(soak, options.output)
-    show(soak)
-    sys.exit(0 if soak.holds else 1)
+    soak = new_soak(seed=seed, minutes=options.minutes, kept_seconds=kept)
+    code = 1
+    try:
+        asyncio.run(_run(soak, options))
+        code = 0 if soak.holds else 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        code = 130
+    finally:
+        write(soak, options.output)
+        show(soak)
+    sys.exit(code)
+
+
+async def _run(soak: Soak, options: argparse.Namespace) -> None:
+    running = asyncio.current_task()
+    assert running is not None
+    # `timeout` and service managers say it so; Ctrl-C does the same by itself.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    await run_soak(soak, width=options.width, pace=options.pace, latency=options.latency, calm=options.calm)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class Ledger:
 
     accounts: dict[str, Account] = field(default_factory=dict[str, Account])
     events: int = 0
+    heard_at: float = 0.0
+    """When, by the monotonic clock, the log last said something."""
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def of(self, execution_id: str) -> Account:
@@ -67,6 +70,7 @@ class Ledger:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _hear(self, stream: str, told: dict[str, object]) -> None:
+        self.heard_at = time.monotonic()
         account = self.of(str(told["execution_id"]))
         if stream == RESULTS:
             account.results += told["kind"] == "execution"

@@ -41,6 +41,8 @@ def show(soak: Soak) -> None:
         f"done {soak.done}; asked again {soak.again}; "
         f"streams taken up again {soak.broken}"
     )
+    for note in soak.notes:
+        console.print(f"note: {note}", markup=False)
     for fault in soak.faults:
         console.print(f"FAULT: {fault}", markup=False)
     console.print("it holds" if soak.holds else "IT DOES NOT HOLD")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -16,6 +18,8 @@ from tests.soak.stage import Soaked, fleet_processes
 FOR_EVER = ("CONTEXT_CHANGES", "KV_agent-outcomes", "KV_agent-memories", "KV_councils", "KV_agent-webhooks")
 """Kept on purpose however old: what is known, and what was set up."""
 _PATIENCE = 20.0
+_COLLECTED = re.compile(rb"^gc .* \d+->\d+->(\d+) MB", re.MULTILINE)
+_LAST_COLLECTIONS, _TAIL_BYTES = 9, 4096
 
 
 def process_figures(soaked: Soaked) -> dict[str, float]:
@@ -52,9 +56,22 @@ def file_figures(soaked: Soaked) -> dict[str, float]:
     figures: dict[str, float] = {"workspaces": len(soaked.fleet.workspaces)}
     figures["files"], figures["files_mib"] = _size(home, without=("nats", "ray"))
     figures["nats_files"], figures["nats_disk_mib"] = _size(home / "nats")
+    if live := _live_mib(home / "nats" / "nats.log"):
+        figures["nats_live_mib"] = live
     for place in ray_places(soaked):
         figures["ray_files"], figures["ray_disk_mib"] = _size(place)
     return figures
+
+
+def _live_mib(log: Path) -> float:
+    """What of its heap nats-server still used after its last collections: their median; 0 before the first."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            found = _COLLECTED.findall(file.read())
+    except FileNotFoundError:
+        return 0.0
+    return float(median(int(one) for one in found[-_LAST_COLLECTIONS:])) if found else 0.0
 
 
 def ray_places(soaked: Soaked) -> Iterable[Path]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.chaos.processes import Child, descendants, free_port, kill, marked
+from tests.chaos.processes import Child, descendants, free_port, kill, marked, title
 from tests.chaos.stage import Replica, said
 from tests.soak.model import NOTES
 
 LEASE_SECONDS = 4
+STOP_SECONDS = 25.0
+_GONE_SECONDS = 15.0
+_LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +36,18 @@ class FullCard:
 
 @dataclass(kw_only=True)
 class Soaked:
-    """What runs. `mark` is in the environment of every process of the run. Made by `open_soaked`."""
+    """What runs. `mark` is in the environment of every process of the run. Made by `open_soaked`.
+
+    `slow` says so where the fleet took too long to stop, and `left` names what outlived it.
+    """
 
     directory: Path
     repository: Path
     fleet: Replica
     model: Child
     mark: str
+    slow: str = ""
+    left: list[str] = field(default_factory=list[str])
 
     def card(self) -> FullCard:
         """Raises FileNotFoundError while no fleet serves."""
@@ -62,6 +74,7 @@ async def open_soaked(directory: Path, *, mark: str, kept_seconds: float, latenc
         "FLEET_HTTP_REQUESTS_PER_MINUTE": "100000",
         "FLEET_EVENT_DAYS": str(kept_seconds / 86_400),
         "FLEET_LOG_LEVEL": "warning",
+        "GODEBUG": "gctrace=1",  # nats-server tells in its log how much of its heap is in use
     }
     files = {NOTES: "Notes\n", "README.md": "A repository.\n"}
     soaked = Soaked(
@@ -80,11 +93,31 @@ async def open_soaked(directory: Path, *, mark: str, kept_seconds: float, latenc
     finally:
         below = soaked.fleet.descendants()
         try:
-            await soaked.fleet.stop()
+            await _stopped(soaked)
         finally:
             for process in (*below, *marked(mark, directory)):
                 kill(process)
             await model.kill()
+
+
+async def _stopped(soaked: Soaked) -> None:
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await soaked.fleet.stop()
+    except TimeoutError:
+        soaked.slow = f"the fleet did not stop within {STOP_SECONDS:g} s"
+        return
+    until = time.monotonic() + _GONE_SECONDS
+    while (left := fleet_processes(soaked)) and time.monotonic() < until:
+        await asyncio.sleep(_LOOK_SECONDS)
+    soaked.left = [name for pid in left if (name := _title(pid))]
+
+
+def _title(pid: int) -> str:
+    try:
+        return title(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def fleet_processes(soaked: Soaked) -> set[int]:

@@ -60,6 +60,7 @@ class _Record:
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
+    roles: tuple[str, ...] = ()
 
     def stored(self) -> bytes:
         return json.dumps(
@@ -69,6 +70,7 @@ class _Record:
                 "status": self.status,
                 "headers": self.headers,
                 "body": b64encode(self.body).decode(),
+                "roles": self.roles,
             }
         ).encode()
 
@@ -81,6 +83,7 @@ class _Record:
             status=int(told["status"]),
             headers=tuple((str(name), str(value)) for name, value in told["headers"]),
             body=b64decode(told["body"]),
+            roles=tuple(str(role) for role in told.get("roles", ())),
         )
 
 

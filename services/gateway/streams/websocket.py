@@ -78,7 +78,8 @@ class WatchSocket:
             telling.cancel()
             heard, told = await asyncio.gather(listening, telling, return_exceptions=True)
         for one in (heard, told):
-            if isinstance(one, Exception):
+            # To send to who has gone is an OSError, in ASGI.
+            if isinstance(one, Exception) and not isinstance(one, OSError):
                 raise one
 
     async def _tell(self, connection: HTTPConnection, send: Send) -> None:

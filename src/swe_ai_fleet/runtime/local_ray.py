@@ -112,7 +112,8 @@ async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGene
     if not settings.ray_address or not ray.is_initialized():
         yield
         return
-    looking = asyncio.create_task(_look(lost), name="ray-node")
+    mine = ray.get_runtime_context().get_node_id()
+    looking = asyncio.create_task(_look(lambda: _alive(mine), lost), name="ray-node")
     try:
         yield
     finally:
@@ -120,11 +121,14 @@ async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGene
         await asyncio.gather(looking, return_exceptions=True)
 
 
-async def _look(lost: Callable[[], None]) -> None:
-    mine = ray.get_runtime_context().get_node_id()
-    while await asyncio.to_thread(_alive, mine):  # noqa: ASYNC110 - Ray tells nobody
-        await asyncio.sleep(_LOOK_SECONDS)
-    _log.error("the Ray node of this process is gone", node=mine)
+async def _look(alive: Callable[[], bool], lost: Callable[[], None]) -> None:
+    try:
+        while await asyncio.to_thread(alive):  # noqa: ASYNC110 - Ray tells nobody
+            await asyncio.sleep(_LOOK_SECONDS)
+        _log.error("the Ray node of this process is gone")
+    except Exception:
+        # Nobody waits for this task; a Ray that cannot be asked is as good as none.
+        _log.exception("Ray does not say which nodes it has")
     lost()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 
 from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout
 from swe_ai_fleet.runtime.installation.nats_users import AGENTS, OPERATOR, fleet_users
@@ -18,7 +20,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     """The files of a directory that `kubectl apply -k` takes, by name: a secret each, and what names them all.
 
     The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
-    holds an empty key, to be filled in where the model server asks for one; one that is there stays as it is.
+    holds a new key, for a model server in the cluster; one that somebody put there stays. Jobs of agents get the same.
     """
     authority = layout.authority.read_text()
     certificates = {"ca.crt": authority}
@@ -29,14 +31,17 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     access = {"access.toml": layout.access.read_text()}
     access |= {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
     ray = {"auth_token": layout.ray_token.read_text().strip()}
-    model = layout.kubernetes / "fleet-model.json"
+    key = _model_key(layout.kubernetes / "fleet-model.json")
     # JSON is YAML, and needs no library to be written.
     files = {
         "fleet-tls.json": _secret("fleet-tls", certificates),
         "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
         "fleet-access.json": _secret("fleet-access", access),
         "fleet-ray.json": _secret("fleet-ray", ray),
-        "fleet-model.json": model.read_text() if model.exists() else _secret("fleet-model", {"api-key": ""}),
+        "fleet-model.json": _secret("fleet-model", {"api-key": key}),
+        "fleet-agents-model.json": _secret(
+            "fleet-agents-model", {"FLEET_MODEL_API_KEY": key}, namespace=AGENTS_NAMESPACE
+        ),
         "fleet-agents.json": _secret(
             "fleet-agents",
             {"ca.crt": authority, "agents.nk": nkeys[f"{AGENTS}.nk"]},
@@ -46,6 +51,12 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     resources = "".join(f"  - {name}\n" for name in files)
     head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
     return {**files, "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}"}
+
+
+def _model_key(written: Path) -> str:
+    if not written.exists():
+        return secrets.token_urlsafe(32)
+    return base64.b64decode(json.loads(written.read_text())["data"]["api-key"]).decode().strip()
 
 
 def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) -> str:
