@@ -11,7 +11,9 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
+from manual_page import manual_page
 from pydantic import TypeAdapter
+from pydantic_settings import BaseSettings
 
 from services.gateway.rest.comments import comments_of, comments_text
 from services.gateway.rest.openapi import document_text
@@ -19,6 +21,7 @@ from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
+from workers.workspace_runner.settings import RunnerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,19 +31,30 @@ def configuration() -> str:
         "# Configuration",
         "",
         "Generated from `swe_ai_fleet.settings`. Each setting is an environment variable or, in lower case without the",
-        "prefix, a key of `fleet.toml` in the working directory; the environment wins.",
+        "prefix, a key of `fleet.toml` in the working directory; the environment wins. Those marked *secret* may be",
+        "named by a file: `FLEET_<NAME>_FILE`, or `<name>_file`.",
         "",
-        "| variable | default | meaning |",
-        "| --- | --- | --- |",
+        *_settings_table(Settings, "FLEET_"),
+        "",
+        "## The workspace runner",
+        "Beside the fleet's own, a [runner](workspace-runner.md) reads these from the environment.",
+        "",
+        *_settings_table(RunnerSettings, "FLEET_RUNNER_"),
     ]
-    for name, field in Settings.model_fields.items():
+    return "\n".join(lines) + "\n"
+
+
+def _settings_table(kind: type[BaseSettings], prefix: str) -> list[str]:
+    lines = ["| variable | default | meaning |", "| --- | --- | --- |"]
+    for name, field in kind.model_fields.items():
         choices = getattr(field.validation_alias, "choices", [])
         others = [str(choice) for choice in choices if str(choice).isupper() and choice != f"FLEET_{name.upper()}"]
         fallback = f" Fall-back: `{'`, `'.join(others)}`." if others else ""
         default = "" if field.default == "" or field.default_factory else f"`{field.default}`"
         default = "`~/.local/state/swe-ai-fleet`" if name == "home" else default
-        lines.append(f"| `FLEET_{name.upper()}` | {default} | {field.description}{fallback} |")
-    return "\n".join(lines) + "\n"
+        secret = "" if field.repr else " *Secret.*"
+        lines.append(f"| `{prefix}{name.upper()}` | {default} | {field.description}{fallback}{secret} |")
+    return lines
 
 
 def tool_catalogue() -> str:
@@ -145,6 +159,7 @@ GENERATED = {
     "docs/configuration.md": configuration,
     "docs/tool-catalogue.md": tool_catalogue,
     "docs/asyncapi.yaml": asyncapi,
+    "docs/man/fleet.1": manual_page,
     "services/gateway/rest/comments.json": lambda: comments_text(described_proto()),
     "docs/openapi.json": lambda: document_text(comments_of(described_proto())),
 }

@@ -77,7 +77,6 @@ def secrets(directory: Path) -> str:
     client = {"token": base64.b64encode(token.encode()).decode(), "ca.crt": authority}
     manifests = [json.loads(path.read_text()) for path in sorted((directory / "kubernetes").glob("*.json"))]
     manifests.append(_secret("fleet-tests", "fleet-client", client))
-    manifests.append(_secret("fleet-agents", "fleet-agents-model", {"FLEET_MODEL_API_KEY": ""}))
     manifests.append(_secret("fleet-agents", "fleet-git", {"username": "", "password": ""}))
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from services.access.roles import check_role
+from services.access.stay import CHECK_SECONDS, Stay
 from services.errors import (
     Context,
     Handler,
@@ -23,7 +24,7 @@ from services.errors import (
     status,
 )
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/",)
 """Probes ask for these without a token; they say no more than whether the server is ready."""
@@ -129,10 +130,16 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
 
 
 class AccessInterceptor(Interceptor):
-    """Refuses calls of strangers before their request is read, and tells handlers who calls: `principal()`."""
+    """Refuses calls of strangers before their request is read, and tells handlers who calls: `principal()`.
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    Args:
+        authenticator: Knows callers.
+        check_seconds: Between two looks at whether who is sent a stream may still call it as the same.
+    """
+
+    def __init__(self, authenticator: Authenticator, *, check_seconds: float = CHECK_SECONDS) -> None:
         self._authenticator = authenticator
+        self._check_seconds = check_seconds
 
     async def intercept_service(
         self,
@@ -152,16 +159,31 @@ class AccessInterceptor(Interceptor):
                 # On the wire every kind of call is a stream, and this one need not read anything.
                 return cast("Any", grpc).stream_stream_rpc_method_handler(_refusing(error))
 
+        async def again(context: Context) -> Principal:
+            shown = presented if caller is not None else replace(presented, certificate=_certificate(context))
+            return await self._admitted(shown, method)
+
         async def who(context: Context) -> Principal:
             if caller is not None:
                 return caller
             try:
-                return await self._admitted(replace(presented, certificate=_certificate(context)), method)
+                return await again(context)
             except FleetError as error:
                 await abort(context, status(error))
 
+        def stay(context: Context, came: Principal) -> Stay:
+            async def refused() -> FleetError | None:
+                try:
+                    return None if await again(context) == came else unknown()
+                except Unavailable:
+                    return None
+                except FleetError as error:
+                    return error
+
+            return Stay(refused, self._check_seconds)
+
         found = cast("Handler | None", await continuation(handler_call_details))
-        return reshaped(found, lambda one: _called(one, who), lambda one: _streamed(one, who))
+        return reshaped(found, lambda one: _called(one, who), lambda one: _streamed(one, who, stay))
 
     async def _admitted(self, presented: Presented, method: str) -> Principal:
         who = (await self._authenticator.authenticate(presented)).principal
@@ -265,13 +287,19 @@ def _called(
 
 
 def _streamed(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], who: Callable[[Context], Awaitable[Principal]]
+    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
+    who: Callable[[Context], Awaitable[Principal]],
+    staying: Callable[[Context, Principal], Stay],
 ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        _principal.set(await who(context))
-        async with aclosing(behaviour(request, context)) as replies:
-            async for reply in replies:
-                yield reply
+        came = await who(context)
+        _principal.set(came)
+        with closing(staying(context, came)) as stay:
+            async with aclosing(behaviour(request, context)) as replies:
+                while (reply := await stay.next(replies)) is not None:
+                    yield reply
+        if stay.refusal is not None:
+            await abort(context, status(stay.refusal))
 
     return call
 

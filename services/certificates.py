@@ -150,7 +150,7 @@ def _authority(path: Path) -> bytes:
     content = _read(path, "tls_client_ca")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "replace"))
-    except ssl.SSLError as error:
+    except (ssl.SSLError, ValueError) as error:
         raise PreconditionFailed(f"{path} holds no certificate", field="tls_client_ca", hint="a PEM file") from error
     return content
 

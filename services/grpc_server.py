@@ -12,6 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from services.access.stay import CHECK_SECONDS
 from services.auth import AccessInterceptor, Authenticator, OneToken
 from services.certificates import Certificates, ServerTls
 from services.errors import ErrorInterceptor, Interceptor
@@ -60,6 +61,7 @@ async def serve_grpc(
     probe_listen: str = "",
     readiness_seconds: float = READINESS_SECONDS,
     grace_seconds: float = GRACE_SECONDS,
+    check_seconds: float = CHECK_SECONDS,
 ) -> AsyncGenerator[str, None]:
     """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
 
@@ -73,6 +75,7 @@ async def serve_grpc(
         probe_listen: Where its health alone is told without TLS, for probes that cannot speak it; empty: nowhere.
         readiness_seconds: Between two questions.
         grace_seconds: For calls to end by themselves when the server stops.
+        check_seconds: Between two looks at whether who is sent a stream may still be in.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
@@ -80,7 +83,7 @@ async def serve_grpc(
     authenticator = OneToken(token) if token is None or isinstance(token, str) else token
     interceptors: Sequence[Interceptor] = [
         ObservingInterceptor(own_telemetry()),
-        AccessInterceptor(authenticator),
+        AccessInterceptor(authenticator, check_seconds=check_seconds),
         ErrorInterceptor(),
     ]
     server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)

@@ -94,6 +94,7 @@ class ObservingInterceptor(Interceptor):
 
     def _span(self, around: ExitStack, service: str, name: str, carrier: dict[str, str]) -> Span | None:
         if self._telemetry.tracing is None:
+            around.enter_context(self._telemetry.passing(carrier))
             return None
         from opentelemetry.trace import SpanKind
 

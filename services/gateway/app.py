@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from services.access.stay import CHECK_SECONDS
 from services.auth import Authenticator
 from services.gateway.access import access_middleware, session_routes
-from services.gateway.access.staying import CHECK_SECONDS
 from services.gateway.observing import Observed
 from services.gateway.problems import HANDLERS
 from services.gateway.rest.routes import rest_routes

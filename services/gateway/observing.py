@@ -68,14 +68,15 @@ class Observed:
                 _log.debug("request", method=method, route=route, status=status, ms=round(took * 1000, 1))
 
     def _span(self, around: ExitStack, scope: Scope, method: str) -> Span | None:
+        headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
+        carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
         if self._telemetry.tracing is None:
+            around.enter_context(self._telemetry.passing(carrier))
             return None
         from opentelemetry.trace import SpanKind
 
         from swe_ai_fleet.telemetry.tracing import joined
 
-        headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
-        carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
         attributes = {"http.request.method": method, "url.scheme": str(scope["scheme"])}
         return around.enter_context(
             self._telemetry.tracing.span(method, attributes, kind=SpanKind.SERVER, context=joined(carrier))

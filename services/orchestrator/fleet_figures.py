@@ -90,7 +90,9 @@ def _endpoints(status: FleetStatus) -> Iterable[Metric]:
     hits = GaugeMetricFamily(
         "fleet_model_server_prefix_cache_hit_ratio", "How much of prompts it had cached.", labels=["endpoint"]
     )
-    for one in status.endpoints[:_MOST_ENDPOINTS]:
+    # A server is measured for each of its models; what it says of its load is the same.
+    servers = {one.url: one for one in sorted(status.endpoints, key=lambda one: one.state == "up")}
+    for one in list(servers.values())[:_MOST_ENDPOINTS]:
         up.add_metric([one.url], float(one.state == "up"))
         figures = ((running, one.running), (waiting, one.waiting), (cache, one.kv_cache_usage))
         for family, value in (*figures, (hits, one.prefix_cache_hit_rate)):

@@ -18,7 +18,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
-from httpx2 import ASGITransport, AsyncClient
+from httpx2 import ASGITransport, AsyncClient, Response
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
@@ -461,6 +461,24 @@ async def test_idempotency_keys_are_a_tenants_own(house: House) -> None:
         ("acme", "acme-submitter"),
         ("acme", "ada"),
     ]
+
+
+async def test_an_answer_is_not_given_again_to_who_has_lost_the_role(house: House) -> None:
+    headers = {"idempotency-key": "of-a-role", "content-type": "application/json"}
+
+    async def ask(*roles: str) -> Response:
+        token = house.world.jwt(sub="eve", realm={"roles": roles})
+        return await house.client.post("/api/executions", headers={**dict(bearer(token)), **headers}, json={})
+
+    assert (await ask("viewer")).status_code == 403
+    first = await ask("submitter")
+    assert first.is_success and "idempotency-replayed" not in first.headers
+    lost = await ask("viewer", "approver")
+    assert (lost.status_code, lost.json()["field"]) == (403, "idempotency-key")
+    for roles in (("submitter", "viewer"), ("admin",)):
+        again = await ask(*roles)
+        assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
+    assert house.callers("SubmitTask") == [("acme", "eve")]
 
 
 async def test_what_one_tenant_watches_is_not_shown_to_another(house: House) -> None:

@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from swe_ai_fleet.adapters.jetstream import Ping, StreamUsage
 from swe_ai_fleet.cli.doctor import examine
-from swe_ai_fleet.cli.door_findings import access, traces, transport
+from swe_ai_fleet.cli.door_findings import access, traces, transport, ways
 from swe_ai_fleet.cli.finding import Finding, Health
 from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
 from swe_ai_fleet.cli.nats_finding import judged, nats
@@ -170,3 +170,23 @@ async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> 
     for part in ("nats", "ray", "model server"):
         _fault(parts[part])
     assert all(one.cause and one.mend for one in found if one.state is Health.FAULT)
+
+
+def test_tokens_that_others_can_read_on_the_way_are_told() -> None:
+    settings = Settings(
+        orchestrator_url="grpc://one.example:1",
+        context_url="two.example:2",
+        nats_url="nats://user:secret@three.example:4222, nats://127.0.0.1:4222, tls://four.example",
+        nats_token="token",
+    )
+    found = ways(settings, "127.0.0.1:50055")
+    assert [one.cause.split()[0] for one in found] == [
+        "grpc://one.example:1",
+        "two.example:2",
+        "nats://three.example:4222",
+    ]
+    assert all(one.state is Health.ABSENT and one.mend for one in found)
+    assert ways(Settings(), "") == []
+    assert (
+        ways(settings.model_copy(update={"tls_ca": Path("ca.pem"), "nats_ca": Path("ca.pem")}), "a.example:1")[1:] == []
+    )

@@ -752,6 +752,7 @@ async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: KeyValue) 
         ("status=400", 1),
         ("status=409", 1),
         ("status=409&retry", 2),
+        ("status=403", 2),
         ("status=499", 2),
         ("status=500", 2),
         ("status=503", 2),

@@ -31,6 +31,7 @@ from services.gateway.streams import Streams, frames
 from services.gateway.streams.feed import SETTLED_SECONDS
 from services.gateway.streams.feeds import FEED_BYTES
 from services.gateway.streams.stalled import StalledProtocol
+from services.gateway.streams.websocket import WatchSocket
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -417,6 +418,27 @@ async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
         await until(lambda: not streams.feeds.watchers)
         async with opened(url, name) as third:
             assert json.loads(await third.recv())["sequence"] == 1
+
+
+@pytest.mark.parametrize("sends", [0, 1, 3])
+async def test_a_client_that_has_just_gone_is_no_fault(sends: int) -> None:
+    source, (name, events) = EventSource(), story()
+    source.add(*events)
+    sent = list[str]()
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"} if not sent else await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        if len(sent) == sends:
+            raise ConnectionResetError
+        sent.append(message["type"])
+
+    async with serving(source) as port, streaming(port) as (_, streams):
+        scope = {"type": "websocket", "headers": [], "query_string": b"", "path_params": {"execution_id": name}}
+        async with asyncio.timeout(10):
+            await WatchSocket(streams.feeds)(scope, receive, send)
+        assert len(sent) == sends
 
 
 async def test_a_feed_ends_after_its_last_watcher() -> None:

@@ -348,6 +348,11 @@ async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
     with pytest.raises(Unavailable, match="speaks no TLS"):
         async with JetStream.connect(nats_server.address.url, credentials=plain):
             pass
+    # Nor where the address alone asks for it: who stands in between must not talk us out of it.
+    url = nats_server.address.url.replace("nats://", "tls://")
+    with pytest.raises(Unavailable, match="speaks no TLS"):
+        async with JetStream.connect(url, credentials=Credentials(token=nats_server.address.token)):
+            pass
     await asyncio.to_thread(install, tmp_path / "other")
     stranger = Credentials(nkey=str(secured.layout.nkey("agents")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
     with pytest.raises(PreconditionFailed, match="not to be trusted") as fault:

@@ -157,12 +157,14 @@ async def test_https_takes_tls_1_2_and_later_only(layout: Layout) -> None:
 
 
 async def test_a_certificate_that_cannot_be_used_is_told_at_the_start(layout: Layout, tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere.pem"
+    nowhere, empty = tmp_path / "nowhere.pem", tmp_path / "empty.pem"
+    empty.touch()
     for tls, field in (
         (ServerTls(cert=nowhere, key=layout.key("orchestrator")), "tls_cert"),
         (ServerTls(cert=layout.certificate("orchestrator"), key=nowhere), "tls_key"),
         (ServerTls(cert=layout.certificate("orchestrator"), key=layout.key("nats")), "tls_cert"),
         (shown(layout, client_ca=layout.settings), "tls_client_ca"),
+        (shown(layout, client_ca=empty), "tls_client_ca"),
     ):
         with pytest.raises(PreconditionFailed) as fault:
             async with grpc_server(tls):

@@ -231,3 +231,30 @@ async def test_an_endpoint_that_is_no_url_is_told() -> None:
             raise AssertionError("it opened")
     assert fault.value.field == "otlp_endpoint"
     assert own_telemetry() is before
+
+
+async def test_what_models_name_is_cut(collector: TraceCollector) -> None:
+    async with open_telemetry(_settings(collector), service="host") as telemetry:
+        assert telemetry.tracing is not None
+        telemetry.tracing.emit("n" * 100_000, start=1, end=2, attributes={"gen_ai.tool.call.id": "i" * 100_000})
+    (span,) = collector.spans
+    assert span.name == "n" * 200
+    assert span.attributes["gen_ai.tool.call.id"] == "i" * 16_384
+
+
+async def test_a_stream_that_is_closed_elsewhere_is_no_fault(
+    collector: TraceCollector, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_telemetry(_settings(collector), service="host") as telemetry:
+        assert telemetry.tracing is not None
+        tracing = telemetry.tracing
+
+        async def stream() -> AsyncIterator[int]:
+            with tracing.span("watching", {}):
+                yield 1
+
+        replies = stream()
+        await asyncio.create_task(anext(replies))
+        await asyncio.create_task(replies.aclose())
+    assert [one.name for one in collector.spans] == ["watching"]
+    assert not caplog.records

@@ -1,8 +1,6 @@
-"""The alert rules as the Prometheus operator takes them: `python -m tests.manifests.alerts` writes the component's copy."""
+"""Alert rules as the Prometheus operator takes them; `python -m tests.manifests.alerts` writes the component's copy."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from tests.manifests.objects import DEPLOY
 
@@ -26,4 +24,4 @@ def wrapped(rules: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(COPY).write_text(wrapped(SOURCE.read_text()))
+    COPY.write_text(wrapped(SOURCE.read_text()))

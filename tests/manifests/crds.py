@@ -98,9 +98,7 @@ _ENDPOINT = _object(
     scrapeTimeout=DURATION,
 )
 _POD_MONITOR = _kind(
-    _object(
-        "selector podMetricsEndpoints", jobLabel=TEXT, selector=_SELECTOR, podMetricsEndpoints=_list(_ENDPOINT, 1)
-    )
+    _object("selector podMetricsEndpoints", jobLabel=TEXT, selector=_SELECTOR, podMetricsEndpoints=_list(_ENDPOINT, 1))
 )
 _SERVICE_MONITOR = _kind(
     _object("selector endpoints", jobLabel=TEXT, selector=_SELECTOR, endpoints=_list(_ENDPOINT, 1))

@@ -12,9 +12,11 @@ from tests.manifests.pod_rules import (
     images_have_versions,
     namespaces_are_restricted,
     priorities_are_there,
+    quantity,
     resources_are_bounded,
     rights_are_few,
 )
+from workers.workspace_runner.settings import RunnerSettings
 
 Rule = Callable[[Sequence[Object]], Iterator[str]]
 
@@ -67,6 +69,8 @@ def selectors_match(objects: Sequence[Object]) -> Iterator[str]:
 def values_of_selectors_exist(objects: Sequence[Object]) -> Iterator[str]:
     """A name in a list of names that no Pod has is a misspelt one, though others of the list fit."""
     names = {pod.labels.get("app.kubernetes.io/name") for pod in pods(objects)} | {"fleet-vllm", "fleet-backup"}
+    if not of_kind(objects, "RayCluster"):
+        names.add("fleet-ray-worker")
 
     def walk(value: Any) -> Iterator[str]:
         if isinstance(value, list):
@@ -220,6 +224,31 @@ def replicas_survive(objects: Sequence[Object]) -> Iterator[str]:
             yield f"{pod}: is killed before it could end, which takes {needed:g} s"
 
 
+def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
+    """As many Jobs as runners take at once fit into the quota: a Job that got no Pod would wait until its deadline."""
+    for runner in of_kind(objects, "Deployment"):
+        if runner["metadata"]["name"] != "fleet-runner":
+            continue
+        told = found(objects, "ConfigMap", "fleet-runner")["data"]
+        hard = found(objects, "ResourceQuota", "fleet-agents")["spec"]["hard"]
+
+        def of(name: str, told: Object = told) -> str:
+            return told.get(f"FLEET_RUNNER_{name.upper()}", RunnerSettings.model_fields[name].default)
+
+        jobs = int(of("concurrency")) * runner["spec"]["replicas"]
+        one = {
+            "count/jobs.batch": "1",
+            "pods": "1",
+            "requests.cpu": of("cpu"),
+            "requests.memory": of("memory"),
+            "limits.cpu": of("cpu_limit"),
+            "limits.memory": of("memory_limit"),
+        }
+        for kind, each in one.items():
+            if jobs * quantity(each) > quantity(hard[kind]):
+                yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind}"
+
+
 RULES: tuple[Rule, ...] = (
     images_have_versions,
     containers_are_confined,
@@ -235,4 +264,5 @@ RULES: tuple[Rule, ...] = (
     probes_are_real,
     targets_exist,
     replicas_survive,
+    quotas_have_room,
 )

@@ -18,7 +18,7 @@ _JOB = re.compile(r'job(=~?)"([^"]+)"')
 
 
 def jobs(objects: Sequence[Object]) -> set[str]:
-    """Prometheus' names of what the PodMonitors have it look at: the namespace and the monitor, but for a `jobLabel`."""
+    """Prometheus' names of what PodMonitors have it look at: the namespace and the monitor, but for a `jobLabel`."""
     told: set[str] = set()
     for one in of_kind(objects, "PodMonitor"):
         spec = one["spec"]

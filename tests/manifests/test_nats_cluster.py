@@ -11,13 +11,14 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
-from tests.manifests.objects import found, overlay
+from tests.manifests.objects import found, overlay, pods
 
 SERVERS = 3
 
@@ -76,6 +77,21 @@ async def _server(number: int, config: Path) -> AsyncGenerator[asyncio.subproces
         log.close()
 
 
+async def _probed(monitors: list[int]) -> None:
+    """Every probe of the Pod says yes at every server, once their copies have caught up."""
+    (pod,) = pods([found(overlay("production"), "StatefulSet", "fleet-nats")])
+    (server,) = pod.containers
+    paths = [server[kind]["httpGet"]["path"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert paths[0] == "/healthz"
+    async with aiohttp.ClientSession() as client, asyncio.timeout(30):
+        for url in [f"http://127.0.0.1:{port}{path}" for path in paths for port in monitors]:
+            while True:
+                async with client.get(url) as reply:
+                    if reply.status == 200:
+                        break
+                await asyncio.sleep(0.2)
+
+
 @pytest.mark.slow
 async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: Path) -> None:
     installation = tmp_path / "installation"
@@ -104,6 +120,7 @@ async def test_a_cluster_keeps_streams_on_all_three_and_outlives_one(tmp_path: P
             info = await log.connection.api("STREAM.INFO.AGENT_EVENTS", patience=10)
             assert info["config"]["num_replicas"] == SERVERS
             assert len(info["cluster"]["replicas"]) == SERVERS - 1
+            await _probed(ports[2 * SERVERS :])
             servers[2].send_signal(signal.SIGKILL)
             await servers[2].wait()
             store = await log.bucket("cluster-test")

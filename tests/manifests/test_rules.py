@@ -238,6 +238,11 @@ BROKEN: list[tuple[Rule, str, Break]] = [
         "grace",
         lambda o: _pod(o, "fleet-orchestrator").update(terminationGracePeriodSeconds=20),
     ),
+    (
+        rules.quotas_have_room,
+        "more than there is room for",
+        lambda o: found(o, "ConfigMap", "fleet-runner")["data"].update(FLEET_RUNNER_CONCURRENCY="150"),
+    ),
     (rules.replicas_survive, "spread", lambda o: _pod(o, "fleet-runner").pop("topologySpreadConstraints")),
 ]
 

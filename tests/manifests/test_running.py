@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 from pydantic import AliasChoices, ValidationError
 
-from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
 from tests.manifests.objects import OVERLAYS, Object, PodView, environment, files, found, of_kind, overlay, pods
 from workers.workspace_runner.settings import RunnerSettings
 
 SITE_SECRETS = {
-    ("fleet-agents", "fleet-agents-model"): {"FLEET_MODEL_API_KEY"},
     ("fleet-agents", "fleet-git"): {"username", "password"},
     ("fleet", "fleet-public-tls"): {"tls.crt", "tls.key"},
+    ("fleet", "fleet-backup"): {"operator.nk"},
     ("fleet-tests", "fleet-client"): {"token", "ca.crt"},
 }
 """Secrets that only a site has; docs/kubernetes.md says how to make them."""
@@ -134,13 +133,6 @@ def test_modules_are_there(name: str) -> None:
 def test_a_module_that_is_not_there_is_seen() -> None:
     assert absent("services.orchestrator.mian")
     assert absent("services.gateway.access")
-
-
-@pytest.fixture(scope="session")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("installation")
-    install(directory, kubernetes=True)
-    return directory
 
 
 def _written(installation: Path) -> dict[tuple[str, str], dict[str, bytes]]:

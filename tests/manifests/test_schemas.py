@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -82,6 +84,37 @@ def test_pipelines_fit_the_schemas() -> None:
     assert {one["kind"] for one in examples} >= {"Job", "WorkflowTemplate", "Task", "Pipeline", "PipelineRun"}
     for one in examples:
         check(one, VERSIONS[-1])
+
+
+def _with(part: Any, key: str) -> Iterator[Object]:
+    """Every table in it that has a key."""
+    if isinstance(part, list):
+        for one in cast("list[Any]", part):
+            yield from _with(one, key)
+    if isinstance(part, dict):
+        table = cast("Object", part)
+        if key in table:
+            yield table
+        yield from _with(list(table.values()), key)
+
+
+def test_pipelines_show_their_token_to_the_step_that_submits_only() -> None:
+    """The other one works on what strangers wrote. Files of the secret are read by whoever has the volume."""
+    examples = _examples()
+    containers = list(_with(examples, "image"))
+    submits = [one for one in containers if "submit.sh" in json.dumps(one)]
+    assert len(submits) == 3 and len(containers) == 6
+    assert all({"name": "fleet-client", "key": "token"} in _references(one) for one in submits)
+    for one in containers:
+        if one not in submits:
+            assert _references(one) == [] and "client" not in {mount["name"] for mount in one["volumeMounts"]}
+    volumes = list(_with(examples, "secretName"))
+    assert len(volumes) == 3
+    assert all(one["items"] == [{"key": "ca.crt", "path": "ca.crt"}] for one in volumes)
+
+
+def _references(container: Object) -> list[Object]:
+    return [one["valueFrom"]["secretKeyRef"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})]
 
 
 def _ray(objects: list[Object]) -> Object:

@@ -25,7 +25,7 @@ from services.access.access_file import parse_access
 from services.access.book import AccessBook
 from services.access.certificates import Certificates
 from services.access.key_set import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet, parse_keys
-from services.access.opening import open_access, rules_of
+from services.access.opening import knows, open_access, rules_of
 from services.access.roles import check_role, role_for
 from services.auth import AccessInterceptor, Admission, OneToken, Presented, principal
 from services.errors import ErrorInterceptor, Unauthenticated
@@ -187,6 +187,37 @@ async def test_a_tenant_that_is_gone_keeps_its_rules_and_has_nobody(world: Acces
         await known(book, world.tokens["acme-admin"])
     assert book.tenants == ("umbrella",)
     assert book.rules("acme") == before
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+async def test_rules_and_tenants_change_though_nobody_calls(
+    world: AccessWorld, book: AccessBook, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.access.book.LOOK_SECONDS", 0.0)
+    if size == "large":
+        monkeypatch.setattr("services.access.book.AT_ONCE_BYTES", 0)
+    world.path.write_text('[tenants.acme]\napproval = "every"\n[tenants.initech]\n')
+    async with asyncio.timeout(10):
+        while book.rules("acme").approval is not ApprovalPolicy.EVERY:
+            assert size == "large"
+            await asyncio.sleep(0.01)
+    assert knows(book, "initech") and not knows(book, "umbrella")
+    with capture_logs() as logs:
+        world.path.write_text("[")
+        async with asyncio.timeout(10):
+            while not book.fault:
+                assert book.rules("acme").approval is ApprovalPolicy.EVERY
+                await asyncio.sleep(0)
+        assert book.rules("acme").approval is ApprovalPolicy.EVERY
+    assert [log["log_level"] for log in logs] == ["error"]
+
+
+async def test_who_asks_for_rules_often_does_not_look_each_time(world: AccessWorld, book: AccessBook) -> None:
+    world.path.write_text('[tenants.acme]\napproval = "every"\n')
+    assert book.rules("acme").approval is ApprovalPolicy.PLAN
+    with pytest.raises(Unauthenticated):
+        await known(book, "nobody's")
+    assert book.rules("acme").approval is ApprovalPolicy.EVERY
 
 
 # JWTs

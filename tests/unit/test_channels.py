@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import structlog.testing
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import (
@@ -45,6 +46,30 @@ def test_tls_is_spoken_where_the_address_or_settings_say_so(
     if found is not None:
         assert (found.ca, found.cert, found.name) == (named.get("tls_ca"), named.get("tls_client_cert"), "")
     assert target(address) == "fleet.example:443"
+
+
+@pytest.mark.parametrize(
+    ("address", "settings", "told"),
+    [
+        ("fleet.example:443", {}, True),
+        ("192.0.2.1:443", {}, True),
+        ("[2001:db8::1]:443", {}, True),
+        ("localhost.example:443", {}, True),
+        ("fleet.example:443", {"tls_ca": CA}, False),
+        ("grpcs://fleet.example:443", {}, False),
+        ("grpc://fleet.example:443", {}, False),
+        ("127.0.0.1:443", {}, False),
+        ("[::1]:443", {}, False),
+        ("localhost:443", {}, False),
+        ("0.0.0.0:443", {}, False),
+    ],
+)
+def test_a_token_that_goes_elsewhere_in_the_clear_is_told_unless_the_address_says_so(
+    address: str, settings: dict[str, Path], told: bool, tmp_path: Path
+) -> None:
+    with structlog.testing.capture_logs() as lines:
+        channel_tls(Settings(home=tmp_path, **settings), address)
+    assert [line["server"] for line in lines] == ([address] if told else [])
 
 
 def test_a_server_of_this_process_is_called_as_its_certificate_says(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import DeriveAssignment
-from swe_ai_fleet.domain.errors import AgentLost, InvalidRequest, ModelUnavailable
+from swe_ai_fleet.domain.errors import AgentLost, InvalidRequest, ModelUnavailable, ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind, check_identifier
-from swe_ai_fleet.orchestrator.derivations import Derivations, Plan
+from swe_ai_fleet.orchestrator.derivations import MAX_AT_ONCE, Derivations, Plan
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.watching.progress import split_percent, split_step
@@ -102,6 +102,23 @@ async def test_two_who_ask_at_once_share_a_planner_and_one_may_leave():
         world.fleet.model.gate.set()
         assert len((await staying).subtasks) == 2
     assert (leaving.cancelled(), world.fleet.model.asked) == (True, 1)
+
+
+async def test_plans_of_one_tenant_leave_room_for_anothers():
+    world = World()
+    world.fleet.model.gate = asyncio.Event()
+    async with asyncio.timeout(10), world.replica() as replica:
+        plans = [
+            replace(PLAN, tenant="noisy", repo=None, description=f"Part {number}") for number in range(MAX_AT_ONCE)
+        ]
+        noisy = [asyncio.create_task(replica.derive(plan)) for plan in plans]
+        await world.fleet.model.heard.wait()
+        with pytest.raises(ResourceExhausted):
+            await replica.derive(replace(PLAN, tenant="noisy"))
+        quiet = asyncio.create_task(replica.derive(replace(PLAN, tenant="quiet")))
+        world.fleet.model.gate.set()
+        assert len((await quiet).subtasks) == 2
+        assert len(await asyncio.gather(*noisy)) == MAX_AT_ONCE
 
 
 async def test_an_answer_whose_bearer_died_is_found_in_the_log():

@@ -12,6 +12,7 @@ import typer
 
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.settings import Settings
+from workers.workspace_runner.settings import RunnerSettings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -42,6 +43,13 @@ def _tests() -> frozenset[str]:
     return frozenset(name for text in texts for name in re.findall(r"def (test_\w+)", text))
 
 
+@cache
+def _in_containers() -> frozenset[str]:
+    """What a runner tells the containers of a job."""
+    texts = (path.read_text() for path in ROOT.glob("workers/**/*.py"))
+    return frozenset(name for text in texts for name in re.findall(r'"(FLEET_[A-Z_]+)"', text))
+
+
 def _shell_lines(text: str) -> list[str]:
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     joined = [block.replace("\\\n", " ") for block in blocks]
@@ -61,12 +69,15 @@ def test_commands_and_their_options_are_there(path: Path) -> None:
         name = next((one for one in names if one in _commands()), words[1])
         assert name in _commands(), line
         for word in words[1:]:
-            assert not word.startswith("-") or word in _commands()[name] | {"--help"}, line
+            # One with blanks in it is what an option is given.
+            assert not word.startswith("-") or " " in word or word in _commands()[name] | {"--help"}, line
 
 
 @document
 def test_settings_are_there(path: Path) -> None:
-    known = {f"FLEET_{name.upper()}" for name in Settings.model_fields} | BESIDE
+    known = {f"FLEET_{name.upper()}" for name in Settings.model_fields} | BESIDE | _in_containers()
+    known |= {f"FLEET_{name.upper()}_FILE" for name, field in Settings.model_fields.items() if not field.repr}
+    known |= {f"FLEET_RUNNER_{name.upper()}" for name in RunnerSettings.model_fields}
     assert set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", path.read_text())) <= known
 
 

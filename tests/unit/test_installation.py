@@ -79,6 +79,46 @@ def test_the_access_file_knows_the_tokens_and_keeps_what_people_wrote(tmp_path: 
     assert len(read.tokens) == 5
 
 
+def test_another_time_leaves_the_nats_server_where_it_listens(tmp_path: Path) -> None:
+    install(tmp_path, tenants=("a",), nats_listen="127.0.0.1:14222")
+    layout = Layout(directory=tmp_path)
+    with layout.server.open("a") as file:
+        file.write("max_connections: 100\n")
+    before = layout.server.read_text()
+    install(tmp_path, tenants=("b",), rotate=("nats",))
+    assert layout.server.read_text() == before
+    assert '"127.0.0.1:14222"' in before
+
+
+def test_agents_write_no_final_result_of_a_tenant_without_an_account(tmp_path: Path) -> None:
+    install(tmp_path, tenants=("a",))
+    layout = Layout(directory=tmp_path)
+    with layout.access.open("a") as file:
+        file.write("\n[tenants.later]\n")
+    assert "agent.results._later.*" not in layout.accounts.read_text()
+    assert [(one.file, one.fault) for one in check(tmp_path)] == [
+        (layout.accounts, "does not fit the nkeys and the tenants")
+    ]
+    install(tmp_path)
+    assert "agent.results._later.*" in layout.accounts.read_text()
+    assert "TENANT_later" not in layout.accounts.read_text()
+    assert layout.tenants() == ("a",)
+    assert check(tmp_path) == ()
+
+
+@pytest.mark.parametrize("broken", ["tokens = 3", "tenants = 3", "[[tokens]]\nname = 3\nsha256 = ''", "tokens = [3]"])
+def test_an_access_file_that_is_none_is_left_alone(tmp_path: Path, broken: str) -> None:
+    install(tmp_path)
+    layout = Layout(directory=tmp_path)
+    layout.access.write_text(broken)
+    try:
+        install(tmp_path)
+    except PreconditionFailed as fault:
+        assert fault.field == "access_file"
+    else:
+        assert layout.access.read_text().startswith(broken)
+
+
 @pytest.mark.parametrize("what", ROTATIONS)
 def test_a_rotation_changes_what_it_names_and_nothing_else(tmp_path: Path, what: str) -> None:
     install(tmp_path, tenants=("a",), hosts=("fleet.example.org",))
@@ -161,6 +201,7 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
         "fleet-access": {"access.toml", "orchestrator.token", "gateway.token"},
         "fleet-ray": {"auth_token"},
         "fleet-model": {"api-key"},
+        "fleet-agents-model": {"FLEET_MODEL_API_KEY"},
         "fleet-agents": {"ca.crt", "agents.nk"},
     }
     everything = b"".join(base64.b64decode(text) for one in kept.values() for text in one["data"].values())
@@ -168,11 +209,21 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
         assert secret.read_bytes().strip() not in everything
     listed = (layout.kubernetes / "kustomization.yaml").read_text()
     assert all(f"- {name}.json" in listed for name in kept)
-    # A key that somebody filled in stays.
+    # A server in the cluster and everybody who calls it get one key, which stays; so does one that somebody put there.
     model = layout.kubernetes / "fleet-model.json"
-    model.write_text(model.read_text().replace('"api-key": ""', '"api-key": "a2V5"'))
+    made = kept["fleet-model"]["data"]["api-key"]
+    assert len(base64.b64decode(made)) >= 32
+    assert kept["fleet-agents-model"]["data"]["FLEET_MODEL_API_KEY"] == made
     install(tmp_path)
-    assert "a2V5" in model.read_text()
+    assert made in model.read_text()
+    model.write_text(model.read_text().replace(made, "a2V5Cg=="))
+    install(tmp_path)
+    assert all(
+        '"a2V5"' in (layout.kubernetes / f"{name}.json").read_text() for name in ("fleet-model", "fleet-agents-model")
+    )
+    model.write_text("{}")
+    with pytest.raises(InvalidRequest, match=r"no data\.api-key"):
+        install(tmp_path)
 
 
 def test_the_settings_that_it_writes_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

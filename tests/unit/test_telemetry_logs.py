@@ -106,6 +106,14 @@ def test_there_is_no_such_level() -> None:
         configure_logging("loud")
 
 
+def test_what_asyncio_says_at_the_end_of_tls_is_left_out(told: Told) -> None:
+    told.configure()
+    library = logging.getLogger("asyncio")
+    library.warning("returning true from eof_received() has no effect when using ssl")
+    library.warning("socket.send() raised exception.")
+    assert [line["event"] for line in _lines(told)] == ["socket.send() raised exception."]
+
+
 async def test_lines_name_whose_work_they_are_about(told: Told) -> None:
     told.configure()
     log, out = Telemetry().observed(MemoryLog()), structlog.get_logger()

@@ -287,6 +287,22 @@ async def test_more_than_the_tenant_may_have_waiting_is_refused_by_name(world: W
         hold.set()
 
 
+@pytest.mark.parametrize("bounds", [{"quotas": 2}, {"queued": 2}, {"queued_per_caller": 2}])
+async def test_tasks_handed_in_at_once_are_no_more_than_may_wait(world: World, bounds: dict[str, int]) -> None:
+    hold = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=hold)
+    most = quotas(small=Quota(queued=bounds.get("quotas", 0)))
+    room = Room(executions=1, **{name: most for name, most in bounds.items() if name != "quotas"})
+    async with world.running(room=room, quotas=most) as executions:
+        await executions.submit(a_task("running", tenant="other"))
+        await world.fleet.started(1)
+        tasks = [a_task(f"t-{number}", tenant="small") for number in range(6)]
+        answers = await asyncio.gather(*(executions.submit(task) for task in tasks), return_exceptions=True)
+        assert sum(isinstance(one, ResourceExhausted) for one in answers) == 4
+        assert len(executions.projection.all("small")) == 2
+        hold.set()
+
+
 async def test_tokens_of_the_day_are_refused_at_acceptance_with_the_end_of_the_day(world: World) -> None:
     async with world.running(quotas=quotas(1_000, small=Quota(tokens_per_day=1_000))) as executions:
         with pytest.raises(ResourceExhausted) as refused:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.access.stay import CHECK_SECONDS
 from services.auth import Authenticator
 from services.gateway.access.bodies import Gone, PatientReceive, answer_early, read_again, read_body, too_slow
 from services.gateway.access.credentials import (
@@ -28,7 +29,7 @@ from services.gateway.access.places import Origin, Places, foreign, values
 from services.gateway.access.rate import Allowance, Buckets, peer
 from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding, is_api
-from services.gateway.access.staying import CHECK_SECONDS, while_admitted
+from services.gateway.access.staying import while_admitted
 from services.gateway.problems import problem_of
 from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.errors import FleetError
@@ -149,8 +150,10 @@ class Door:
         if key is None:
             await self._carry_out(scope, again, send)
             return
-        owner, secret = _owner(scope), scope["path"] in _SECRETS
-        await self._answers.once(key, self._carry_out, scope, again, send, owner=owner, body=body, secret=secret)
+        owner, who, secret = _owner(scope), scope["state"]["visitor"].principal, scope["path"] in _SECRETS
+        await self._answers.once(
+            key, self._carry_out, scope, again, send, owner=owner, who=who, body=body, secret=secret
+        )
 
     async def _upload(self, scope: Scope, receive: PatientReceive, send: Send) -> None:
         try:
@@ -266,10 +269,12 @@ async def _close(refused: Refused, receive: Receive, send: Send) -> None:
     """Take the connection and close it: a page cannot read why a handshake was refused."""
     codes = {401: NO_TOKEN, 403: FOREIGN, 421: FOREIGN, 429: TRY_LATER, 503: TRY_LATER}
     await receive()
-    if refused.status == 429:
-        # Whoever sends that many gets no connection for it.
-        await send({"type": "websocket.close", "code": TRY_LATER})
-        return
-    await send({"type": "websocket.accept"})
-    code = codes.get(refused.status, BAD_REQUEST)
-    await send({"type": "websocket.close", "code": code, "reason": refused.detail[:120]})
+    # The client may have gone already.
+    with suppress(OSError):
+        if refused.status == 429:
+            # Whoever sends that many gets no connection for it.
+            await send({"type": "websocket.close", "code": TRY_LATER})
+            return
+        await send({"type": "websocket.accept"})
+        code = codes.get(refused.status, BAD_REQUEST)
+        await send({"type": "websocket.close", "code": code, "reason": refused.detail[:120]})

@@ -21,6 +21,7 @@ from services.gateway.access.places import Headers, values
 from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding
 from services.gateway.problems import CLIENT_GONE
+from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.ports import KeyValue
 
@@ -29,7 +30,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 LEASE_SECONDS = 60.0
 """For so long after its gateway died a key is still taken as being under way."""
 _KEY = re.compile(rb"[!-~]{1,200}")
-_PASSING = (408, 425, 429, CLIENT_GONE)
+_PASSING = (401, 403, 408, 425, 429, CLIENT_GONE)
 """Answers that another try may well not get, beside those that say when to try again."""
 
 _log = structlog.get_logger()
@@ -121,6 +122,7 @@ class Answers:
         send: Send,
         *,
         owner: tuple[str, ...],
+        who: Principal,
         body: bytes,
         secret: bool = False,
     ) -> None:
@@ -146,6 +148,9 @@ class Answers:
             if record.fingerprint != fingerprint:
                 raise _other_content()
             if record.status:
+                # It may hold what they may not see any more; carried out again it would be done twice.
+                if not all(who.may(AccessRole(role)) for role in record.roles):
+                    raise _lesser()
                 await _again(record, scope, receive, send)
                 return
             if record.until > self._clock():
@@ -155,7 +160,8 @@ class Answers:
             revision = await self._keys.put(name, self._marker(fingerprint), revision=revision)
         except Fenced:
             raise _under_way() from None
-        await self._carry_out(name, fingerprint, revision, app, scope, receive, send, secret=secret)
+        roles = tuple(sorted(who.roles))
+        await self._carry_out(name, fingerprint, revision, app, scope, receive, send, roles=roles, secret=secret)
 
     async def _carry_out(
         self,
@@ -167,6 +173,7 @@ class Answers:
         receive: Receive,
         send: Send,
         *,
+        roles: tuple[str, ...],
         secret: bool,
     ) -> None:
         held = _Held()
@@ -202,6 +209,7 @@ class Answers:
             status=held.status,
             headers=tuple((key.decode("latin-1"), value.decode("latin-1")) for key, value in held.start["headers"]),
             body=bytes(held.body),
+            roles=roles,
         )
         try:
             await self._keys.put(name, record.stored())
@@ -270,6 +278,16 @@ def _other_content() -> Refused:
         detail="this idempotency key was sent with another body before",
         field="idempotency-key",
         hint="a key belongs to one request: take a new one for a new request",
+    )
+
+
+def _lesser() -> Refused:
+    return Refused(
+        status=403,
+        code="PERMISSION_DENIED",
+        detail="the answer to this idempotency key was given to you in a role that you have no more",
+        field="idempotency-key",
+        hint="it has been carried out; for a new request take a new key",
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-CHECK_SECONDS = 20.0
-"""Between two looks at whether a watcher may still be in."""
+from services.access.stay import CHECK_SECONDS
 
 
 async def while_admitted(

@@ -73,7 +73,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         _model(settings),
         _vllm(settings),
         _memory(settings),
-        _door(settings),
+        _door(settings, server=server),
         _traces(settings),
         _fleet(settings, server=server, token=token),
     )
@@ -122,11 +122,12 @@ async def _traces(settings: Settings) -> Finding:
     return await traces(settings)
 
 
-async def _door(settings: Settings) -> list[Finding]:
+async def _door(settings: Settings, *, server: str) -> list[Finding]:
     # Here, as the other heavy parts: certificates bring gRPC and cryptography along.
-    from swe_ai_fleet.cli.door_findings import access, transport
+    from swe_ai_fleet.cli.door_findings import access, transport, ways
 
-    return [*await asyncio.to_thread(transport, settings), await asyncio.to_thread(access, settings)]
+    certificates = await asyncio.to_thread(transport, settings)
+    return [*certificates, *ways(settings, server), await asyncio.to_thread(access, settings)]
 
 
 async def _sandbox(settings: Settings) -> Finding:

@@ -51,6 +51,30 @@ def transport(settings: Settings) -> list[Finding]:
     return found
 
 
+def ways(settings: Settings, server: str) -> list[Finding]:
+    """The services elsewhere to which tokens go so that others can read them."""
+    from urllib.parse import urlsplit
+
+    from swe_ai_fleet.runtime.channels import in_the_clear, is_here
+    from swe_ai_fleet.settings import listed
+
+    called = dict.fromkeys(one for one in (server, settings.orchestrator_url, settings.context_url) if one)
+    found = {one: "FLEET_TLS_CA, or grpcs:// before it" for one in called if in_the_clear(settings, one)}
+    if settings.nats_token and not settings.nats_nkey_file and settings.nats_ca is None and settings.nats_cert is None:
+        told = [urlsplit(url if "://" in url else f"nats://{url}") for url in listed(settings.nats_url)]
+        open_to_all = [url for url in told if url.scheme == "nats" and not is_here(url.hostname or "")]
+        found |= {f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all}
+    return [
+        Finding(
+            part="tls: calls",
+            state=Health.ABSENT,
+            cause=f"{address} is called without TLS: the token can be read on the way",
+            mend=mend,
+        )
+        for address, mend in found.items()
+    ]
+
+
 def access(settings: Settings) -> Finding:
     """Whether the access file can be used."""
     from services.access.access_file import read_access

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, cast
 
@@ -86,6 +87,7 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
         f"executions ended: {ended}",
         f"agents: {agents.running} running now; {agents.started} started, {agents.succeeded} succeeded, "
         f"{agents.failed} failed, {agents.cancelled} cancelled",
+        *_befell(reply),
         f"tokens: {usage.prompt_tokens:,} in ({reply.cache_hit_rate:.0%} of them cached), "
         f"{usage.completion_tokens:,} out; {usage.model_calls:,} model calls, {usage.tool_calls:,} tool calls; "
         f"cost {usage.cost_usd:.4f}",
@@ -93,6 +95,21 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
     if reply.incomplete:
         lines.append("the server is still reading its log: there is more than this")
     return lines
+
+
+def _befell(reply: pb.GetMetricsResponse) -> list[str]:
+    """How agents stopped, and what went wrong; nothing of what did not happen."""
+    agents = reply.agents
+    lines = [f"agents stopped by: {_counted(agents.stops)}"] if agents.stops else []
+    if agents.loops:
+        lines.append(f"agents that went in circles: {_counted(agents.loops)}")
+    if agents.lost or reply.takeovers:
+        lines.append(f"lost: {agents.lost} agents' processes; {reply.takeovers} executions taken up anew")
+    return lines
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda one: (-one[1], one[0])))
 
 
 def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:

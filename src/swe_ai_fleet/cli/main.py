@@ -19,6 +19,7 @@ from swe_ai_fleet.cli.context_change import change
 from swe_ai_fleet.cli.councils import councils_app
 from swe_ai_fleet.cli.dead_letters import dlq_app
 from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.examples import add_examples, top
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.figures import metrics
 from swe_ai_fleet.cli.fleet_status import status
@@ -43,8 +44,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="Exit codes: 0 accepted, 1 no candidate passed, 2 bad usage, 3 a dependency is down, "
-    "4 cancelled or timed out, 5 rejected.",
+    epilog=top(),
 )
 audit_app = typer.Typer(help="What the agents did, proven.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(audit_app, name="audit")
@@ -165,7 +165,7 @@ def run(
     profile: Annotated[
         str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
     ] = "",
-    max_cost: Annotated[float, typer.Option(min=0, help="Most money an agent may spend. Default: no limit.")] = 0.0,
+    max_cost: Annotated[float, typer.Option(min=0, help="Most money of the prices an agent may spend. Default: no limit.")] = 0.0,
     priority: Annotated[int, typer.Option(min=0, max=9, help="Of what waits, higher goes first.")] = 0,
     architect: Annotated[
         int, typer.Option(min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes.")
@@ -534,6 +534,8 @@ def run_tool(
         json=json,
     )
 
+
+add_examples(app)
 
 if __name__ == "__main__":
     app()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.deriving import STRATEGIES, derivation_in
@@ -22,6 +23,7 @@ from swe_ai_fleet.domain.task import (
     Task,
     TaskKind,
 )
+from swe_ai_fleet.orchestrator.queue import full_for
 from swe_ai_fleet.orchestrator.run_names import PLANNER
 from swe_ai_fleet.ports import EventLog, Fleet, WorkspaceProvider
 
@@ -78,7 +80,8 @@ class Derivations:
     """Splits plans. An async context: leaving it ends the planners at work.
 
     The same plan about the same commit is split once; asked again, the answer comes from the log. A planner goes on
-    without its caller, who may come back for what it said.
+    without its caller, who may come back for what it said. Where `MAX_AT_ONCE` are at work, a tenant that has less than
+    an even part of them is still let in.
 
     Args:
         fleet: Has the planners.
@@ -90,7 +93,7 @@ class Derivations:
         self._fleet = fleet
         self._log = log
         self._workspaces = workspaces
-        self._deriving: dict[str, asyncio.Task[Derivation]] = {}
+        self._deriving: dict[tuple[str, str], asyncio.Task[Derivation]] = {}
 
     async def __aenter__(self) -> Derivations:
         return self
@@ -110,15 +113,21 @@ class Derivations:
         plan.checked()
         pinned = await self._workspaces.pin(plan.tenant, plan.repo) if plan.repo is not None else None
         task = plan.task(pinned.commit if pinned is not None else "")
-        name = task.execution_id
+        name = task.tenant, task.execution_id
         if name not in self._deriving:
-            if len(self._deriving) >= MAX_AT_ONCE:
-                raise ResourceExhausted(f"{MAX_AT_ONCE} plans are being split", hint="try again later")
-            work = asyncio.create_task(self._derive(plan, task, pinned), name=f"derive {name}")
+            self._check_room(task.tenant)
+            work = asyncio.create_task(self._derive(plan, task, pinned), name=f"derive {task.execution_id}")
             self._deriving[name] = work
             work.add_done_callback(lambda _: self._deriving.pop(name, None))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._deriving[name])
+
+    def _check_room(self, tenant: str) -> None:
+        """Whether one more plan of a tenant may be split now. Raises ResourceExhausted."""
+        at_work = Counter(name for name, _ in self._deriving)
+        tenants = len({tenant, *at_work})
+        if full_for(at_work.total(), at_work[tenant], most=MAX_AT_ONCE, tenants=tenants):
+            raise ResourceExhausted(f"{at_work.total()} plans are being split", hint="try again later")
 
     async def _derive(self, plan: Plan, task: Task, pinned: PinnedRepository | None) -> Derivation:
         earlier = await read_run(self._log, task.tenant, task.execution_id, PLANNER)

@@ -190,7 +190,15 @@ def check_room(
             hint=f"at most {max_queued_per_caller} may; hand in more when some of them have begun",
         )
     mine = queued_total if queued_of_tenant is None else queued_of_tenant
-    if queued_total >= max_queued and mine >= max_queued // max(1, tenants):
+    if full_for(queued_total, mine, most=max_queued, tenants=tenants):
         raise ResourceExhausted(
             f"{queued_total} executions are waiting", hint=f"at most {max_queued} may; try again later"
         )
+
+
+def full_for(total: int, mine: int, *, most: int, tenants: int) -> bool:
+    """Whether a place of which tenants share `most` takes no more of one that has `mine` of `total` in it.
+
+    `tenants` of them have some there, this one among them. See `check_room`.
+    """
+    return total >= most and mine >= most // max(1, tenants)

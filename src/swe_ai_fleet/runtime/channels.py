@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
+
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.settings import Settings
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 PROTECTED, PLAIN = "grpcs://", "grpc://"
 """What may stand before `host:port` to say how a service is called, whatever the settings are."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,13 @@ def channel_tls(settings: Settings, address: str) -> ChannelTls | None:
     """How the service at an address is called; None: without TLS.
 
     TLS is spoken where the address begins with `grpcs://`, or settings name an authority or a certificate of this
-    process and it does not begin with `grpc://`. Raises PreconditionFailed for a certificate of our own that cannot be
-    read.
+    process and it does not begin with `grpc://`. An address elsewhere that is called without TLS, and does not say
+    so, is told in the log: tokens go there. Raises PreconditionFailed for a certificate of our own that cannot be read.
     """
-    named = settings.tls_ca is not None or settings.tls_client_cert is not None
-    if address.startswith(PLAIN) or not (named or address.startswith(PROTECTED)):
+    if not _protected(settings, address):
+        if in_the_clear(settings, address) and not address.startswith(PLAIN):
+            hint = "set FLEET_TLS_CA or write grpcs://; grpc:// where something else protects the way"
+            _log.warning("channel.token_in_the_clear", server=address, hint=hint)
         return None
     return ChannelTls(
         ca=settings.tls_ca,
@@ -52,6 +57,11 @@ def channel_tls(settings: Settings, address: str) -> ChannelTls | None:
         key=settings.tls_client_key,
         name=certificate_name(settings.tls_cert, address),
     )
+
+
+def in_the_clear(settings: Settings, address: str) -> bool:
+    """Whether a token for the service at an address can be read on its way there."""
+    return not _protected(settings, address) and not is_here(_host(address))
 
 
 def own_address(settings: Settings, address: str) -> str:
@@ -113,8 +123,8 @@ def certificate_name(certificate: Path | None, address: str) -> str:
 
     Empty where the certificate is for that very address, where it is somebody else's, or names nobody.
     """
-    host = target(address).rpartition(":")[0].strip("[]")
-    if certificate is None or not _here(host):
+    host = _host(address)
+    if certificate is None or not is_here(host):
         return ""
     from swe_ai_fleet.runtime.installation.authority import host_names
 
@@ -156,13 +166,22 @@ _SIGNS = (
 )
 
 
-def _here(host: str) -> bool:
+def is_here(host: str) -> bool:
     """Whether a host is an address or the name of the machine itself."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
     return address.is_loopback or address.is_unspecified
+
+
+def _protected(settings: Settings, address: str) -> bool:
+    named = settings.tls_ca is not None or settings.tls_client_cert is not None
+    return address.startswith(PROTECTED) or (named and not address.startswith(PLAIN))
+
+
+def _host(address: str) -> str:
+    return target(address).rpartition(":")[0].strip("[]")
 
 
 def _read(path: Path | None, field: str) -> bytes | None:

@@ -113,6 +113,7 @@ async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGene
         yield
         return
     mine = ray.get_runtime_context().get_node_id()
+    mine = ray.get_runtime_context().get_node_id()
     looking = asyncio.create_task(_look(lambda: _alive(mine), lost), name="ray-node")
     try:
         yield
@@ -126,8 +127,7 @@ async def _look(alive: Callable[[], bool], lost: Callable[[], None]) -> None:
         while await asyncio.to_thread(alive):  # noqa: ASYNC110 - Ray tells nobody
             await asyncio.sleep(_LOOK_SECONDS)
         _log.error("the Ray node of this process is gone")
-    except Exception:
-        # Nobody waits for this task; a Ray that cannot be asked is as good as none.
+    except Exception:  # noqa: BLE001 - nobody waits for this task, and a Ray that cannot be asked is as good as none
         _log.exception("Ray does not say which nodes it has")
     lost()
 
@@ -148,8 +148,11 @@ def _log_in(token: str) -> None:
 
 def _own(directory: Path) -> int:
     """Hold a lock in a directory for as long as this process lives; the descriptor that holds it."""
-    descriptor = os.open(directory / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    draft = directory / f".{_OWNER}"
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+    # Named once it is locked: another process that starts takes whatever is not for the rest of a killed one.
+    draft.rename(directory / _OWNER)
     return descriptor
 
 

@@ -75,8 +75,14 @@ def _libraries(level: int, before: list[Any], last: list[Any]) -> None:
         logger.propagate = True
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("asyncio").addFilter(_tells_something)
     # Drivers that write hosts and ports of databases to standard error themselves; our own lines say what failed.
     logging.getLogger("neo4j").setLevel(logging.CRITICAL)
+
+
+def _tells_something(record: logging.LogRecord) -> bool:
+    # What asyncio says of each connection that was raised to TLS when it ends; nobody can do anything about it.
+    return "returning true from eof_received()" not in str(record.msg)
 
 
 def _with_trace(_: object, __: str, line: _Line) -> _Line:

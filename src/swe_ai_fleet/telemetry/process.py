@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry.w3c import w3c
 
 if TYPE_CHECKING:
     from swe_ai_fleet.telemetry.exposition import Exposition, Source
@@ -60,12 +61,27 @@ class Telemetry:
         return TracedResults(results, self.tracing)
 
     def stamp(self) -> dict[str, str]:
-        """The headers with which a message that is sent now names the current span."""
+        """The headers with which a message that is sent now names the current span, or the one that came with a call."""
         if self.tracing is None:
-            return {}
+            return dict(_passed.get() or ())
         from swe_ai_fleet.telemetry.tracing import stamp
 
         return stamp()
+
+    @contextmanager
+    def passing(self, headers: Mapping[str, str]) -> Generator[None]:
+        """Within, `stamp` names the span that the headers of a call name, in a process that makes none."""
+        found = w3c(headers) if headers else {}
+        if not found:
+            yield
+            return
+        token = _passed.set(found)
+        try:
+            yield
+        finally:
+            # A stream that nobody reads any more is closed in another task, whose context never had it.
+            with suppress(ValueError):
+                _passed.reset(token)
 
     @contextmanager
     def continuing(self, traceparent: str) -> Generator[None]:
@@ -103,6 +119,7 @@ class Telemetry:
 
 
 _OFF = Telemetry()
+_passed: ContextVar[dict[str, str] | None] = ContextVar("headers passed on", default=None)
 _here: ContextVar[Telemetry] = ContextVar("telemetry", default=_OFF)
 
 

@@ -15,11 +15,13 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from swe_ai_fleet.telemetry.w3c import w3c
 
 Attributes = Mapping[str, str | bool | int | float | tuple[str, ...]]
 
@@ -28,6 +30,8 @@ _DELAY_MS = 1_000
 _FLUSH_SECONDS = 3.0
 _EXPORT_SECONDS = 5.0
 _MAX_CONTENT_CHARS = 16_384
+_MAX_NAME_CHARS = 200
+_LENGTH_LIMITS = ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 _SCOPE = "swe_ai_fleet"
 _PROPAGATOR = TraceContextTextMapPropagator()
 
@@ -70,7 +74,11 @@ class Tracing:
         """A span of something that is over; times are nanoseconds since 1970, `span_id` 0 is any."""
         with self._ids.chosen(span_id):
             span = self._tracer.start_span(
-                name, context=context, kind=kind, attributes=attributes, start_time=min(start, end)
+                name[:_MAX_NAME_CHARS],
+                context=context,
+                kind=kind,
+                attributes=attributes,
+                start_time=min(start, end),
             )
         if error:
             failed(span, error)
@@ -139,7 +147,7 @@ async def open_tracing(
     ids = ChosenIds()
     resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or service})
     resource = resource.merge(Resource({"service.version": version, "service.namespace": "swe-ai-fleet"}))
-    provider = TracerProvider(resource=resource, id_generator=ids, shutdown_on_exit=False)
+    provider = TracerProvider(resource=resource, id_generator=ids, span_limits=_limits(), shutdown_on_exit=False)
     seconds = float(os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT") or _EXPORT_SECONDS)
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=seconds)
     delay = float(os.environ.get("OTEL_BSP_SCHEDULE_DELAY") or _DELAY_MS)
@@ -153,11 +161,19 @@ async def open_tracing(
         await asyncio.wait([flushing], timeout=_FLUSH_SECONDS)
 
 
+def _limits() -> SpanLimits:
+    # Models and their servers name tools, calls and themselves; nothing of OpenTelemetry's own bounds how long.
+    if any(os.environ.get(name) for name in _LENGTH_LIMITS):
+        return SpanLimits()
+    return SpanLimits(max_attribute_length=_MAX_CONTENT_CHARS)
+
+
 def joined(carrier: Mapping[str, str]) -> Context | None:
     """The context that W3C headers (`traceparent`, `tracestate`) name; None where they name none."""
-    if "traceparent" not in carrier:
+    carried = w3c(carrier)
+    if not carried:
         return None
-    context = _PROPAGATOR.extract(dict(carrier), context=Context())
+    context = _PROPAGATOR.extract(carried, context=Context())
     return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
@@ -175,7 +191,9 @@ def current(context: Context) -> Generator[None]:
     try:
         yield
     finally:
-        otel_context.detach(token)
+        # A stream that nobody reads any more is closed in another task, whose context never had it.
+        if otel_context.get_current() is context:
+            otel_context.detach(token)
 
 
 def execution_context(traceparent: str, execution_id: str) -> Context | None:

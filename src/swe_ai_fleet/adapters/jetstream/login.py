@@ -78,8 +78,10 @@ class Protected(Client):
 
     def _connect_command(self) -> bytes:
         told: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
-        if "tls" in self.options and not told:
-            raise nats.errors.Error("the server speaks no TLS, which nats_ca asks for")
+        server = self._current_server
+        asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
+        if asked and not told:
+            raise nats.errors.Error("the server speaks no TLS, which nats_ca or a tls:// address asks for")
         return super()._connect_command()
 
 

@@ -74,8 +74,9 @@ def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
 def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Finding]:
     try:
         keys = {user: public_key(layout.nkey(user)) for user in users(tenants)}
+        others = layout.named_tenants()
     except FleetError as error:
         return [Finding(file=layout.accounts, fault=str(error), mend=error.hint)]
-    if layout.accounts.read_text() != accounts_file(keys, tenants):
-        return [Finding(file=layout.accounts, fault="does not fit the nkeys beside it", mend=mend)]
+    if layout.accounts.read_text() != accounts_file(keys, tenants, others=others):
+        return [Finding(file=layout.accounts, fault="does not fit the nkeys and the tenants", mend=mend)]
     return []

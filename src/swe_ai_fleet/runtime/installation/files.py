@@ -53,4 +53,7 @@ def _draft(path: Path, text: str) -> Path:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
+        file.flush()
+        # A key that is there but empty after a loss of power would never be written again.
+        os.fsync(file.fileno())
     return draft

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -47,14 +45,15 @@ def install(
 ) -> Installed:
     """Write what is missing of an installation. Blocks.
 
-    Keys, tokens, `fleet.toml` and what stands in `access.toml` are never written twice, except for what `rotate` names.
+    Keys, tokens, `fleet.toml`, `nats.conf` and what stands in `access.toml` are never written twice, except for what
+    `rotate` names.
 
     Args:
         directory: Where; made with access for its owner only.
         tenants: Those that get an account on NATS and an administrator's token, beside those that have one; none at
             all: the default tenant.
         hosts: DNS names and addresses of the servers' certificates, beside this machine's own.
-        nats_listen: Where a NATS server on this machine is to listen, `host:port`.
+        nats_listen: Where a NATS server on this machine is to listen, `host:port`; only the first time counts.
         kubernetes: Whether manifests of secrets are written, too.
         rotate: Names of `ROTATIONS`.
 
@@ -80,7 +79,7 @@ def install(
     _tokens(layout, done, rotate)
     _access(layout, done, everybody)
     keys = {user: public_key(layout.nkey(user)) for user in users(everybody)}
-    _write(done, layout.accounts, accounts_file(keys, everybody))
+    _write(done, layout.accounts, accounts_file(keys, everybody, others=layout.named_tenants()))
     text = server_file(
         listen=nats_listen,
         store=layout.directory / "nats" / "data",
@@ -88,7 +87,8 @@ def install(
         key=layout.key("nats"),
         accounts=layout.accounts.name,
     )
-    _write(done, layout.server, text)
+    # Once, as the settings that name its address: what an operator adds there stays.
+    _keep(done, layout.server, text)
     _keep(done, layout.settings, _settings(layout, nats_listen))
     if kubernetes or layout.kubernetes.exists():
         make_directory(layout.kubernetes)
@@ -156,21 +156,16 @@ def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
 def _access(layout: Layout, done: Installed, tenants: tuple[str, ...]) -> None:
     """Who may come in: what is there stays, what is missing is added at its end."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
-    try:
-        told = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PreconditionFailed(f"{layout.access} is not TOML: {error}", field="access_file") from None
-    known = cast("dict[str, object]", told.get("tenants", {}))
-    tokens = {str(one.get("name")): one for one in cast("list[dict[str, object]]", told.get("tokens", []))}
-    parts = [text.rstrip("\n") + "\n"]
+    known, tokens = layout.named_tenants(), layout.named_tokens()
+    parts: list[str] = [text.rstrip("\n") + "\n"]
     parts += [f"\n[tenants.{tenant}]\n" for tenant in dict.fromkeys((DEFAULT_TENANT, *tenants)) if tenant not in known]
     for service in SERVICES:
         digest = _digest(layout.service_token(service).read_text().strip())
-        stale = tokens.get(f"service:{service}", {}).get("sha256")
-        if stale is None:
+        stale = tokens.get(f"service:{service}")
+        if not stale:
             parts.append(_entry(f"service:{service}", DEFAULT_TENANT, "service", digest))
         elif stale != digest:
-            parts = [part.replace(str(stale), digest) for part in parts]
+            parts = [part.replace(stale, digest) for part in parts]
     for tenant in tenants:
         name = f"admin@{tenant}"[:64]
         if name not in tokens and tenant not in known:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout
 from swe_ai_fleet.runtime.installation.nats_users import AGENTS, OPERATOR, fleet_users
 
@@ -21,6 +22,8 @@ def manifests(layout: Layout) -> Mapping[str, str]:
 
     The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
     holds a new key, for a model server in the cluster; one that somebody put there stays. Jobs of agents get the same.
+
+    Raises InvalidRequest for a `fleet-model` that holds none.
     """
     authority = layout.authority.read_text()
     certificates = {"ca.crt": authority}
@@ -56,7 +59,11 @@ def manifests(layout: Layout) -> Mapping[str, str]:
 def _model_key(written: Path) -> str:
     if not written.exists():
         return secrets.token_urlsafe(32)
-    return base64.b64decode(json.loads(written.read_text())["data"]["api-key"]).decode().strip()
+    try:
+        return base64.b64decode(json.loads(written.read_text())["data"]["api-key"]).decode().strip()
+    except (ValueError, KeyError, TypeError) as fault:
+        hint = "put the key there in base64, or remove the file for a new one"
+        raise InvalidRequest(f"{written} has no data.api-key", field="kubernetes", hint=hint) from fault
 
 
 def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar, cast
 
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.installation.nats_users import fleet_users
 
 SERVERS = ("orchestrator", "context", "gateway", "nats")
 """Who shows a certificate."""
 SERVICES = ("orchestrator", "gateway")
 """Who calls other services for somebody."""
+_Told = TypeVar("_Told", dict[str, object], list[object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,30 @@ class Layout:
     def tenants(self) -> tuple[str, ...]:
         """The tenants that have an account on NATS, by name."""
         return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nkey("x").parent.glob("tenant-*.nkey")))
+
+    def named_tenants(self) -> tuple[str, ...]:
+        """The tenants that the access file names, account or not. Raises PreconditionFailed where it is broken."""
+        return tuple(sorted(self._told("tenants", dict[str, object]())))
+
+    def named_tokens(self) -> Mapping[str, str]:
+        """The digests of tokens in the access file by their names. Raises PreconditionFailed where it is broken."""
+        entries = [cast("dict[str, object]", one) for one in self._told("tokens", list[object]()) if _is_table(one)]
+        return {str(one.get("name", "")): str(one.get("sha256", "")) for one in entries}
+
+    def _told(self, name: str, default: _Told) -> _Told:
+        try:
+            found: object = tomllib.loads(self.access.read_text(encoding="utf-8")).get(name, default)
+        except FileNotFoundError:
+            return default
+        except ValueError as error:
+            raise PreconditionFailed(f"{self.access} is not TOML: {error}", field="access_file") from None
+        if not isinstance(found, type(default)):
+            raise PreconditionFailed(f"{name} of {self.access} is none", field="access_file", hint="see docs/access.md")
+        return found
+
+
+def _is_table(entry: object) -> bool:
+    return isinstance(entry, dict)
 
 
 def users(tenants: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,20 +17,22 @@ from swe_ai_fleet.runtime.installation.nats_users import (
 )
 
 _NOTE = "# Written by `fleet init` from the keys beside it; the next one writes it anew.\n"
+_SERVER_NOTE = "# Written by `fleet init` once; it is yours to change.\n"
 
 
-def accounts_file(public_keys: Mapping[str, str], tenants: Sequence[str]) -> str:
+def accounts_file(public_keys: Mapping[str, str], tenants: Sequence[str], *, others: Sequence[str] = ()) -> str:
     """The accounts: the fleet's with its users, that of NATS itself, one for each tenant.
 
     Args:
         public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`.
         tenants: Names of the tenants that have an account.
+        others: Of those that may have none, whose results agents must not write either.
     """
     accounts: dict[str, object] = {
         SYSTEM: {"users": [{"nkey": public_keys["sys"]}]},
         ACCOUNT: {
             "jetstream": "enabled",
-            "users": [_user(user, public_keys[user.name]) for user in fleet_users(tenants)],
+            "users": [_user(user, public_keys[user.name]) for user in fleet_users(sorted({*tenants, *others}))],
             "exports": [export for tenant in tenants for export in _exports(tenant)],
         },
     }
@@ -62,7 +64,7 @@ def server_file(
         "jetstream": {"store_dir": str(store)} | ({"max_file_store": max_file_bytes} if max_file_bytes else {}),
     }
     lines = [f'"{name}": {_json(value)}\n' for name, value in settings.items()]
-    return f"{_NOTE}{''.join(lines)}include {json.dumps(accounts)}\n"
+    return f"{_SERVER_NOTE}{''.join(lines)}include {json.dumps(accounts)}\n"
 
 
 def _user(user: NatsUser, public_key: str) -> dict[str, object]:

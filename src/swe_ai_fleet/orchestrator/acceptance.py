@@ -1,0 +1,233 @@
+"""How tasks become executions: asked for more than there is they are refused, else their first event is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from swe_ai_fleet.domain.council import Council
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStarted, Writer
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
+from swe_ai_fleet.orchestrator.background import check_context
+from swe_ai_fleet.orchestrator.council_book import CouncilBook, council_for
+from swe_ai_fleet.orchestrator.councils import seated
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.projection import Projection
+from swe_ai_fleet.orchestrator.queue import check_room
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.orchestrator.workflow_tasks import check_workflow, normalised
+from swe_ai_fleet.tools.access import ToolAccess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The answer to a task handed in. `existed` says that the same request had been accepted before."""
+
+    execution_id: str
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much may be going on. `executions` are driven at once by this replica, others wait.
+
+    `queued` may wait in all, `queued_per_caller` of one caller; what is more is refused. `agents` is the most that one
+    task may ask for.
+    """
+
+    agents: int = 300
+    executions: int = 200
+    queued: int = 10_000
+    queued_per_caller: int = 2_000
+
+
+class Acceptance:
+    """Accepts each task once, whichever replica it is handed to.
+
+    Args:
+        surroundings: What executions work with.
+        projection: What is known of all executions.
+        quotas: What tenants may use, and what holds for them whatever their callers ask for.
+        room: How much may be going on.
+        access: What tools may use.
+        profiles: The model profiles there are.
+        priced: Whether models have prices.
+        councils: Those of roles; None: agents are made for each task.
+        queued: What waits for somebody to drive it.
+        get: An execution as its events tell it now.
+        begun: Hears of each execution that was accepted here.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        projection: Projection,
+        *,
+        quotas: Quotas,
+        room: Room,
+        access: ToolAccess,
+        profiles: Collection[str],
+        priced: bool,
+        councils: CouncilBook | None,
+        queued: Callable[[], Sequence[ExecutionState]],
+        get: Callable[[str, str], Awaitable[ExecutionState]],
+        begun: Callable[[str], None],
+    ) -> None:
+        self._log = surroundings.log
+        self._workspaces = surroundings.workspaces
+        self._model = surroundings.model
+        self._remembers = surroundings.context is not None
+        self._projection = projection
+        self._quotas = quotas
+        self._room = room
+        self._access = access
+        self._profiles = frozenset(profiles)
+        self._priced = priced
+        self._councils = councils
+        self._queued = queued
+        self._get = get
+        self._begun = begun
+        self._accepting: dict[tuple[str, str], tuple[Task, asyncio.Task[Submission]]] = {}
+
+    async def close(self) -> None:
+        """Wait until whatever is being accepted is stored."""
+        await asyncio.gather(*(work for _, work in self._accepting.values()), return_exceptions=True)
+
+    async def settled(self, tenant: str, execution_id: str) -> None:
+        """Wait until an execution is not being accepted."""
+        while (accepting := self._accepting.get((tenant, execution_id))) is not None:
+            await asyncio.wait([accepting[1]])
+
+    async def submit(self, task: Task) -> Submission:
+        """Accept a task: validated, its repository pinned, its first event durable when this returns.
+
+        The same task again gives the execution that runs or has finished. Where the tenant's rules have people approve
+        of more than the caller asked for, the rules hold. Raises InvalidRequest, PreconditionFailed,
+        Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
+        ResourceExhausted.
+        """
+        asked = normalised(task)
+        task = self._ruled(asked)
+        task.validated(max_agents=self._room.agents)
+        self._check(task)
+        known = self._projection.get(task.tenant, task.execution_id)
+        if known is not None:
+            return _same(known, asked)
+        self._check_room(task)
+        await self._quotas.check_tokens(task.tenant)
+        council = await self._council(task)
+        repository = await self._workspaces.pin(task.tenant, task.repo)
+        await self._model.ping()
+        # Others may have been accepted meanwhile.
+        self._check_room(task)
+        return await self._accepted(task, repository, council, asked)
+
+    async def begin(self, task: Task, repository: PinnedRepository) -> str:
+        """Accept a part of an execution that is under way, to start from a pinned commit; its execution's id.
+
+        The same part again is the same execution. There is always room for it, since its whole has its place. Raises
+        InvalidRequest, AlreadyExists, Unavailable.
+        """
+        asked, task = task, self._ruled(task)
+        self._check(task.validated(max_agents=self._room.agents))
+        known = self._projection.get(task.tenant, task.execution_id)
+        if known is not None:
+            return _same(known, asked).execution_id
+        return (await self._accepted(task, repository, await self._council(task), asked)).execution_id
+
+    def _ruled(self, task: Task) -> Task:
+        """A task as the rules of its tenant have it carried out."""
+        return replace(task, approval=self._quotas.rules(task.tenant).approval_for(task.approval))
+
+    async def _council(self, task: Task) -> Council | None:
+        """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
+        if task.kind is TaskKind.WORKFLOW:
+            return None
+        council = await council_for(task, self._councils) if self._councils is not None else None
+        self._check(seated(task, council).validated(max_agents=self._room.agents))
+        return council
+
+    async def _accepted(
+        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+    ) -> Submission:
+        name = task.tenant, task.execution_id
+        await self.settled(*name)
+        # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
+        accepting = asyncio.create_task(
+            self._accept(task, repository, council, asked), name=f"accept {task.execution_id}"
+        )
+        self._accepting[name] = task, accepting
+        accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(accepting)
+
+    def _check_room(self, task: Task) -> None:
+        """Whether one more may wait. Raises ResourceExhausted."""
+        # One whose first event is being stored waits as well, maybe already where the dispatcher sees it.
+        queued = {(state.task.tenant, state.execution_id): state.task for state in self._queued()}
+        queued |= {name: one for name, (one, _) in self._accepting.items()}
+        mine = Counter(one.caller for one in queued.values() if one.tenant == task.tenant)
+        self._quotas.check_queued(task.tenant, mine.total())
+        check_room(
+            len(queued),
+            mine[task.caller],
+            max_queued=self._room.queued,
+            max_queued_per_caller=self._room.queued_per_caller,
+            queued_of_tenant=mine.total(),
+            tenants=len({task.tenant, *(name for name, _ in queued)}),
+        )
+
+    def _check(self, task: Task) -> None:
+        """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
+        self._access.check(task.constraints)
+        check_context(task, there=self._remembers)
+        check_workflow(task, profiles=self._profiles, max_agents=self._room.agents, memory=self._remembers)
+        for profile in task.profiles:
+            if profile not in self._profiles:
+                known = ", ".join(sorted(self._profiles)) or "none is configured"
+                raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile", hint=known)
+        costs = {"max_cost": task.constraints.limits.max_cost, "total_max_cost": task.constraints.totals.max_cost}
+        for name, cost in costs.items():
+            if cost and not self._priced:
+                raise InvalidRequest(
+                    "no model has a price here", field=f"constraints.{name}", hint="leave it out, or limit tokens"
+                )
+
+    async def _accept(
+        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+    ) -> Submission:
+        """The one publish that accepts; whoever comes second finds the first one's event.
+
+        The task is stored as its council carries it out; what was asked for tells a repeated request.
+        """
+        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
+        started = ExecutionStarted(
+            task=seated(task, council),
+            repository=repository,
+            fingerprint=asked.fingerprint(),
+            council=council,
+            asked_approval=asked.approval if asked.approval is not task.approval else None,
+        )
+        try:
+            async with self._log.journal(writer, fresh=True) as journal:
+                event = await journal.append(started)
+        except AlreadyExists:
+            return _same(await self._get(task.tenant, task.execution_id), asked)
+        finally:
+            del self._accepting[task.tenant, task.execution_id]
+        self._projection.accepted(event)
+        self._begun(task.execution_id)
+        return Submission(execution_id=task.execution_id, existed=False)
+
+
+def _same(known: ExecutionState, task: Task) -> Submission:
+    if known.fingerprint != task.fingerprint():
+        raise AlreadyExists(
+            f"task {task.task_id!r} exists with other content",
+            field="task_id",
+            hint="choose another task_id, or a higher attempt to run it again",
+        )
+    return Submission(execution_id=task.execution_id, existed=True)

@@ -1,0 +1,136 @@
+"""Streams over gRPC end soon after what let their caller in, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from services.access.book import AccessBook
+from services.auth import Authenticator, OneToken
+from services.grpc_server import Service, serve_grpc
+from tests.access_world import AccessWorld, token_entry
+
+_NAME = "fleet.orchestrator.v1.OrchestratorService"
+_PATH = f"/{_NAME}/StreamExecution"
+_SECONDS = 10.0
+
+
+@dataclass(kw_only=True)
+class Room:
+    """Streams what is put in, byte strings; nothing ends a stream."""
+
+    items: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue[bytes])
+    open: int = 0
+
+    async def stream(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        self.open += 1
+        try:
+            while item := await self.items.get():
+                yield item
+        finally:
+            self.open -= 1
+
+    async def fail(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
+        raise TimeoutError
+        yield b""
+
+
+@asynccontextmanager
+async def serving(room: Room, book: Authenticator) -> AsyncGenerator[grpc.aio.Channel]:
+    async def ready() -> bool:
+        return True
+
+    handlers = {
+        "StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes),
+        "StreamDeliberation": grpc.unary_stream_rpc_method_handler(room.fail, bytes, bytes),
+    }
+    service = Service(
+        name=_NAME,
+        add=lambda given, server: server.add_generic_rpc_handlers((given,)),
+        servicer=grpc.method_handlers_generic_handler(_NAME, handlers),
+    )
+    async with (
+        serve_grpc([service], "127.0.0.1:0", book, ready, grace_seconds=0.1, check_seconds=0.05) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield channel
+
+
+def opened(channel: grpc.aio.Channel, token: str, path: str = _PATH) -> Any:
+    return channel.unary_stream(path)(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=_SECONDS)
+
+
+async def refused(call: Any) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call.read()
+    return error.value.code()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AccessWorld:
+    return AccessWorld(folder=tmp_path)
+
+
+async def test_a_stream_ends_when_its_callers_token_is_revoked(world: AccessWorld) -> None:
+    room = Room()
+    async with serving(room, await AccessBook.open(world.path)) as channel:
+        idle = opened(channel, world.tokens["acme-viewer"])
+        room.items.put_nowait(b"first")
+        assert await idle.read() == b"first"
+        world.write(without="acme-viewer")
+        assert await refused(idle) is grpc.StatusCode.UNAUTHENTICATED
+        assert room.open == 0, "what it had is let go of"
+
+
+async def test_a_stream_ends_with_its_token_and_with_its_role(world: AccessWorld) -> None:
+    now, room = 1_000_000_000.0, Room()
+    world.write(more=token_entry("soon", "a-token", tenant="acme", role="viewer", expires="2001-09-09T01:47:00Z"))
+    book = await AccessBook.open(world.path, clock=lambda: now)
+    async with serving(room, book) as channel:
+        call = opened(channel, "a-token")
+        room.items.put_nowait(b"first")
+        assert await call.read() == b"first"
+        now += 20.0
+        assert await refused(call) is grpc.StatusCode.UNAUTHENTICATED
+        now -= 20.0
+        call = opened(channel, "a-token")
+        room.items.put_nowait(b"first")
+        assert await call.read() == b"first"
+        world.write(more=token_entry("soon", "a-token", tenant="umbrella", role="viewer"))
+        assert await refused(call) is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_who_may_stay_stays_and_streams_end_as_they_did(world: AccessWorld) -> None:
+    room, book, looks = Room(), await AccessBook.open(world.path), asyncio.Semaphore(0)
+
+    class Counting:
+        takes_certificates = False
+
+        async def authenticate(self, presented: Any) -> Any:
+            looks.release()
+            return await book.authenticate(presented)
+
+    async with serving(room, Counting()) as channel:
+        call = opened(channel, world.tokens["acme-viewer"])
+        async with asyncio.timeout(_SECONDS):
+            for _ in range(4):
+                await looks.acquire()
+        for item in (b"one", b"two", b""):
+            room.items.put_nowait(item)
+        assert [await call.read(), await call.read()] == [b"one", b"two"]
+        assert await call.read() is grpc.aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_timeout_of_ours_is_not_taken_for_a_refusal() -> None:
+    async with serving(Room(), OneToken("x")) as channel:
+        call = opened(channel, "x", f"/{_NAME}/StreamDeliberation")
+        assert await refused(call) is grpc.StatusCode.INTERNAL
