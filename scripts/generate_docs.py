@@ -99,13 +99,16 @@ def asyncapi() -> str:
             },
             "executionResult": {
                 "address": "agent.results.{task_id}",
-                "description": "The final result of an execution, once; or of a VLLMAgentJob that runs alone.",
+                "description": "The final result of an execution, once; or of a VLLMAgentJob that runs alone. "
+                "Of other tenants than `default`: `agent.results._{tenant}.{task_id}`, "
+                "which a tenant's NATS account sees as the short one.",
                 "parameters": {"task_id": {}},
                 "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
             },
             "agentResult": {
                 "address": "agent.results.{task_id}.{agent_id}",
-                "description": "The result of one agent's run inside a deliberation.",
+                "description": "The result of one agent's run inside a deliberation. Of other tenants than `default`: "
+                "`agent.results._{tenant}.{task_id}.{agent_id}`.",
                 "parameters": {"task_id": {}, "agent_id": {}},
                 "messages": {"result": {"payload": {"$ref": "#/components/schemas/Result"}}},
             },

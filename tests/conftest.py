@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -14,6 +15,12 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.trace_collector import TraceCollector
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
+
+
+def pytest_configure() -> None:
+    """Tracebacks as processes of the fleet log them: structlog's own take seconds of the loop that is being tested."""
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -22,6 +24,11 @@ class SecuredNats:
     layout: Layout
     url: str
     tokens: dict[str, str]
+    pid: int
+
+    def reload(self) -> None:
+        """What `nats-server --signal reload` does."""
+        os.kill(self.pid, signal.SIGHUP)
 
     def credentials(self, user: str) -> Credentials:
         """How a user of it logs in."""
@@ -42,7 +49,7 @@ async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator
     try:
         async with asyncio.timeout(20):
             await _listening(listen, process)
-        yield SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens)
+        yield SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens, pid=process.pid)
     finally:
         if process.returncode is None:
             process.terminate()

@@ -188,6 +188,37 @@ async def test_the_gateway_speaks_https_and_its_cookie_goes_nowhere_else(secured
             await client.get("/api/executions")
 
 
+async def test_keys_are_made_anew_under_a_running_fleet(secured: SecuredFleet, tmp_path: Path) -> None:
+    layout = secured.nats.layout
+    await asyncio.to_thread(install, layout.directory, tenants=("c",), rotate=("certificates", "nats"))
+    secured.nats.reload()
+    async with asyncio.timeout(30):
+        while "nats.reconnected" not in secured.log.read_text():
+            await asyncio.sleep(0.05)
+    host, _, port = secured.nats.url.removeprefix("tls://").rpartition(":")
+    context = ssl.create_default_context(cafile=str(layout.authority))
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await reader.readline()
+    await writer.start_tls(context, server_hostname="localhost")
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    assert ssl.DER_cert_to_PEM_cert(shown).split() == layout.certificate("nats").read_text().split()
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    newcomer = await _tenant(secured, "c")
+    await newcomer.close()
+    async with connect(secured.address, secured.nats.tokens["a"], tls=secured.tls) as fleet:
+        task = pb.DeliberateRequest(
+            task_id="secured-4",
+            task_description=HELLO,
+            role="DEV",
+            num_agents=1,
+            repo=pb.RepoRef(path=str(repository)),
+        )
+        accepted = await fleet.submit(pb.SubmitTaskRequest(deliberate=task))
+        kinds = [event.type async for event in fleet.events(accepted.execution_id)]
+    assert kinds[-1] == "execution_finished"
+
+
 async def _tenant(secured: SecuredFleet, tenant: str) -> nats.NATS:
     layout = secured.nats.layout
     return await nats.connect(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -23,23 +25,43 @@ from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
 _LAST = "send agent.results"
 
 
-@pytest.fixture
-async def client(fleet: FleetUnderTest) -> AsyncIterator[pb_grpc.OrchestratorServiceStub]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A task that two agents have carried out under a caller's trace, beside one whose caller wanted no trace."""
+
+    task_id: str
+    trace_id: str
+    caller: str
+    spans: Sequence[CollectedSpan]
+    unsampled: str
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_repository(tmp_path_factory.mktemp("traced") / "repository", HELLO_FILES)
+
+
+@pytest.fixture(scope="module")
+async def traced(fleet: FleetUnderTest, repository: Path, collector: TraceCollector) -> Traced:
+    trace_id, caller, unsampled = secrets.token_hex(16), secrets.token_hex(8), secrets.token_hex(16)
     async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        yield pb_grpc.OrchestratorServiceStub(channel)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
+        client, token = pb_grpc.OrchestratorServiceStub(channel), fleet.running.token
+        not_sampled = _traceparent(unsampled, secrets.token_hex(8), "00")
+        # What nobody wants a trace of is over first, so its spans would be there, too.
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_carried_out(client, token, repository, not_sampled, agents=1))
+            told = tasks.create_task(_carried_out(client, token, repository, _traceparent(trace_id, caller)))
+    await collector.until(_published(trace_id, 3))
+    spans = collector.trace(trace_id)
+    return Traced(task_id=told.result(), trace_id=trace_id, caller=caller, spans=spans, unsampled=unsampled)
 
 
 def _traceparent(trace_id: str, span_id: str, flags: str = "01") -> str:
     return f"00-{trace_id}-{span_id}-{flags}"
 
 
-async def _carried_out(client, token: str, repository: Path, traceparent: str) -> str:
-    """The task id of a task that an orchestration with two agents has carried out under a caller's trace."""
+async def _carried_out(client, token: str, repository: Path, traceparent: str, *, agents: int = 2) -> str:
+    """The task id of a task that an orchestration has carried out under a caller's trace."""
     metadata = (("authorization", f"Bearer {token}"), ("traceparent", traceparent))
     task_id = f"traced-{uuid.uuid4().hex[:8]}"
     task = pb.OrchestrateRequest(
@@ -47,7 +69,7 @@ async def _carried_out(client, token: str, repository: Path, traceparent: str) -
         task_description=HELLO,
         repo=pb.RepoRef(path=str(repository)),
         role="DEVELOPER",
-        options=pb.OrchestratorOptions(num_agents=2),
+        options=pb.OrchestratorOptions(num_agents=agents),
     )
     submitted = await client.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), metadata=metadata)
     async for event in client.StreamExecution(
@@ -67,13 +89,8 @@ def _published(trace_id: str, results: int):
     return there
 
 
-async def test_a_task_is_one_tree_of_spans_across_processes(
-    client, repository: Path, fleet: FleetUnderTest, collector: TraceCollector
-) -> None:
-    trace_id, caller = secrets.token_hex(16), secrets.token_hex(8)
-    task_id = await _carried_out(client, fleet.running.token, repository, _traceparent(trace_id, caller))
-    await collector.until(_published(trace_id, 3))
-    spans = collector.trace(trace_id)
+def test_a_task_is_one_tree_of_spans_across_processes(traced: Traced) -> None:
+    spans = traced.spans
     by_id = {one.span_id: one for one in spans}
     names = {one.span_id: one.name for one in spans}
     told = "\n".join(f"{one.service}: {one.name} <- {names.get(one.parent_id, one.parent_id)}" for one in spans)
@@ -81,7 +98,7 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     # One root: what the caller's own span is the parent of. Everybody else's parent has come in.
     roots = [one for one in spans if one.parent_id not in by_id]
     assert [(one.name, one.parent_id) for one in roots] == [
-        ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", caller)
+        ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", traced.caller)
     ], told
     assert len(by_id) == len(spans), "span ids are used once"
 
@@ -106,7 +123,7 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
 
     execution = named("execution")[0]
     assert execution.attributes["fleet.status"] == "completed"
-    assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {task_id}
+    assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {traced.task_id}
     assert {one.attributes.get("fleet.tenant") for one in (*agents, execution)} == {"default"}
     for one in spans:
         assert one.start <= one.end
@@ -115,13 +132,8 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     assert not [key for one in spans for key in one.attributes if "messages" in key or "arguments" in key]
 
 
-async def test_calls_of_models_and_tools_follow_the_conventions(
-    client, repository: Path, fleet: FleetUnderTest, collector: TraceCollector
-) -> None:
-    trace_id = secrets.token_hex(16)
-    await _carried_out(client, fleet.running.token, repository, _traceparent(trace_id, secrets.token_hex(8)))
-    await collector.until(_published(trace_id, 3))
-    spans = collector.trace(trace_id)
+def test_calls_of_models_and_tools_follow_the_conventions(traced: Traced) -> None:
+    spans = traced.spans
     chats = [one for one in spans if one.name == "chat scripted"]
     tools = [one for one in spans if one.name.startswith("execute_tool ")]
     # What the script says of each of two agents: seven replies, the last without a call, and six calls.
@@ -142,15 +154,8 @@ async def test_calls_of_models_and_tools_follow_the_conventions(
         assert one.attributes["gen_ai.tool.call.id"]
 
 
-async def test_what_a_caller_does_not_sample_is_not_traced(
-    client, repository: Path, fleet: FleetUnderTest, collector: TraceCollector
-) -> None:
-    unsampled, sampled = secrets.token_hex(16), secrets.token_hex(16)
-    await _carried_out(client, fleet.running.token, repository, _traceparent(unsampled, secrets.token_hex(8), "00"))
-    await _carried_out(client, fleet.running.token, repository, _traceparent(sampled, secrets.token_hex(8)))
-    # What came later is there, so what came before would be, too.
-    await collector.until(_published(sampled, 3))
-    assert collector.trace(unsampled) == []
+def test_what_a_caller_does_not_sample_is_not_traced(traced: Traced, collector: TraceCollector) -> None:
+    assert collector.trace(traced.trace_id) and not collector.trace(traced.unsampled)
 
 
 async def test_a_trace_goes_on_over_http_and_over_nats(
@@ -159,6 +164,7 @@ async def test_a_trace_goes_on_over_http_and_over_nats(
     over_http, over_nats = secrets.token_hex(16), secrets.token_hex(16)
     task_id = f"traced-{uuid.uuid4().hex[:8]}"
     body = {"orchestrate": {"task_id": task_id, "task_description": HELLO, "repo": {"path": str(repository)}}}
+    body["orchestrate"]["options"] = {"num_agents": 1}
     connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
     try:
         results = await connection.subscribe(f"agent.results.{task_id}")

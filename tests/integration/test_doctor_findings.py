@@ -154,6 +154,17 @@ async def test_a_collector_is_tried() -> None:
     _fault(await traces(Settings(otlp_endpoint="file:///etc/passwd")), "no http")
 
 
+async def test_the_password_of_a_collector_is_used_and_not_told() -> None:
+    async with TraceCollector() as collector:
+        place = collector.url.replace("://", "://me:hush-hush@")
+        found = await traces(Settings(otlp_endpoint=place))
+    assert found.state is Health.OK
+    gone = await traces(Settings(otlp_endpoint=place))
+    for one in (found, gone, await traces(Settings(otlp_endpoint="ftp://me:hush-hush@127.0.0.1"))):
+        assert "hush" not in str(one) and "127.0.0.1" in one.cause
+    _fault(gone, "OTLP")
+
+
 async def test_every_fault_of_a_whole_examination_has_a_mend(tmp_path: Path) -> None:
     settings = Settings(
         home=tmp_path,

@@ -21,7 +21,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.figures import show_metrics
+from swe_ai_fleet.cli.figures import show_metrics, summary
 from swe_ai_fleet.cli.fleet_status import show_status
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.event import StoredEvent
@@ -295,3 +295,12 @@ async def test_the_command_line_tells_both(fleet: FleetUnderTest, json_: bool) -
         with pytest.raises(CommandFault) as caught:
             await show_metrics(screen, connect(*place), **wrong)
         assert caught.value.exit_code is Exit.USAGE
+
+
+def test_what_befell_agents_is_told_where_there_is_something_to_tell() -> None:
+    agents = pb.AgentMetrics(lost=2, stops={"loop": 1, "final_answer": 4}, loops={"replan": 1})
+    told = summary(pb.GetMetricsResponse(agents=agents, takeovers=3))
+    assert "agents stopped by: 4 final_answer, 1 loop" in told
+    assert "agents that went in circles: 1 replan" in told
+    assert "lost: 2 agents' processes; 3 executions taken up anew" in told
+    assert len(summary(pb.GetMetricsResponse())) == len(told) - 3

@@ -378,6 +378,18 @@ async def test_a_foreign_execution_that_runs_is_not_cancelled(world: World) -> N
     await world.by(NORTH, "ann").call("CancelExecution", pb.CancelExecutionRequest(execution_id=mine))
 
 
+async def test_a_submitter_cancels_a_colleagues_execution_and_a_viewer_none(world: World) -> None:
+    ann, bob, request = world.by(NORTH, "ann"), world.by(NORTH, "bob"), pb.CancelExecutionRequest
+    name = await bob.submit(a_name(), role="QA")
+    await bob.waits(name)
+    code, _ = await refused(world.by(NORTH, "eve").call("CancelExecution", request(execution_id=name)))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    await ann.call("CancelExecution", request(execution_id=name))
+    status = pb.DELIBERATION_STATUS_AWAITING_APPROVAL
+    while status != pb.DELIBERATION_STATUS_CANCELLED:
+        status = (await ann.call("GetExecution", pb.GetExecutionRequest(execution_id=name))).execution.status
+
+
 async def test_tokens_of_pages_do_not_cross_tenants(world: World) -> None:
     for tenant in (NORTH, SOUTH):
         for _ in range(2):

@@ -14,7 +14,7 @@ TOKEN_HOLDERS = {"fleet-runner"}
 """Accounts whose Pods may talk to Kubernetes, beside the Ray head's, which is its operator's."""
 ALLOWED_VERBS = {
     ("batch", "jobs"): {"create", "get", "list", "watch", "delete"},
-    ("", "pods"): {"get", "list", "watch"},
+    ("", "pods"): {"list", "watch"},
     ("", "pods/log"): {"get"},
 }
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.manifests.kubectl import kustomized
 from tests.manifests.objects import DEPLOY, OVERLAYS, Object, composed, environment, found, of_kind, pods
 from tests.manifests.rules import RULES
 from tests.manifests.test_running import missing_files, unknown_secrets, unknown_variables
@@ -95,3 +98,28 @@ def test_every_component_is_in_something_that_is_tested() -> None:
     overlays = [DEPLOY / "overlays" / name / "kustomization.yaml" for name in OVERLAYS]
     taken |= {Path(line).name for path in overlays for line in path.read_text().split() if "components/" in line}
     assert taken == {path.name for path in (DEPLOY / "components").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("component", "file", "kind"), [("ingress", "ingress.yaml", "Ingress"), ("gateway-api", "route.yaml", "HTTPRoute")]
+)
+def test_the_gateway_answers_for_the_host_it_is_reached_by(
+    component: str, file: str, kind: str, tmp_path: Path
+) -> None:
+    """Given once: in the Ingress or the route."""
+    for name in ("base", "components"):
+        shutil.copytree(DEPLOY / name, tmp_path / "k8s" / name)
+    shutil.copytree(DEPLOY / "overlays" / "laptop", tmp_path / "k8s" / "overlays" / "laptop")
+    door = tmp_path / "k8s" / "components" / component / file
+    given = ("- host: fleet.example.org", "hostnames: [fleet.example.org]")
+    changed = door.read_text()
+    for one in given:
+        changed = changed.replace(one, one.replace("fleet.example.org", "fleet.acme.test"))
+    door.write_text(changed)
+    laptop = tmp_path / "k8s" / "overlays" / "laptop" / "kustomization.yaml"
+    laptop.write_text(laptop.read_text().replace("../components/images", f"../components/{component}"))
+    objects = [one for one in yaml.safe_load_all(kustomized(laptop.parent)) if one]
+    (gateway,) = found(objects, "Deployment", "fleet-gateway")["spec"]["template"]["spec"]["containers"]
+    told = {one["name"]: one.get("value", "") for one in gateway["env"]}
+    assert told["FLEET_HTTP_HOSTS"] == "fleet-gateway.fleet.svc,fleet.acme.test"
+    assert "fleet.example.org" not in json.dumps(found(objects, kind, "fleet-gateway"))

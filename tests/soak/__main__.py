@@ -29,7 +29,7 @@ def main() -> None:
         "--kept",
         type=float,
         default=0.0,
-        help="seconds that events are kept; 0: a sixth of the time",
+        help="seconds that events are kept; 0: a sixth of the time, 75 at least",
     )
     parser.add_argument("--calm", action="store_true", help="kill nothing")
     parser.add_argument("--output", type=Path, default=Path("soak.json"))
@@ -38,7 +38,7 @@ def main() -> None:
     configure_logging("error")
     print(f"seed {seed}", flush=True)
     # Longer than any outage: an execution of which the beginning is gone cannot be gone on with.
-    kept = options.kept or max(120.0, 10 * options.minutes)
+    kept = options.kept or max(75.0, 10 * options.minutes)
     soak = new_soak(seed=seed, minutes=options.minutes, kept_seconds=kept)
     code = 1
     try:

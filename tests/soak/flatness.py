@@ -10,10 +10,15 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """How much a figure may grow over the judged time: the larger of a share of its middle and an amount."""
+    """How much a figure may grow over the judged time: the larger of a share of its middle and an amount.
+
+    A `momentary` one also has what is at work just then: of it, the least of a few samples in a row counts, which
+    what is never given back raises all the same.
+    """
 
     share: float
     least: float
+    momentary: bool = False
 
     def of(self, middle: float) -> float:
         return max(self.share * middle, self.least)
@@ -36,7 +41,7 @@ class Judged:
 
 
 BOUNDS: Mapping[str, Bound] = {
-    "pss_mib": Bound(share=0.05, least=32),
+    "memory_mib": Bound(share=0.05, least=48),
     "orchestrator_mib": Bound(share=0.05, least=12),
     "agents_mib": Bound(share=0.08, least=24),
     # The heap of nats-server is the block that each stream writes to, up to 8 MiB a stream (seen in its profile), which
@@ -44,12 +49,12 @@ BOUNDS: Mapping[str, Bound] = {
     # before Go collects (GOGC=100), so that one collection earlier or later is worth all that is in use.
     "nats_live_mib": Bound(share=0.25, least=16),
     "nats_mib": Bound(share=0.30, least=32),
-    "descriptors": Bound(share=0.05, least=24),
-    "threads": Bound(share=0.05, least=16),
-    "processes": Bound(share=0.10, least=6),
-    "workspaces": Bound(share=0.25, least=4),
-    "files": Bound(share=0.10, least=60),
-    "files_mib": Bound(share=0.10, least=4),
+    "descriptors": Bound(share=0.05, least=24, momentary=True),
+    "threads": Bound(share=0.05, least=16, momentary=True),
+    "processes": Bound(share=0.10, least=6, momentary=True),
+    "workspaces": Bound(share=0.25, least=4, momentary=True),
+    "files": Bound(share=0.10, least=60, momentary=True),
+    "files_mib": Bound(share=0.10, least=4, momentary=True),
     "nats_disk_mib": Bound(share=0.15, least=16),
     "ray_files": Bound(share=0.10, least=30),
     "ray_disk_mib": Bound(share=0.10, least=8),
@@ -59,10 +64,20 @@ BOUNDS: Mapping[str, Bound] = {
 }
 
 
+_IN_A_ROW = 4
+
+
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """The median of the slopes between all pairs of points (Theil 1950, Sen 1968), which outliers do not move."""
     found = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if b[0] != a[0]]
     return median(found) if found else 0.0
+
+
+def lows(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The least of each few values in a row, at the last one's time; at the beginning of fewer."""
+    return [
+        (at, min(value for _, value in points[max(0, n - _IN_A_ROW + 1) : n + 1])) for n, (at, _) in enumerate(points)
+    ]
 
 
 def judge(samples: Sequence[Mapping[str, float]], bounds: Mapping[str, Bound] = BOUNDS) -> list[Judged]:
@@ -70,10 +85,10 @@ def judge(samples: Sequence[Mapping[str, float]], bounds: Mapping[str, Bound] = 
     if not samples:
         return []
     middle_of_time = (samples[0]["at"] + samples[-1]["at"]) / 2
-    later = [one for one in samples if one["at"] >= middle_of_time]
     judged: list[Judged] = []
     for name, bound in bounds.items():
-        points = [(one["at"], one[name]) for one in later if name in one]
+        points = [(one["at"], one[name]) for one in samples if name in one]
+        points = [one for one in (lows(points) if bound.momentary else points) if one[0] >= middle_of_time]
         if len(points) < 2:
             continue
         middle = median(value for _, value in points)

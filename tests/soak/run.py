@@ -152,9 +152,9 @@ def _late(soak: Soak, load: Load, ledger: Ledger) -> set[str]:
 
 
 async def _sample(soak: Soak, soaked: Soaked, connection: Connection) -> None:
-    """A sample every minute, or in short runs thirty in all."""
+    """A sample every half minute, or in short runs thirty in all."""
     began = time.monotonic()
-    every = min(60.0, 2 * soak.minutes)
+    every = min(30.0, 2 * soak.minutes)
     number = 0
     while True:
         number += 1
@@ -166,7 +166,7 @@ async def _sample(soak: Soak, soaked: Soaked, connection: Connection) -> None:
         sample |= await asyncio.to_thread(file_figures, soaked)
         sample |= await stream_figures(connection)
         soak.samples.append({name: round(value, 2) for name, value in sample.items()})
-        told = ("pss_mib", "descriptors", "processes", "workspaces", "messages", "stream_mib")
+        told = ("memory_mib", "descriptors", "processes", "workspaces", "messages", "stream_mib")
         print(f"{sample['at']:7.0f} s  " + "  ".join(f"{name} {sample[name]:.0f}" for name in told), flush=True)
 
 

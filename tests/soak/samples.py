@@ -23,30 +23,33 @@ _LAST_COLLECTIONS, _TAIL_BYTES = 9, 4096
 
 
 def process_figures(soaked: Soaked) -> dict[str, float]:
-    """Of the fleet's processes: proportional memory in MiB, open descriptors, threads, how many there are."""
-    figures = dict.fromkeys(("pss_mib", "orchestrator_mib", "nats_mib", "agents_mib", "ray_mib"), 0.0)
+    """Of the fleet's processes: their own memory (USS) in MiB, open descriptors, threads, how many there are.
+
+    Their share of common pages (PSS) would grow whenever other programs on the machine that use the same ones end.
+    """
+    figures = dict.fromkeys(("memory_mib", "orchestrator_mib", "nats_mib", "agents_mib", "ray_mib"), 0.0)
     figures |= dict.fromkeys(("descriptors", "threads", "processes", "sandboxes"), 0)
     for pid in fleet_processes(soaked):
         try:
             process = psutil.Process(pid)
             called = title(process)
-            pss = process.memory_full_info().pss / 2**20
+            own = process.memory_full_info().uss / 2**20
             descriptors, threads = process.num_fds(), process.num_threads()
         except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied, FileNotFoundError):
             continue
-        figures["pss_mib"] += pss
+        figures["memory_mib"] += own
         figures["descriptors"] += descriptors
         figures["threads"] += threads
         figures["processes"] += 1
         figures["sandboxes"] += called == "bwrap"
         if pid == soaked.fleet.pid:
-            figures["orchestrator_mib"] += pss
+            figures["orchestrator_mib"] += own
         elif called == "nats-server":
-            figures["nats_mib"] += pss
+            figures["nats_mib"] += own
         elif called.startswith("ray::AgentHost"):
-            figures["agents_mib"] += pss
+            figures["agents_mib"] += own
         elif called.startswith("ray") or called in ("gcs_server", "raylet"):
-            figures["ray_mib"] += pss
+            figures["ray_mib"] += own
     return figures
 
 

@@ -200,6 +200,7 @@ def test_every_alert_is_tried_with_what_it_asks_for() -> None:
             assert asked == names, alert
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path: Path) -> None:
     tests = [

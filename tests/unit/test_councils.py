@@ -323,6 +323,32 @@ class TestBook:
             await council_for(asking, book(None, council(outside("x"))))
         assert refused.value.field == "approval"
 
+    async def test_an_endpoint_that_the_tenant_may_no_longer_use_gets_no_tasks(self) -> None:
+        places = {"now": EndpointRules(patterns=("127.0.0.1:7000",))}
+        store = MemoryKeyValue()
+        theirs = CouncilBook(store, rules=RULES, places=lambda _: places["now"])
+        for member in (outside("x"), own("a")):
+            await theirs.register(TENANT, Role.DEV, member)
+        both = await council_for(TASK, theirs)
+        assert both is not None
+        assert [member.agent_id for member in both.members] == ["x", "a"]
+        places["now"] = EndpointRules()
+        left = await council_for(TASK, theirs)
+        assert left is not None
+        assert [member.agent_id for member in left.members] == ["a"]
+        await theirs.unregister(TENANT, Role.DEV, "a")
+        with pytest.raises(PreconditionFailed) as refused:
+            await council_for(TASK, theirs)
+        assert refused.value.field == "role"
+        # What the operator's own file names is for every tenant.
+        provided = CouncilBook(
+            MemoryKeyValue(), defaults=[council(outside("x"))], rules=RULES, places=lambda _: places["now"]
+        )
+        await provided.register(TENANT, Role.DEV, own("a"))
+        kept = await council_for(TASK, provided)
+        assert kept is not None
+        assert [member.agent_id for member in kept.members] == ["x", "a"]
+
     async def test_a_role_without_a_council_gets_agents_of_its_own(self) -> None:
         assert await council_for(TASK, book()) is None
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.soak.client import percentiles
-from tests.soak.flatness import BOUNDS, Bound, judge, slope
+from tests.soak.flatness import BOUNDS, Bound, Judged, judge, slope
 
 
 @settings(deadline=None, max_examples=50)
@@ -26,7 +26,7 @@ def test_the_slope_of_a_line_is_found_under_outliers(
 
 
 def _samples(values: list[float]) -> list[dict[str, float]]:
-    return [{"at": 60.0 * number, "pss_mib": value} for number, value in enumerate(values)]
+    return [{"at": 60.0 * number, "memory_mib": value} for number, value in enumerate(values)]
 
 
 def test_a_leak_of_one_percent_a_minute_grows_and_noise_around_a_level_is_flat() -> None:
@@ -51,6 +51,19 @@ def test_without_samples_nothing_is_called_flat_and_every_bound_allows_something
     assert judge(_samples([1.0])) == []
     assert all(bound.of(0.0) > 0 for bound in BOUNDS.values())
     assert Bound(share=0.1, least=5).of(1000) == 100
+
+
+def test_what_is_at_work_just_then_is_no_growth_and_what_stays_is() -> None:
+    """Descriptors of the tasks under way come and go; those that are never given back raise the lowest ones too."""
+    dice = random.Random(2)
+    late_burst = [450.0 + (dice.choice((0, 0, 150)) if number > 20 else 0) for number in range(30)]
+    assert _descriptors(late_burst).flat
+    assert not _descriptors([value + 4 * number for number, value in enumerate(late_burst)]).flat
+
+
+def _descriptors(values: list[float]) -> Judged:
+    (judged,) = judge([{"at": 60.0 * number, "descriptors": value} for number, value in enumerate(values)])
+    return judged
 
 
 def test_percentiles_are_of_the_values_themselves() -> None:

@@ -161,6 +161,25 @@ def test_a_look_finds_what_is_missing_open_or_does_not_fit(tmp_path: Path) -> No
     assert len(check(tmp_path / "nowhere")) > 10
 
 
+def test_a_look_finds_an_authority_that_runs_out_and_says_how_to_get_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swe_ai_fleet.runtime.installation.authority.AUTHORITY_DAYS", 10)
+    install(tmp_path)
+    monkeypatch.undo()
+    layout = Layout(directory=tmp_path)
+    (found,) = check(tmp_path)
+    assert (found.file, found.fault) == (layout.authority, "runs out in 10 days")
+    for path in (layout.authority, layout.authority_key):
+        path.rename(tmp_path / path.name)
+    install(tmp_path, rotate=("certificates",))
+    assert check(tmp_path) == ()
+    layout.authority.write_text("nonsense")
+    assert (layout.authority, "is no certificate") in {
+        (one.file, one.fault.partition(":")[0]) for one in check(tmp_path)
+    }
+
+
 def test_without_the_authoritys_key_nothing_is_signed(tmp_path: Path) -> None:
     install(tmp_path)
     layout = Layout(directory=tmp_path)

@@ -303,6 +303,17 @@ async def test_tasks_handed_in_at_once_are_no_more_than_may_wait(world: World, b
         hold.set()
 
 
+async def test_a_task_handed_in_twice_at_once_takes_one_place(world: World) -> None:
+    hold = asyncio.Event()
+    world.fleet.default = ScriptedRun(after=hold)
+    async with world.running(room=Room(executions=1), quotas=quotas(small=Quota(queued=1))) as executions:
+        await executions.submit(a_task("running", tenant="other"))
+        await world.fleet.started(1)
+        answers = await asyncio.gather(*(executions.submit(a_task(tenant="small")) for _ in range(3)))
+        assert sorted(one.existed for one in answers) == [False, True, True]
+        hold.set()
+
+
 async def test_tokens_of_the_day_are_refused_at_acceptance_with_the_end_of_the_day(world: World) -> None:
     async with world.running(quotas=quotas(1_000, small=Quota(tokens_per_day=1_000))) as executions:
         with pytest.raises(ResourceExhausted) as refused:

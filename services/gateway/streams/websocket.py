@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from enum import IntEnum
 from typing import Any, cast
 
@@ -67,9 +67,14 @@ class WatchSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        await send({"type": "websocket.accept"})
+        # To send to who has gone is an OSError, in ASGI.
+        with suppress(OSError):
+            await send({"type": "websocket.accept"})
+            await self._serve(HTTPConnection(scope), receive, send)
+
+    async def _serve(self, connection: HTTPConnection, receive: Receive, send: Send) -> None:
         listening = asyncio.create_task(_listen(receive, send))
-        telling = asyncio.create_task(self._tell(HTTPConnection(scope), send))
+        telling = asyncio.create_task(self._tell(connection, send))
         try:
             # Whichever is first: the client goes, or everything is told.
             await asyncio.wait((listening, telling), return_when=asyncio.FIRST_COMPLETED)
@@ -78,8 +83,7 @@ class WatchSocket:
             telling.cancel()
             heard, told = await asyncio.gather(listening, telling, return_exceptions=True)
         for one in (heard, told):
-            # To send to who has gone is an OSError, in ASGI.
-            if isinstance(one, Exception) and not isinstance(one, OSError):
+            if isinstance(one, Exception):
                 raise one
 
     async def _tell(self, connection: HTTPConnection, send: Send) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
+import os
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
 
 from swe_ai_fleet.cli.finding import Finding, Health
 from swe_ai_fleet.domain.errors import FleetError
@@ -99,19 +103,31 @@ async def traces(settings: Settings) -> Finding:
     if not settings.otlp_endpoint:
         cause = "none are sent"
         return Finding(part="traces", state=Health.ABSENT, cause=cause, mend="FLEET_OTLP_ENDPOINT, if they are wanted")
-    fault = await asyncio.to_thread(_refusal, settings.otlp_endpoint)
+    from opentelemetry.util.re import parse_env_headers
+
+    from swe_ai_fleet.adapters.openai_model.faults import public_url
+
+    endpoint = settings.otlp_endpoint
+    if not endpoint.startswith(("http://", "https://")):
+        fault, place = "no http:// or https:// URL", endpoint[:80].rpartition("@")[2]
+    else:
+        # As the exporter does it.
+        headers = parse_env_headers(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), liberal=True)
+        user = urlsplit(endpoint).netloc.rpartition("@")[0]
+        if user:
+            headers["authorization"] = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"
+        place = public_url(endpoint)
+        fault = await asyncio.to_thread(_refusal, place, headers)
     if fault:
         mend = "start the collector with its OTLP/HTTP receiver, or mend FLEET_OTLP_ENDPOINT (its base URL)"
-        return Finding(part="traces", state=Health.FAULT, cause=f"{settings.otlp_endpoint}: {fault}", mend=mend)
-    return Finding(part="traces", state=Health.OK, cause=f"{settings.otlp_endpoint} takes them")
+        return Finding(part="traces", state=Health.FAULT, cause=f"{place}: {fault}", mend=mend)
+    return Finding(part="traces", state=Health.OK, cause=f"{place} takes them")
 
 
-def _refusal(endpoint: str) -> str:
+def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:
     """Why a collector does not take an empty message; empty where it does."""
-    if not endpoint.startswith(("http://", "https://")):
-        return "no http:// or https:// URL"
     request = urllib.request.Request(  # noqa: S310 - the scheme is checked
-        f"{endpoint.rstrip('/')}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf"}
+        f"{endpoint}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf", **headers}
     )
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS):  # noqa: S310

@@ -25,7 +25,7 @@ def init(
         str, typer.Option(metavar="H,I", help="Names and addresses of the servers, beside this machine's own.")
     ] = "",
     nats_listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where nats-server is to listen on this machine.")
+        str, typer.Option(metavar="HOST:PORT", help="Where nats-server is to listen on this machine; the first time.")
     ] = "127.0.0.1:4222",
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="Also write the secrets as manifests, for `kubectl apply -k`.")
@@ -90,7 +90,10 @@ async def _installed(
         screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
     screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then `cd {directory} && fleet up`")
     if rotate:
-        screen.note("servers take new certificates by themselves; what else is new takes their restart")
+        screen.note(
+            "NATS takes what is new after `nats-server --signal reload`, the fleet's servers their certificates at"
+        )
+        screen.note("once; whoever shows a new token of Ray or of a service takes a restart")
     return Exit.ACCEPTED
 
 

@@ -165,7 +165,9 @@ def run(
     profile: Annotated[
         str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
     ] = "",
-    max_cost: Annotated[float, typer.Option(min=0, help="Most money of the prices an agent may spend. Default: no limit.")] = 0.0,
+    max_cost: Annotated[
+        float, typer.Option(min=0, help="Most an agent may spend, by the profiles' prices. Default: none.")
+    ] = 0.0,
     priority: Annotated[int, typer.Option(min=0, max=9, help="Of what waits, higher goes first.")] = 0,
     architect: Annotated[
         int, typer.Option(min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes.")

@@ -165,10 +165,12 @@ class Acceptance:
         return await asyncio.shield(accepting)
 
     def _check_room(self, task: Task) -> None:
-        """Whether one more may wait. Raises ResourceExhausted."""
+        """Whether a task may wait; one that does already may. Raises ResourceExhausted."""
         # One whose first event is being stored waits as well, maybe already where the dispatcher sees it.
         queued = {(state.task.tenant, state.execution_id): state.task for state in self._queued()}
         queued |= {name: one for name, (one, _) in self._accepting.items()}
+        if (task.tenant, task.execution_id) in queued:
+            return
         mine = Counter(one.caller for one in queued.values() if one.tenant == task.tenant)
         self._quotas.check_queued(task.tenant, mine.total())
         check_room(

@@ -55,6 +55,7 @@ class CouncilBook:
         store: Where they are kept.
         defaults: Those that hold for roles of which the store says nothing.
         rules: What councils must be like. Defaults that are not raise InvalidRequest.
+        places: Where a tenant may have agents that others run; None: wherever `rules` say.
         now: The time, ISO 8601.
     """
 
@@ -176,6 +177,23 @@ class CouncilBook:
 
         return await self._change(tenant, role, remove)
 
+    def reachable(self, tenant: str, council: Council) -> Council:
+        """A council without agents at endpoints that the tenant's rules, as they are now, do not allow."""
+        default = self._defaults.get(council.role)
+        provided = {member.endpoint for member in default.members} if default is not None else set[str]()
+        members = [one for one in council.members if one.endpoint in provided or self._may_be_at(tenant, one.endpoint)]
+        return replace(council, members=tuple(members))
+
+    def _may_be_at(self, tenant: str, endpoint: str) -> bool:
+        """Whether a tenant may have an agent there; the fleet's own agents are at no endpoint."""
+        if not endpoint or self._places is None:
+            return True
+        try:
+            self._places(tenant).check(endpoint)
+        except InvalidRequest:
+            return False
+        return True
+
     def _council(self, role: Role, entry: KeyValueEntry | None) -> Council | None:
         record = _record(entry)
         return self._defaults.get(role) if record is None else record.council
@@ -215,9 +233,12 @@ async def council_for(task: Task, book: CouncilBook) -> Council | None:
     council = await book.get(task.tenant, task.role)
     if council is None:
         return None
+    council = book.reachable(task.tenant, council)
     if not council.members:
         raise PreconditionFailed(
-            f"the council of {task.role} has no agents", field="role", hint="register one, or delete the council"
+            f"the council of {task.role} has no agents that may be used",
+            field="role",
+            hint="register one, or delete the council",
         )
     if task.approval is not ApprovalPolicy.NONE:
         council = replace(council, members=tuple(member for member in council.members if not member.endpoint))

@@ -52,10 +52,23 @@ def secret_mask(settings: Settings) -> Secrets:
             *settings.secrets,
             *secret_values(settings.databases),
             *secret_values({"memory_store": settings.memory_store} if "://" in settings.memory_store else {}),
+            *secret_values(_with_users(settings)),
             *(secret for server in servers for secret in server.secrets),
             *(remote.secret for remote in remotes if remote.secret),
         )
     )
+
+
+def _with_users(settings: Settings) -> dict[str, str]:
+    """The URLs in settings that name a user, and so perhaps a password."""
+    named = (
+        settings.nats_url,
+        settings.model_url,
+        settings.otlp_endpoint,
+        settings.embeddings_url,
+        settings.search_url,
+    )
+    return {url: url for text in named for url in listed(text) if "@" in url}
 
 
 def _plugins(names: tuple[str, ...]) -> tuple[BaseTool, ...]:

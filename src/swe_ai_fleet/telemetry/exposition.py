@@ -73,7 +73,8 @@ class Exposition:
         for name, answer in zip(asked, answers, strict=True):
             up.add_metric([name], float(answer is not None))
             families += answer or ()
-        return encode(cast("Any", _Whole(self._registry, families))), content_type
+        # Thousands of series at worst, which calls need not wait for.
+        return await asyncio.to_thread(encode, cast("Any", _Whole(self._registry, families))), content_type
 
 
 class _Whole:

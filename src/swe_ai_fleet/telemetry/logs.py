@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from types import TracebackType
 from typing import Any, Literal, cast
 
 import structlog
@@ -53,6 +54,16 @@ def configure_logging(level: str, form: LogFormat = "auto", *, mask: Callable[[s
         cache_logger_on_first_use=False,
     )
     _libraries(number, before, last)
+    if mask is not None:
+        # What ends the process is told by the interpreter otherwise, in whatever words it was raised with.
+        sys.excepthook = _crashed
+
+
+def _crashed(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    structlog.get_logger(__name__).critical("the process ends", exc_info=(kind, error, traceback))
 
 
 def _libraries(level: int, before: list[Any], last: list[Any]) -> None:

@@ -25,7 +25,7 @@ class Machine:
     at: str
 
 
-def page(measured: Sequence[Figures], machine: Machine, *, steps: int, agents: int, latency: float) -> str:
+def page(measured: Sequence[Figures], machine: Machine, *, steps: int, agents: int, latency: float, rounds: int) -> str:
     """The whole document."""
     ideal = (steps + 1) * latency
     rows = "\n".join(
@@ -40,7 +40,7 @@ def page(measured: Sequence[Figures], machine: Machine, *, steps: int, agents: i
 make bench-peers         # installs the peers into .venv-peers, measures, writes this page anew
 ```
 
-One run on {machine.at}: {machine.cpus} CPUs, {machine.memory_gib:.0f} GiB, {machine.architecture}, {machine.system},
+Measured on {machine.at}: {machine.cpus} CPUs, {machine.memory_gib:.0f} GiB, {machine.architecture}, {machine.system},
 Python {machine.python}; load {machine.load_before:.1f} before and {machine.load_after:.1f} after it.
 {_warning(machine)}
 | | how it runs many | one agent: ms a step | {agents} agents, {latency:g} s a reply (ideal {ideal:g} s): s | peak MiB |
@@ -48,15 +48,19 @@ Python {machine.python}; load {machine.load_before:.1f} before and {machine.load
 {rows}
 
 {"What is missing:" + chr(10) + chr(10) + problems if problems else ""}
-Everybody takes {steps} shell steps (`echo` into a file and `wc -l`) and ends; the replies come from the same scripted
+Everybody is measured once in each of {rounds} rounds, and the best of each figure is shown. Everybody takes {steps}
+shell steps (`echo` into a file and `wc -l`) and ends; the replies come from the same scripted
 model server, over HTTP, so that nothing of it is a model's time. The first figure is without any latency of the model:
 what an agent adds to a step. The second has {agents} agents at once, each reply after {latency:g} s. Memory is the peak
 of the summed PSS of all processes but the model server's; ours includes NATS, Ray and the orchestrator.
 
-What the figures do not say: the peers run each command on the bare machine, and write no log. Our steps are run in a
-sandbox, in a clone of each agent's own, audited, and stored as events before and after each call. Peers are driven by
-the programs in `tests/bench/peers/drivers`, with the settings they come with; who knows them better may send a patch.
-Each has two minutes for a run. Commands are numbered for the peers, since one of them answers equal calls from a cache.
+The rows do not do the same amount of work, so they are no ranking. The peers run each command on the bare machine and
+write no log; our steps are run in a sandbox, in a clone of each agent's own, audited, and stored as events before and
+after each call. The peers are libraries in one process and start nothing beside it; ours is a service of several
+processes, whose memory is the price of going on after any of them dies. A real model takes seconds for a reply, beside
+which most of these differences vanish. Peers are driven by the programs in `tests/bench/peers/drivers`, with the
+settings they come with, which are not tuned for a crowd; who knows them better may send a patch. Everybody, we
+too, has two minutes for a run. Commands are numbered for the peers, since one of them answers equal calls from a cache.
 The overheads of single parts are `make bench`.
 """
 

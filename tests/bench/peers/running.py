@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -35,6 +35,22 @@ class Figures:
     crowd_s: float | None = None
     peak_mib: float | None = None
     problem: str = ""
+
+
+def best(one: Figures, other: Figures) -> Figures:
+    """The lower of each figure of two rounds; a problem only where no round went well."""
+
+    def lower(a: float | None, b: float | None) -> float | None:
+        return min((value for value in (a, b) if value is not None), default=None)
+
+    return replace(
+        other,
+        version=other.version or one.version,
+        step_ms=lower(one.step_ms, other.step_ms),
+        crowd_s=lower(one.crowd_s, other.crowd_s),
+        peak_mib=lower(one.peak_mib, other.peak_mib),
+        problem=one.problem and other.problem,
+    )
 
 
 class PeerFault(Exception):

@@ -39,6 +39,7 @@ def check(directory: Path) -> tuple[Finding, ...]:
         missing.append(Finding(file=layout.accounts, fault="has no tenant", mend=f"{again} --tenants NAME"))
     found = [*missing, *_open(layout, needed)]
     if layout.authority.exists():
+        found += _authority(layout, again)
         for server in SERVERS:
             found += _certificate(layout, server, f"{again} --rotate certificates")
     if not missing:
@@ -53,6 +54,20 @@ def _open(layout: Layout, needed: list[Path]) -> list[Finding]:
         for path in paths
         if path.exists() and others_may_read(path)
     ]
+
+
+def _authority(layout: Layout, again: str) -> list[Finding]:
+    path = layout.authority
+    mend = (
+        f"move it and {layout.authority_key.name} away, {again} --rotate certificates, give the new one to all clients"
+    )
+    try:
+        left = days_left(path.read_text())
+    except ValueError as error:
+        return [Finding(file=path, fault=f"is no certificate: {error}", mend=mend)]
+    if left < SOON_DAYS:
+        return [Finding(file=path, fault="has run out" if left < 0 else f"runs out in {left:.0f} days", mend=mend)]
+    return []
 
 
 def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
