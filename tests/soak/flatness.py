@@ -64,6 +64,9 @@ BOUNDS: Mapping[str, Bound] = {
 }
 
 
+FILLING = ("nats_mib", "nats_live_mib", "nats_disk_mib", "messages", "stream_mib")
+"""What first fills, for minutes after each start of nats-server; in short runs it is told and not judged."""
+FILLING_MINUTES = 15.0
 _IN_A_ROW = 4
 
 

@@ -17,7 +17,7 @@ import psutil
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from tests.chaos.processes import kill, new_mark, title
 from tests.soak.client import Fleet, percentiles
-from tests.soak.flatness import Judged, judge
+from tests.soak.flatness import BOUNDS, FILLING, FILLING_MINUTES, Judged, judge
 from tests.soak.keeper import keeper
 from tests.soak.ledger import Ledger, open_ledger
 from tests.soak.load import Load
@@ -136,7 +136,8 @@ async def _play(soak: Soak, soaked: Soaked, *, limit: float, width: int, pace: f
             if account.begun != 1 or account.ends > 1 or account.results > 1 or not (account.ends or fewer):
                 soak.faults.append(f"execution {execution_id}: {account}")
     # What came after the load is told, not judged: a fleet without work would look flat.
-    soak.judged = judge([one for one in soak.samples if one["at"] <= seconds + 1])
+    bounds = {name: bound for name, bound in BOUNDS.items() if soak.minutes >= FILLING_MINUTES or name not in FILLING}
+    soak.judged = judge([one for one in soak.samples if one["at"] <= seconds + 1], bounds)
 
 
 def _late(soak: Soak, load: Load, ledger: Ledger) -> set[str]:

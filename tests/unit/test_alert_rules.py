@@ -1,4 +1,4 @@
-"""Each alert, in a situation that it is there for and in one that it is not: evaluated by Prometheus' own `promtool`."""
+"""Each alert, in a situation that it is there for and in one that it is not: evaluated by Prometheus' `promtool`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RULES = Path(__file__).parents[2] / "deploy" / "observability" / "prometheus" /
 _ALL = "0+0x300"
 Situation = Mapping[str, str]
 
-# What is told each minute, in promtool's notation (`start+growthxtimes`): where something is wrong, and where it is not.
+# What is told each minute, in promtool's notation (`start+growthxtimes`): where something is wrong, and where not.
 _WRONG_AND_WELL: Mapping[str, tuple[Situation, Situation]] = {
     "FleetReplicaDown": (
         {'up{job="fleet-gateway",instance="a"}': _ALL},

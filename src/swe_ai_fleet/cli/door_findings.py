@@ -112,7 +112,7 @@ async def traces(settings: Settings) -> Finding:
         fault, place = "no http:// or https:// URL", endpoint[:80].rpartition("@")[2]
     else:
         # As the exporter does it.
-        headers = parse_env_headers(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), liberal=True)
+        headers = dict(parse_env_headers(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), liberal=True))
         user = urlsplit(endpoint).netloc.rpartition("@")[0]
         if user:
             headers["authorization"] = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"

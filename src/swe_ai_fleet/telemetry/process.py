@@ -61,7 +61,7 @@ class Telemetry:
         return TracedResults(results, self.tracing)
 
     def stamp(self) -> dict[str, str]:
-        """The headers with which a message that is sent now names the current span, or the one that came with a call."""
+        """The headers with which a message that is sent now names the current span, or that of the call it is for."""
         if self.tracing is None:
             return dict(_passed.get() or ())
         from swe_ai_fleet.telemetry.tracing import stamp
