@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FUNCTIONS = frozenset(("rate", "increase", "delta", "histogram_quantile", "topk", "time", "max", "min", "sum"))
+_FUNCTIONS = frozenset(
+    ("absent", "rate", "increase", "delta", "histogram_quantile", "topk", "time", "max", "min", "sum")
+)
 _WORDS = frozenset(("and", "or", "unless"))
 _TOKEN = re.compile(
     r"""\s+|(?P<string>"(?:[^"\\]|\\.)*")|(?P<range>\[(?:\$__rate_interval|\d+[smhd])\])"""

@@ -804,6 +804,7 @@ async def test_every_field_reaches_the_task(service: Service):
             "include_history": False,
         },
         "workflow": None,
+        "traceparent": "",
     }
 
 

@@ -22,6 +22,10 @@ _WRONG_AND_WELL: Mapping[str, tuple[Situation, Situation]] = {
         {'up{job="fleet-gateway",instance="a"}': _ALL},
         {'up{job="fleet-gateway",instance="a"}': "1+0x300", 'up{job="else",instance="a"}': _ALL},
     ),
+    "FleetOrchestratorAbsent": (
+        {'up{job="fleet-gateway",instance="a"}': "1+0x300"},
+        {'up{job="fleet-orchestrator",instance="a"}': "1+0x300"},
+    ),
     "FleetNatsDown": ({'fleet_nats_up{instance="a"}': _ALL}, {'fleet_nats_up{instance="a"}': "1+0x300"}),
     "FleetNoProgress": (
         {

@@ -48,7 +48,7 @@ Python {machine.python}; load {machine.load_before:.1f} before and {machine.load
 {rows}
 
 {"What is missing:" + chr(10) + chr(10) + problems if problems else ""}
-Everybody is measured once in each of {rounds} rounds, and the best of each figure is shown. Everybody takes {steps}
+{"Everybody was measured once" if rounds == 1 else f"The best of {rounds} rounds is shown"}. Everybody takes {steps}
 shell steps (`echo` into a file and `wc -l`) and ends; the replies come from the same scripted
 model server, over HTTP, so that nothing of it is a model's time. The first figure is without any latency of the model:
 what an agent adds to a step. The second has {agents} agents at once, each reply after {latency:g} s. Memory is the peak
