@@ -48,3 +48,10 @@ def test_what_it_cannot_do_is_told_by_its_name() -> None:
     refused = runner.invoke(app, ["init", "fleet", "--rotate", "everything"])
     assert refused.exit_code == 2
     assert "certificates" in refused.output
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, no directory")
+    refused = runner.invoke(app, ["init", "taken/fleet"])
+    assert refused.exit_code == 2
+    assert "cannot write taken" in refused.output

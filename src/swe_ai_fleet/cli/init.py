@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from swe_ai_fleet.cli.edge import carry_out
-from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
@@ -70,15 +70,23 @@ async def _installed(
 ) -> Exit:
     from swe_ai_fleet.runtime.installation.installing import install
 
-    done = await asyncio.to_thread(
-        install,
-        directory,
-        tenants=tenants,
-        hosts=hosts,
-        nats_listen=nats_listen,
-        kubernetes=kubernetes,
-        rotate=rotate,
-    )
+    try:
+        done = await asyncio.to_thread(
+            install,
+            directory,
+            tenants=tenants,
+            hosts=hosts,
+            nats_listen=nats_listen,
+            kubernetes=kubernetes,
+            rotate=rotate,
+        )
+    except OSError as fault:
+        raise CommandFault(
+            f"cannot write {fault.filename or directory}: {fault.strerror}",
+            exit_code=Exit.USAGE,
+            field="DIR",
+            hint="name a directory that you may write; what is there already stays, and the same command goes on",
+        ) from None
     if screen.json:
         screen.document({"written": [str(path) for path in done.written], "tokens": done.tokens})
         return Exit.ACCEPTED
