@@ -54,4 +54,4 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, no directory")
     refused = runner.invoke(app, ["init", "taken/fleet"])
     assert refused.exit_code == 2
-    assert "cannot write taken" in refused.output
+    assert f"cannot write {tmp_path / 'taken'}" in refused.output
