@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import pytest
 import structlog
+
+# Processes are started beside gRPC's threads here, and its handlers of a fork have crashed some before they began.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -21,6 +25,14 @@ def pytest_configure() -> None:
     """Tracebacks as processes of the fleet log them: structlog's own take seconds of the loop that is being tested."""
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Logging is a test's own: a command that it runs in this process sets it up for the whole of it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

@@ -158,6 +158,7 @@ def test_what_a_caller_does_not_sample_is_not_traced(traced: Traced, collector: 
     assert collector.trace(traced.trace_id) and not collector.trace(traced.unsampled)
 
 
+@pytest.mark.slow
 async def test_a_trace_goes_on_over_http_and_over_nats(
     repository: Path, fleet: FleetUnderTest, collector: TraceCollector
 ) -> None:

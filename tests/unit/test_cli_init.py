@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from swe_ai_fleet.cli.main import app
@@ -16,12 +14,8 @@ runner = CliRunner()
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    before = structlog.get_config()
-    yield
-    # A command sets up logging for its process, which is this one.
-    structlog.configure(**before)
 
 
 def test_it_shows_a_token_once_and_then_finds_nothing_to_do(tmp_path: Path) -> None:
