@@ -213,11 +213,8 @@ def acting_for(who: Principal) -> Generator[None]:
 
 def shows(headers: Sequence[str | bytes], token: str) -> bool:
     """Whether the `authorization` headers of a call are one, and it is `Bearer <token>`; in constant time."""
-    if len(headers) != 1:
-        return False
-    header = headers[0] if isinstance(headers[0], bytes) else headers[0].encode("utf-8", "replace")
-    scheme, _, credential = header.partition(b" ")
-    return scheme.lower() == b"bearer" and hmac.compare_digest(credential.strip(), token.encode())
+    credential = bearer(headers)
+    return credential is not None and hmac.compare_digest(credential.encode(), token.encode())
 
 
 def caller_of(context: Context) -> str:

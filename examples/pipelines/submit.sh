@@ -3,11 +3,11 @@
 set -eu
 # The same TASK_ID is the same task: a step that is run again finds the execution it began.
 fleet run "$TASK" --repo "$REPOSITORY" --ref "$REVISION" --agents "${AGENTS:-3}" --task-id "$TASK_ID" \
-  --deliberate-only --json > /work/result.json
+  --deliberate-only --json > /scratch/result.json
 python3 -c '
 import json, pathlib
-result = json.loads(pathlib.Path("/work/result.json").read_text())
-pathlib.Path("/work/change.patch").write_text(result["diff"])
+result = json.loads(pathlib.Path("/scratch/result.json").read_text())
+pathlib.Path("/scratch/change.patch").write_text(result["diff"])
 print(result["execution_id"], result["status"])
 '
-test -s /work/change.patch
+test -s /scratch/change.patch

@@ -45,8 +45,8 @@ async def test_the_script_of_the_pipelines_leaves_a_patch_that_applies(
     _told(fleet, monkeypatch, tmp_path / "home")
     repository, work = make_repository(tmp_path / "repository", HELLO_FILES), tmp_path / "work"
     work.mkdir()
-    # In its container /work is a volume.
-    script = SUBMIT.read_text().replace("/work/", f"{work}/")
+    # In its container /scratch is a volume.
+    script = SUBMIT.read_text().replace("/scratch/", f"{work}/")
     branch = _git(repository, "branch", "--show-current")
     told = {
         **os.environ,
