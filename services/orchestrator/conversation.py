@@ -128,7 +128,9 @@ async def open_conversations(stack: Stack) -> AsyncGenerator[Service]:
         return ExecutionsView(stack.executions, tenant=tenant, by=lambda: principal().name)
 
     store = await stack.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
-    async with open_chats(stack.settings, store=store, fleet=view, starter=view, memories=stack.context) as chats:
+    async with open_chats(
+        stack.settings, store=store, fleet=view, starter=view, memories=stack.context, spending=stack.spending
+    ) as chats:
         yield conversation_service(ConversationServicer(chats.of, admit=stack.executions.check_tokens))
 
 

@@ -124,6 +124,7 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         fleet=view,
         starter=view,
         repositories=stack.workspaces,
+        spending=stack.spending,
     ) as desks:
         yield planning_service(
             PlanningServicer(desks.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)

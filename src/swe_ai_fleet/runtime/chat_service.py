@@ -20,6 +20,7 @@ from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.operator_tools import operator_tools
 from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
@@ -85,6 +86,7 @@ async def open_chats(
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     memories: Memories | None = None,
     tools: Sequence[Tool] = (),
+    spending: Spending | None = None,
 ) -> AsyncGenerator[Chats]:
     """The chats of a service, with a model client of their own, until the context ends.
 
@@ -95,6 +97,7 @@ async def open_chats(
         starter: Starts a tenant's tasks that a person confirmed.
         memories: What is remembered beyond sessions.
         tools: What chats can call beside the built-in tools and the fleet's.
+        spending: Where tokens are counted; None: nowhere.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -108,7 +111,7 @@ async def open_chats(
 
         def made(tenant: str) -> Chat:
             return Chat(
-                model=model,
+                model=spending.metered(tenant, model) if spending else model,
                 tools=offered,
                 store=kept,
                 memories=memories,

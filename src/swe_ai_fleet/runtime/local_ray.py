@@ -33,6 +33,9 @@ _PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_DEDUP_LOGS": "0",
+    # What each call did, which only a dashboard shows: up to 100,000 of them in memory.
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_timeline": "0",
 }
 
 _log = structlog.get_logger()

@@ -36,6 +36,7 @@ from swe_ai_fleet.runtime.operator_tools import operator_tools
 from swe_ai_fleet.runtime.plan_desk import PlanDesk, PlanDesks
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.sandboxes import make_sandbox, with_rung
+from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 
@@ -124,6 +125,7 @@ async def open_plan_desks(
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
+    spending: Spending | None = None,
 ) -> AsyncGenerator[PlanDesks]:
     """The plan sessions of a service, with a model client of their own, until the context ends.
 
@@ -135,6 +137,7 @@ async def open_plan_desks(
         fleet: Where a tenant's executions are looked at.
         starter: Starts a tenant's tasks that an approved plan asks for.
         repositories: Where repositories that goals are about are looked into; None: none are.
+        spending: Where tokens are counted; None: nowhere.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -166,7 +169,7 @@ async def open_plan_desks(
                 tenant=tenant,
             )
             return PlanSessions(
-                model=model,
+                model=spending.metered(tenant, model) if spending else model,
                 tools=equipment.open,
                 store=buckets.store(tenant) if buckets is not None else None,
                 leases=buckets.lending(tenant) if buckets is not None else None,

@@ -31,6 +31,7 @@ from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.sandboxes import with_rung
+from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
 from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.sandbox import raise_file_limit
@@ -57,6 +58,7 @@ class Stack:
     model: ModelPool
     view: FleetView
     meter: Meter
+    spending: Spending
     leases: LeaseKeeper
     context: ContextServiceClient | None = None
 
@@ -155,6 +157,11 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
         access = tool_access(settings)
         councils = council_book(settings, await log.bucket(COUNCILS_BUCKET), rules)
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
+        spending = Spending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
+
+        async def spent(tenant: str) -> int:
+            return await meter.spent_today(tenant) + await spending.today(tenant)
+
         executions = await stack.enter_async_context(
             Executions(
                 surroundings,
@@ -169,7 +176,7 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=rules or no_rules, spent=meter.spent_today),
+                quotas=Quotas(rules=rules or no_rules, spent=spent),
                 kept_seconds=settings.event_days * DAY_SECONDS,
             )
         )
@@ -188,6 +195,7 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
             model=model,
             view=view,
             meter=meter,
+            spending=spending,
             leases=replicas,
             context=context,
         )

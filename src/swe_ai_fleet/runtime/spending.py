@@ -1,0 +1,113 @@
+"""What tenants spend on models outside of executions: in chats and plan sessions, which are not in the event log."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from swe_ai_fleet.domain.errors import Fenced, Unavailable
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS
+from swe_ai_fleet.ports import ChatModel, KeyValue, ModelSessions
+
+SPENDING_BUCKET = "agent-spending"
+SPENDING_KEPT_SECONDS = 2.0 * DAY_SECONDS
+_TRIES = 32
+_log = structlog.get_logger(__name__)
+
+
+class Spending:
+    """Adds up tokens by tenant and day (UTC), the same sums for all replicas.
+
+    What cannot be stored is counted here all the same, and stored with what comes next; a process that dies before
+    that takes it along.
+
+    Args:
+        store: The bucket of sums.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, store: KeyValue, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._owed: Counter[str] = Counter()
+
+    async def add(self, tenant: str, tokens: int) -> None:
+        """Count tokens that a tenant has spent now. Raises nothing."""
+        self._owed[self._key(tenant)] += tokens
+        for key in tuple(self._owed):
+            # Taken before the first wait, so that nobody beside this one stores it too.
+            owed = self._owed.pop(key, 0)
+            try:
+                await self._store_more(key, owed)
+            except BaseException as fault:
+                self._owed[key] += owed
+                if not isinstance(fault, Unavailable | Fenced):
+                    raise
+                _log.warning("tokens that were spent could not be stored yet", key=key, tokens=owed, reason=str(fault))
+
+    async def today(self, tenant: str) -> int:
+        """The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable."""
+        key = self._key(tenant)
+        kept = await self._store.get(key)
+        return (int(kept.value) if kept else 0) + self._owed[key]
+
+    def metered(self, tenant: str, model: ChatModel) -> MeteredModel:
+        """The model, what it is asked from now on counted as the tenant's."""
+        return MeteredModel(model=model, tenant=tenant, spending=self)
+
+    async def _store_more(self, key: str, tokens: int) -> None:
+        for tries in range(1, _TRIES + 1):
+            kept = await self._store.get(key)
+            total = (int(kept.value) if kept else 0) + tokens
+            try:
+                await self._store.put(key, str(total).encode(), revision=kept.revision if kept else 0)
+            except Fenced:
+                # Another replica was faster.
+                if tries == _TRIES:
+                    raise
+            else:
+                return
+
+    def _key(self, tenant: str) -> str:
+        return f"{tenant}.{int(self._clock() // DAY_SECONDS)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeteredModel:
+    """A `ChatModel` whose tokens are counted as a tenant's."""
+
+    model: ChatModel
+    tenant: str
+    spending: Spending
+
+    def session(self, key: str) -> ChatModel:
+        """The model for one run, metered too."""
+        if not isinstance(self.model, ModelSessions):
+            return self
+        return self.spending.metered(self.tenant, self.model.session(key))
+
+    async def probe(self) -> ModelCapabilities:
+        return await self.model.probe()
+
+    async def ping(self) -> None:
+        await self.model.ping()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        schema: Mapping[str, object] | None = None,
+        on_delta: Callable[[str], None] | None = None,
+    ) -> ModelReply:
+        """The model's reply, once it is counted. Raises as the model does."""
+        reply = await self.model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        await self.spending.add(self.tenant, reply.usage.total_tokens)
+        return reply

@@ -1,0 +1,107 @@
+"""What tenants spend in chats and plan sessions counts towards their day, whichever replica they talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.domain.access import Quota, TenantRules
+from swe_ai_fleet.domain.errors import Fenced, ResourceExhausted, Unavailable
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.runtime.chat_service import open_chats
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.plan_service import open_plan_desks
+from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
+ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Turn(content="Well."),)),))
+
+
+class Away(MemoryKeyValue):
+    """A store that cannot be written to while it is away."""
+
+    away = False
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        if self.away:
+            raise Unavailable("away")
+        return await super().put(key, value, revision=revision)
+
+
+@pytest.fixture
+async def bucket(nats_server: EmbeddedNats) -> AsyncIterator[KeyValue]:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        yield await log.bucket(f"spending-{uuid.uuid4().hex}", ttl_seconds=60)
+
+
+async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(bucket: KeyValue) -> None:
+    now = NOON
+    replicas = [Spending(bucket, clock=lambda: now) for _ in range(3)]
+    await asyncio.gather(*(replica.add("small", 10) for replica in replicas for _ in range(4)))
+    await replicas[0].add("other", 7)
+    # What lost every race for the bucket is still owed, and comes with the next.
+    for replica in replicas:
+        await replica.add("small", 0)
+    assert [await replica.today("small") for replica in replicas] == [120, 120, 120]
+    assert await replicas[2].today("other") == 7
+    now += DAY_SECONDS
+    assert await replicas[1].today("small") == 0
+
+
+async def test_what_cannot_be_stored_counts_here_and_is_stored_with_what_comes_next() -> None:
+    store = Away()
+    here, elsewhere = (Spending(store, clock=lambda: NOON) for _ in range(2))
+    store.away = True
+    await here.add("small", 5)
+    await here.add("other", 1)
+    assert (await here.today("small"), await elsewhere.today("small")) == (5, 0)
+    store.away = False
+    await here.add("small", 2)
+    assert (await here.today("small"), await elsewhere.today("small"), await elsewhere.today("other")) == (7, 7, 1)
+
+
+async def test_a_bucket_that_is_always_changed_by_others_loses_nothing() -> None:
+    class Contested(MemoryKeyValue):
+        async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+            raise Fenced("somebody else")
+
+    spending = Spending(Contested(), clock=lambda: NOON)
+    await spending.add("small", 5)
+    assert await spending.today("small") == 5
+
+
+@pytest.mark.parametrize("what", ["chat", "plan"])
+async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket: KeyValue, tmp_path: Path) -> None:
+    spending = Spending(bucket)
+    quotas = Quotas(
+        rules=lambda tenant: TenantRules(tenant=tenant, quota=Quota(tokens_per_day=1)), spent=spending.today
+    )
+    async with ScriptedModelServer(ANSWERS) as server:
+        settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
+        async with (
+            open_chats(settings, store=MemoryKeyValue(), spending=spending) as chats,
+            open_plan_desks(settings, spending=spending) as desks,
+        ):
+            assert await quotas.check_tokens("small") == 1
+            if what == "chat":
+                usage = (await chats.of("small").send("s", "What is new?")).usage
+            else:
+                await desks.of("small").execute_plan("Find out what is new.", session_id="s")
+                usage = (await desks.of("small").session("s")).usage
+    assert usage.model_calls > 0
+    assert await spending.today("small") == usage.total_tokens > 0
+    assert await quotas.check_tokens("another") == 1
+    with pytest.raises(ResourceExhausted) as refused:
+        await quotas.check_tokens("small")
+    assert refused.value.field == "quota.tokens_per_day"
