@@ -23,6 +23,9 @@ from swe_ai_fleet.telemetry import own_telemetry
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 READINESS_SECONDS = 3.0
 GRACE_SECONDS = 3.0
+AGE_SECONDS = 30 * 60.0
+"""After so long a connection takes no new calls, and those it has go on: behind one name, replicas that were added and
+certificates that were renewed are found, although nobody connects anew by himself."""
 LIVENESS = "liveness"
 """Served as long as the process answers at all, whatever NATS does: who restarts it for that helps nobody."""
 
@@ -62,6 +65,7 @@ async def serve_grpc(
     readiness_seconds: float = READINESS_SECONDS,
     grace_seconds: float = GRACE_SECONDS,
     check_seconds: float = CHECK_SECONDS,
+    age_seconds: float = AGE_SECONDS,
 ) -> AsyncGenerator[str, None]:
     """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
 
@@ -76,6 +80,7 @@ async def serve_grpc(
         readiness_seconds: Between two questions.
         grace_seconds: For calls to end by themselves when the server stops.
         check_seconds: Between two looks at whether who is sent a stream may still be in.
+        age_seconds: After which a connection takes no new calls.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
@@ -86,7 +91,8 @@ async def serve_grpc(
         AccessInterceptor(authenticator, check_seconds=check_seconds),
         ErrorInterceptor(),
     ]
-    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
+    options = (*_OPTIONS, ("grpc.max_connection_age_ms", round(age_seconds * 1000)))
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=options)
     for service in services:
         service.add(service.servicer, server)
     names = tuple(service.name for service in services)
