@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.job import Job, repository_of
@@ -24,7 +23,6 @@ from swe_ai_fleet.runtime.sandboxes import make_sandbox
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.credentials import DEFAULT, has_default, mounted_credentials
 from workers.place import TOLD, UNREACHABLE, Place
 
 _TOLD_SECONDS = 30.0
@@ -53,9 +51,6 @@ async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoa
     repository = repository_of(errand)
     if repository is None:
         return
-    if place.credentials and not repository.credential:
-        there = await asyncio.to_thread(has_default, place.credentials, repository.location, hosts=place.hosts)
-        repository = replace(repository, credential=DEFAULT if there else "")
     provider = GitWorkspaceProvider(
         settings.home,
         make_sandbox(settings),
@@ -63,9 +58,7 @@ async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoa
         allow_local_paths=settings.loopback and "file" in place.protocols,
         protocols=tuple(name for name in place.protocols if name != "file"),
         hosts=place.hosts,
-        credentials=mounted_credentials(place.credentials, repository.location, hosts=place.hosts)
-        if place.credentials
-        else None,
+        credentials=mounted_credentials(place.credentials, hosts=place.hosts) if place.credentials else None,
         mask=secret_mask(settings),
         fetch=log.get,
     )
@@ -83,7 +76,7 @@ async def _resolved(
     if (pinned := await board.pinned(job)) is not None:
         return pinned
     errand = await board.errand(job)
-    pinned = await provider.pin(wanted.tenant, replace(errand.task.repo, credential=wanted.credential))
+    pinned = await provider.pin(wanted.tenant, errand.task.repo)
     await board.pin(job, pinned)
     return pinned
 

@@ -32,6 +32,7 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
     TaskMcpServer,
     UncommittedChanges,
+    check_identifier,
 )
 
 MAX_TASK_BYTES = 1024 * 1024
@@ -179,7 +180,6 @@ def _common(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> dict[str, 
 def _refuse_later_features(request: pb.DeliberateRequest | pb.OrchestrateRequest) -> None:
     asked = {
         "environment.container_image": bool(request.environment.container_image),
-        "repo.credential_ref": bool(request.repo.credential_ref),
     }
     for field, there in asked.items():
         if there:
@@ -206,11 +206,16 @@ def repo_ref(repo: pb.RepoRef) -> RepoRef:
         raise InvalidRequest(f"{repo.url[:64]!r} is no URL", field="repo.url", hint="repo.path names a directory")
     if repo.path and not repo.path.startswith("/"):
         raise InvalidRequest(f"{repo.path[:64]!r} is not an absolute path", field="repo.path")
+    if repo.credential_ref:
+        check_identifier(repo.credential_ref, field="repo.credential_ref")
+        if not repo.url:
+            raise InvalidRequest("credentials are for URLs", field="repo.credential_ref", hint="leave it out")
     return RepoRef(
         location=UPLOAD + repo.upload_id if repo.upload_id else repo.path or repo.url,
         ref=repo.ref,
         commit=repo.commit,
         subdirectory=repo.subdirectory,
+        credential=repo.credential_ref,
         uncommitted=_UNCOMMITTED[repo.uncommitted],
     )
 

@@ -327,6 +327,10 @@ class Settings(BaseSettings):
     repository_roots: str = Field(
         default="/", description="Directories, separated by ':', under which server-side repositories may lie."
     )
+    git_credentials: Path | None = Field(
+        default=None,
+        description="Directory with a directory for each tenant: what opens private repositories (docs/tenants.md).",
+    )
     setup_hosts: str = Field(
         default="*", description="Hosts that set-up commands may reach, comma-separated; * = every public one."
     )

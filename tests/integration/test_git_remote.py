@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
-from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider, remote
+from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider, mounted_credentials, remote
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import Delivery, RepoRef
+from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.git_server import PASSWORD, GitServer, git_server
 
@@ -33,7 +36,7 @@ async def server(tmp_path: Path) -> AsyncIterator[GitServer]:
         yield running
 
 
-async def find_credential(tenant: str, reference: str) -> Credential | None:
+async def find_credential(tenant: str, reference: str, location: str) -> Credential | None:
     known = {
         "robot": Credential(username="robot", password=PASSWORD),
         "wrong": Credential(username="robot", password="x"),
@@ -80,9 +83,9 @@ async def test_references(provider: GitWorkspaceProvider, server: GitServer) -> 
     [
         ({"ref": "missing"}, InvalidRequest, "repo.ref"),
         ({"commit": "0123456789" * 4}, InvalidRequest, "repo.commit"),
-        ({"credential": "wrong"}, PreconditionFailed, "repo.credential"),
-        ({"credential": ""}, PreconditionFailed, "repo.credential"),
-        ({"credential": "unknown"}, InvalidRequest, "repo.credential"),
+        ({"credential": "wrong"}, PreconditionFailed, "repo.credential_ref"),
+        ({"credential": ""}, PreconditionFailed, "repo.credential_ref"),
+        ({"credential": "unknown"}, InvalidRequest, "repo.credential_ref"),
         ({"name": "missing.git"}, PreconditionFailed, "repo.url"),
         ({"name": "empty.git"}, PreconditionFailed, "repo"),
     ],
@@ -107,7 +110,7 @@ async def test_a_cached_commit_still_needs_the_right_to_read(provider: GitWorksp
     for tenant, credential in (("default", "wrong"), ("other", "robot"), ("default", "")):
         with pytest.raises((InvalidRequest, PreconditionFailed)) as caught:
             await provider.pin(tenant, ref(server, commit=pinned.commit, credential=credential))
-        assert caught.value.field == "repo.credential"
+        assert caught.value.field == "repo.credential_ref"
 
 
 async def test_delivery_without_push_stays_here(
@@ -154,3 +157,87 @@ def test_a_port_is_no_status() -> None:
     assert remote._ABSENT.search(words)
     assert not remote._DENIED.search(words)
     assert remote._DENIED.search("The requested URL returned error: 403")
+
+
+class TestMountedCredentials:
+    """Credentials from files, as an operator mounts them: nobody says anything, and private repositories open."""
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        files = {"username": "robot\n", "password": f"{PASSWORD}\n", "hosts": "127.0.0.1\n"}
+        for name, text in files.items():
+            place = tmp_path / "credentials" / "default" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        return tmp_path / "credentials"
+
+    def provider(self, tmp_path: Path, directory: Path) -> GitWorkspaceProvider:
+        return GitWorkspaceProvider(
+            tmp_path / "home",
+            Sandbox(SandboxPolicy()),
+            protocols=("http", "https"),
+            hosts=("127.0.0.1", "localhost"),
+            credentials=mounted_credentials(directory, by_tenant=True),
+            surroundings={"PATH": os.environ["PATH"]},
+        )
+
+    async def test_a_private_repository_opens_for_its_tenant(
+        self, tmp_path: Path, directory: Path, server: GitServer
+    ) -> None:
+        provider = self.provider(tmp_path, directory)
+        pinned = await provider.pin("default", ref(server, credential=""))
+        assert (pinned.credential, len(pinned.commit)) == ("", 40)
+        async with provider.open("e1", "a", pinned, Environment()) as clone:
+            assert (clone.root / "app.py").read_text() == "a = 1\n"
+            found = "".join(file.read_text(errors="replace") for file in clone.root.rglob("*") if file.is_file())
+        assert PASSWORD not in found
+        with pytest.raises(PreconditionFailed):
+            await provider.pin("other", ref(server, credential=""))
+
+    async def test_a_change_of_the_files_counts_from_the_next_call(
+        self, tmp_path: Path, directory: Path, server: GitServer
+    ) -> None:
+        provider = self.provider(tmp_path, directory)
+        await provider.pin("default", ref(server, credential=""))
+        (directory / "default" / "hosts").write_text("git.example\n")
+        with pytest.raises(PreconditionFailed):
+            await provider.pin("default", ref(server, credential=""))
+        with pytest.raises(PreconditionFailed, match="may not be shown"):
+            await provider.pin("default", ref(server, credential="default"))
+
+    @pytest.mark.parametrize("user", ["", "robot@", "x'%20@"])
+    async def test_a_redirect_elsewhere_takes_nothing_along(
+        self, tmp_path: Path, directory: Path, server: GitServer, user: str
+    ) -> None:
+        shown: list[str] = []
+
+        async def ask(request: web.Request) -> web.StreamResponse:
+            shown.append(request.headers.get("Authorization", ""))
+            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="git"'})
+
+        async with git_server(tmp_path) as thief:
+            thief.instead = ask
+            elsewhere = thief.url.replace("://127.0.0.1", f"://{user}localhost")
+
+            async def redirect(request: web.Request) -> web.StreamResponse:
+                raise web.HTTPFound(f"{elsewhere}{request.path_qs}")
+
+            server.instead = redirect
+            with pytest.raises((PreconditionFailed, Unavailable)):
+                await self.provider(tmp_path, directory).pin("default", ref(server, credential="default"))
+        # It was followed there, and said nothing.
+        assert shown
+        assert not any(shown)
+
+
+async def test_settings_name_the_directory_of_credentials(tmp_path: Path) -> None:
+    (tmp_path / "git" / "default").mkdir(parents=True)
+    (tmp_path / "git" / "default" / "password").write_text("p")
+    provider = workspace_provider(Settings(home=tmp_path / "home", git_credentials=tmp_path / "git", sandbox="none"))
+    for reference, kind, words in (
+        ("unknown", InvalidRequest, "there is no credential"),
+        ("default", PreconditionFailed, "may not be shown"),
+    ):
+        with pytest.raises(kind, match=words) as caught:
+            await provider.pin("default", RepoRef(location="https://git.example/a.git", credential=reference))
+        assert caught.value.field == "repo.credential_ref"

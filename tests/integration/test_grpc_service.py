@@ -618,9 +618,21 @@ async def test_fields_of_an_orchestration_are_named_as_the_request_names_them(se
     assert field_named((await refusal(submitted))[2]) == f"orchestrate.{named}"
 
 
+@pytest.mark.parametrize(
+    "repo",
+    [
+        pb.RepoRef(url="https://example.org/app.git", credential_ref="../other/bot"),
+        pb.RepoRef(path="/srv/app", credential_ref="deploy-key"),
+        pb.RepoRef(upload_id="a" * 64, credential_ref="deploy-key"),
+    ],
+)
+async def test_a_credential_is_a_name_and_opens_a_url(service: Service, repo: pb.RepoRef):
+    code, _, details = await refusal(service.stub.Orchestrate(orchestration(repo=repo)))
+    assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "repo.credential_ref")
+
+
 LATER_FEATURES = {
     "environment.container_image": {"environment": pb.EnvironmentSpec(container_image="python:3.11")},
-    "repo.credential_ref": {"repo": pb.RepoRef(url="https://example.org/app.git", credential_ref="deploy-key")},
 }
 
 
@@ -654,6 +666,7 @@ async def test_every_field_reaches_the_task(service: Service):
             ref="v1",
             commit="c" * 40,
             subdirectory="api",
+            credential_ref="deploy-key",
             uncommitted=pb.UNCOMMITTED_CHANGES_IGNORE,
         ),
         constraints=pb.TaskConstraints(
@@ -718,7 +731,7 @@ async def test_every_field_reaches_the_task(service: Service):
             "ref": "v1",
             "commit": "c" * 40,
             "subdirectory": "api",
-            "credential": "",
+            "credential": "deploy-key",
             "uncommitted": "ignore",
         },
         "tenant": "default",

@@ -19,6 +19,7 @@ from tests.manifests.objects import OVERLAYS, Object, PodView, environment, file
 from workers.workspace_runner.settings import RunnerSettings
 
 SITE_SECRETS = {
+    ("fleet", "fleet-git"): {"<all of it>"},
     ("fleet-agents", "fleet-git"): {"username", "password"},
     ("fleet", "fleet-public-tls"): {"tls.crt", "tls.key"},
     ("fleet", "fleet-backup"): {"operator.nk"},

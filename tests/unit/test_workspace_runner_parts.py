@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.git_workspace import CredentialLookup
+from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import Hopeless, Work
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
@@ -33,7 +34,6 @@ from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, R
 from swe_ai_fleet.runtime.job_board import JobBoard, fault_of, outcome_of
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
-from workers.credentials import DEFAULT, has_default, mounted_credentials
 from workers.place import Place
 from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.kubernetes.manifest import AGENT, CLONE, job_manifest, label
@@ -227,32 +227,47 @@ async def test_a_credential_is_shown_to_its_hosts_only(tmp_path: Path) -> None:
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
 
-    def at(url: str, hosts: tuple[str, ...] = ()) -> CredentialLookup:
-        return mounted_credentials(tmp_path, url, hosts=hosts)
+    def at(url: str, reference: str = "default", hosts: tuple[str, ...] = ()) -> Awaitable[Credential | None]:
+        return mounted_credentials(tmp_path, hosts=hosts)("t", reference, url)
 
-    found = await at("https://git.example/a")("t", DEFAULT)
+    found = await at("https://git.example/a")
     assert found is not None
     assert (found.username, found.password) == ("robot", "p")
     assert "password" not in repr(found)
-    assert await at("git@x.corp.example:a/b.git")("t", DEFAULT) == found
-    blue = await at("https://blue.example/a")("t", "blue")
+    assert await at("git@x.corp.example:a/b.git") == found
+    blue = await at("https://blue.example/a", "blue")
     assert blue is not None
     assert blue.username == "git"
     for url, reference in (
-        ("https://evil.example/git.example", DEFAULT),
-        ("https://git.example@evil.example/a", DEFAULT),
-        ("https://git.example.evil.example/a", DEFAULT),
+        ("https://evil.example/git.example", "default"),
+        ("https://git.example@evil.example/a", "default"),
+        ("https://git.example.evil.example/a", "default"),
         ("https://git.example/a", "blue"),
         ("https://git.example/a", "loose"),
     ):
         with pytest.raises(PreconditionFailed, match="may not be shown"):
-            await at(url, hosts=("*",))("t", reference)
-    assert await at("https://git.example/a")("t", "none") is None
+            await at(url, reference, hosts=("*",))
+    assert await at("https://git.example/a", "none") is None
     with pytest.raises(InvalidRequest):
-        await at("https://git.example/a")("t", "../../etc")
-    assert has_default(tmp_path, "https://git.example/a")
-    assert not has_default(tmp_path, "https://evil.example/a")
-    assert (await at("https://git.example/a", hosts=("git.example",))("t", "loose")) is not None
+        await at("https://git.example/a", "../../etc")
+    # A repository that names none gets the default where its host may see it, and else none.
+    assert await at("https://git.example/a", "") == found
+    assert await at("https://evil.example/a", "") is None
+    assert await at("https://git.example/a", "loose", hosts=("git.example",)) is not None
+
+
+async def test_a_tenant_has_the_credentials_of_its_own_directory(tmp_path: Path) -> None:
+    for name, text in {"one/password": "p", "one/hosts": "git.example", "password": "q", "hosts": "*"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    lookup = mounted_credentials(tmp_path, by_tenant=True)
+    found = await lookup("one", "", "https://git.example/a")
+    assert found is not None
+    assert found.password == "p"
+    assert await lookup("two", "", "https://git.example/a") is None
+    for tenant in ("..", ".", "one/..", ""):
+        with pytest.raises(InvalidRequest):
+            await lookup(tenant, "", "https://git.example/a")
 
 
 def test_a_container_without_a_job_says_what_is_missing() -> None:

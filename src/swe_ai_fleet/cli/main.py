@@ -134,6 +134,9 @@ def run(
     *,
     repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository to work on.")] = ".",
     ref: Annotated[str, typer.Option(help="Branch, tag or commit to start from. Default: what is checked out.")] = "",
+    credential: Annotated[
+        str, typer.Option(metavar="NAME", help="Which of the server's credentials opens a URL. Default: its host's.")
+    ] = "",
     agents: Annotated[int, typer.Option(min=0, help="How many agents solve it. Default: the council's, or 3.")] = 0,
     rounds: Annotated[
         int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")
@@ -207,6 +210,7 @@ def run(
         description=task,
         repo=repo,
         ref=ref,
+        credential=credential,
         agents=agents,
         rounds=rounds,
         role=role,

@@ -25,6 +25,7 @@ class Order:
     description: str
     repo: str = "."
     ref: str = ""
+    credential: str = ""
     agents: int = 0
     rounds: int | None = None
     role: str = "DEV"
@@ -113,7 +114,7 @@ class Order:
                     priority=self.priority,
                     architect_top_k=self.architect,
                     enable_peer_review=None if self.rounds is None else self.rounds > 0,
-                    repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
+                    repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential),
                     environment=given,
                     memory=memory,
                 )
@@ -133,7 +134,7 @@ class Order:
                     derive_subtasks=self.subtasks,
                 ),
                 priority=self.priority,
-                repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted),
+                repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential),
                 delivery=pb.Delivery(branch=self.branch),
                 approval=policy_value(self.approve),
                 planning_mode=mode_value(self.mode),
@@ -158,12 +159,16 @@ class Order:
         return variables
 
 
-def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges) -> pb.RepoRef:
+def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, credential: str = "") -> pb.RepoRef:
     """The repository that `location` names: a directory of this machine, or a URL. Raises CommandFault."""
     try:
-        return repository_reference(location, ref=ref, uncommitted=uncommitted)
+        named = repository_reference(location, ref=ref, uncommitted=uncommitted)
     except InvalidRequest as fault:
         raise CommandFault(f"--repo {fault.message}", exit_code=Exit.USAGE, hint=fault.hint) from None
+    if credential and not named.url:
+        raise CommandFault("--credential is for repositories behind URLs", exit_code=Exit.USAGE)
+    named.credential_ref = credential
+    return named
 
 
 def mode_value(word: str) -> pb.PlanningMode:

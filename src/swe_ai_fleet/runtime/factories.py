@@ -7,7 +7,13 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace import Ages, GitWorkspaceProvider, SetupPolicy
+from swe_ai_fleet.adapters.git_workspace import (
+    Ages,
+    CredentialLookup,
+    GitWorkspaceProvider,
+    SetupPolicy,
+    mounted_credentials,
+)
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import Admission, Fault, Member, ModelPool, PoolRules, VLLMMetrics
 from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
@@ -104,6 +110,7 @@ def workspace_provider(settings: Settings, blobs: BlobStore | None = None) -> Gi
         make_sandbox(settings),
         allowed_roots=tuple(Path(root) for root in settings.repository_roots.split(":") if root),
         allow_local_paths=settings.loopback,
+        credentials=_git_credentials(settings),
         setup=SetupPolicy(
             network=NetworkGrant(
                 hosts=listed(settings.setup_hosts), private_hosts=listed(settings.setup_private_hosts)
@@ -114,6 +121,10 @@ def workspace_provider(settings: Settings, blobs: BlobStore | None = None) -> Gi
         fetch=blobs.get if blobs is not None else None,
         ages=Ages(seed=seed_seconds(settings)),
     )
+
+
+def _git_credentials(settings: Settings) -> CredentialLookup | None:
+    return mounted_credentials(settings.git_credentials, by_tenant=True) if settings.git_credentials else None
 
 
 def seed_seconds(settings: Settings) -> float:

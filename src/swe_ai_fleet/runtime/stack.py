@@ -14,7 +14,7 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
-from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -131,6 +131,9 @@ async def open_stack(state: State, rules: Rules | None = None) -> AsyncGenerator
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
+    if (given := state.settings.git_credentials) is not None and not given.is_dir():
+        hint = "it holds a directory for each tenant; docs/tenants.md"
+        raise InvalidRequest(f"{given} is no directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_rung(settings)
     async with AsyncExitStack() as stack:

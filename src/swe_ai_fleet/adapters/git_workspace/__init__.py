@@ -1,9 +1,19 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
 from swe_ai_fleet.adapters.git_workspace.clones import GitClone
+from swe_ai_fleet.adapters.git_workspace.credentials import mounted_credentials
 from swe_ai_fleet.adapters.git_workspace.environments import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.reaper import Ages, Reaped
 from swe_ai_fleet.adapters.git_workspace.remote import Credential, CredentialLookup
 
-__all__ = ["Ages", "Credential", "CredentialLookup", "GitClone", "GitWorkspaceProvider", "Reaped", "SetupPolicy"]
+__all__ = [
+    "Ages",
+    "Credential",
+    "CredentialLookup",
+    "GitClone",
+    "GitWorkspaceProvider",
+    "Reaped",
+    "SetupPolicy",
+    "mounted_credentials",
+]

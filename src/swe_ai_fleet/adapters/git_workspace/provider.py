@@ -45,7 +45,7 @@ class GitWorkspaceProvider:
 
     Everything lies below `home`, which several processes may share. Local paths are taken only with
     `allow_local_paths` and below `allowed_roots`; URLs only with one of `protocols` and a host that fits `hosts`
-    (globs; loopback must be named). `credentials` finds a credential by (tenant, reference). `setup` says what set-up
+    (globs; loopback must be named). `credentials` finds what opens a URL. `setup` says what set-up
     commands may reach; by default every public host. `mask` hides secrets in what error messages quote. A diff larger
     than `max_patch_bytes` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can
     only be had on the node that made them. `surroundings` is this process's environment (None: the real one).

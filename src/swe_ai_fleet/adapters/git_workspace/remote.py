@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
@@ -22,10 +23,13 @@ _DENIED = re.compile(r"authentication failed|could not read (username|password)|
 _ABSENT = re.compile(r"not found|does not exist|\b404\b|not appear to be a git repository", re.I)
 _LIST_TIMEOUT_SECONDS = 60.0
 _FETCH_TIMEOUT_SECONDS = 1800.0
+# Git asks for the host that it was redirected to as well; only the one that was meant is told.
 _ASKPASS = """#!/bin/sh
 case "$1" in
-  Username*) printf '%s\\n' "$FLEET_GIT_USERNAME" ;;
-  *) printf '%s\\n' "$FLEET_GIT_PASSWORD" ;;
+  "Username for 'http://$FLEET_GIT_HOST': "|"Username for 'https://$FLEET_GIT_HOST': ")
+    printf '%s\\n' "$FLEET_GIT_USERNAME" ;;
+  "Password for 'http"*"@$FLEET_GIT_HOST': ") printf '%s\\n' "$FLEET_GIT_PASSWORD" ;;
+  *) exit 1 ;;
 esac
 """
 
@@ -38,14 +42,15 @@ class Credential:
     password: str = field(repr=False)
 
 
-CredentialLookup = Callable[[str, str], Awaitable[Credential | None]]
+CredentialLookup = Callable[[str, str, str], Awaitable[Credential | None]]
+"""The credential of (tenant, reference, URL), None where there is none; an empty reference is a repository's own."""
 
 
 class RemoteRepositories:
     """Reads and writes repositories behind URLs.
 
-    `credentials` maps (tenant, reference) to a credential, None where there is none; it is asked for every call, and
-    what it answers reaches git through that one process's environment.
+    `credentials` is asked for every call, and what it answers reaches git through that one process's environment, for
+    the host of the URL.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class RemoteRepositories:
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
-        variables = await self._variables(tenant, repo.credential)
+        variables = await self._variables(tenant, repo.credential, remote)
         # Asked every time, also when the commit is in the cache: this is where the caller's right to read is proved.
         refs, head_branch = await self._list(remote, variables)
         object_format = "sha256" if any(len(commit) == 64 for commit in refs.values()) else "sha1"
@@ -91,7 +96,7 @@ class RemoteRepositories:
         self, tenant: str, credential: str, remote: Remote, layout: Layout, commit: str, branch: str
     ) -> None:
         """Put a commit on a branch that must not exist yet. Raises PreconditionFailed, Unavailable."""
-        variables = await self._variables(tenant, credential)
+        variables = await self._variables(tenant, credential, remote)
         try:
             await self._git.run(
                 *("push", "--quiet", "--no-follow-tags", "--no-signed", f"--force-with-lease=refs/heads/{branch}:"),
@@ -112,7 +117,7 @@ class RemoteRepositories:
 
     async def branch(self, tenant: str, credential: str, remote: Remote, cache: Path, branch: str) -> str:
         """The commit a remote branch stands at, fetched into the cache; empty where there is no such branch."""
-        variables = await self._variables(tenant, credential)
+        variables = await self._variables(tenant, credential, remote)
         refs, _ = await self._list(remote, variables)
         commit = refs.get(f"refs/heads/{branch}", "")
         if commit:
@@ -169,19 +174,21 @@ class RemoteRepositories:
         )
         return found.text() if found.code == 0 else ""
 
-    async def _variables(self, tenant: str, reference: str) -> dict[str, str]:
-        if not reference:
-            return {}
-        credential = await self._credentials(tenant, reference) if self._credentials is not None else None
+    async def _variables(self, tenant: str, reference: str, remote: Remote) -> dict[str, str]:
+        lookup = self._credentials
+        credential = await lookup(tenant, reference, remote.url) if lookup is not None else None
         if credential is None:
-            raise InvalidRequest(f"there is no credential {reference[:64]!r}", field="repo.credential")
-        if not self._askpass.exists():
+            if not reference:
+                return {}
+            raise InvalidRequest(f"there is no credential {reference[:64]!r}", field="repo.credential_ref")
+        if not self._askpass.exists() or self._askpass.read_text() != _ASKPASS:
             draft = self._askpass.with_suffix(".new")
             draft.write_text(_ASKPASS)
             draft.chmod(0o700)
             draft.replace(self._askpass)
         return {
             "GIT_ASKPASS": str(self._askpass),
+            "FLEET_GIT_HOST": urlsplit(remote.url).netloc.rpartition("@")[2],
             "FLEET_GIT_USERNAME": credential.username,
             "FLEET_GIT_PASSWORD": credential.password,
         }
@@ -205,7 +212,7 @@ def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str,
 def _explained(error: GitFailed) -> PreconditionFailed | Unavailable:
     text = error.message[:500]
     if _DENIED.search(text):
-        return PreconditionFailed(f"access refused: {text}", field="repo.credential")
+        return PreconditionFailed(f"access refused: {text}", field="repo.credential_ref")
     if _ABSENT.search(text):
         return PreconditionFailed(f"no such repository: {text}", field="repo.url")
     return Unavailable(f"the remote repository cannot be reached: {text}", field="repo.url")

@@ -1,6 +1,6 @@
-"""Credentials of repositories from files: what a secret mounted into the container that clones looks like.
+"""Credentials of repositories from files: what secrets look like that are mounted into a container.
 
-A caller names the repository, so a credential is shown only to hosts that the secret itself names.
+A caller names the repository, so a credential is shown only to hosts that whoever keeps it has named.
 """
 
 from __future__ import annotations
@@ -11,46 +11,44 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.adapters.git_workspace import Credential, CredentialLookup
+from swe_ai_fleet.adapters.git_workspace.remote import Credential, CredentialLookup
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.settings import listed
 
 DEFAULT = "default"
 """The reference of the credential of repositories that name none."""
 _MAX_BYTES = 64 * 1024
 
 
-def mounted_credentials(directory: Path, location: str, *, hosts: Sequence[str] = ()) -> CredentialLookup:
-    """Finds credentials for one repository in a directory.
+def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequence[str] = ()) -> CredentialLookup:
+    """Finds credentials in a directory.
 
     `<reference>.username`, `<reference>.password` and `<reference>.hosts` are those of a reference; `username`,
-    `password` (as a secret of type `kubernetes.io/basic-auth` has them) and `hosts` are the default's.
+    `password` (as a secret of type `kubernetes.io/basic-auth` has them) and `hosts` those of repositories that name
+    none, where their host may see them.
 
     Args:
-        directory: Where the secret is mounted.
-        location: URL of the repository.
-        hosts: What counts where the secret names no hosts.
+        directory: Where the files are.
+        by_tenant: Each tenant has a directory of its own in it.
+        hosts: What counts where no file names the hosts.
 
     The lookup raises InvalidRequest for a reference that is no name, PreconditionFailed for a host that may not see it.
     """
 
-    async def credential(tenant: str, reference: str) -> Credential | None:
-        return await asyncio.to_thread(_read, directory, _prefix(reference), _host(location), tuple(hosts))
+    async def credential(tenant: str, reference: str, location: str) -> Credential | None:
+        place = directory / check_identifier(tenant, field="tenant") if by_tenant else directory
+        try:
+            return await asyncio.to_thread(_read, place, _prefix(reference), _host(location), tuple(hosts))
+        except PreconditionFailed:
+            if not reference:
+                return None
+            raise
 
     return credential
 
 
-def has_default(directory: Path, location: str, *, hosts: Sequence[str] = ()) -> bool:
-    """Whether there is a credential for a repository that names none, and its host may see it. Blocking."""
-    try:
-        return _read(directory, "", _host(location), tuple(hosts)) is not None
-    except PreconditionFailed:
-        return False
-
-
 def _prefix(reference: str) -> str:
-    return "" if reference == DEFAULT else f"{check_identifier(reference, field='repo.credential')}."
+    return "" if reference in ("", DEFAULT) else f"{check_identifier(reference, field='repo.credential_ref')}."
 
 
 def _read(directory: Path, prefix: str, host: str, hosts: Sequence[str]) -> Credential | None:
@@ -58,11 +56,12 @@ def _read(directory: Path, prefix: str, host: str, hosts: Sequence[str]) -> Cred
     if not password.is_file():
         return None
     named = directory / f"{prefix}hosts"
-    allowed = listed(_line(named)) if named.is_file() else tuple(one for one in hosts if one != "*")
-    if not any(fnmatchcase(host, pattern.lower()) for pattern in allowed):
+    found = _line(named).split(",") if named.is_file() else [one for one in hosts if one != "*"]
+    allowed = [pattern.strip().lower() for pattern in found if pattern.strip()]
+    if not any(fnmatchcase(host, pattern) for pattern in allowed):
         raise PreconditionFailed(
             f"the credential may not be shown to {host[:128]!r}",
-            field="repo.credential",
+            field="repo.credential_ref",
             hint=f"name the host in the key {prefix}hosts of the secret",
         )
     username = directory / f"{prefix}username"
