@@ -47,8 +47,8 @@ def unknown_variables(told: Mapping[str, str]) -> list[str]:
 
 
 def missing_files(pod: PodView, container: Object, told: Mapping[str, str]) -> list[str]:
-    """Paths that settings name and no volume puts there."""
-    there = files(pod, container)
+    """Paths that settings name and no volume puts there; one may be a directory in which volumes are."""
+    there = {*files(pod, container), *(str(Path(mount["mountPath"]).parent) for mount in container["volumeMounts"])}
     return sorted(value for value in told.values() if value.startswith("/etc/fleet/") and value not in there)
 
 
