@@ -263,6 +263,22 @@ async def test_two_processes_learn_from_each_other_and_lose_no_rating() -> None:
         assert here.outcomes()[0] == await there.get("default", "e1")
 
 
+async def test_the_newest_of_each_tenant_are_weighed_and_all_are_kept() -> None:
+    store = MemoryKeyValue()
+    ended = [f"2026-11-{day:02}T00:00:00+00:00" for day in range(1, 21)]
+    async with LearningTracker(store, most=10) as tracker:
+        for number in reversed(range(20)):
+            await tracker.record(outcome(number, ended_at=ended[number]))
+        await tracker.record(outcome(1, tenant="acme", ended_at=ended[0]))
+        newest = [f"e{number}" for number in range(19, 9, -1)]
+        assert [one.subject_id for one in tracker.outcomes()] == newest
+        assert (await tracker.rate("default", "e0", 5, by="ana")).rating == 5
+    async with LearningTracker(store, most=10) as tracker:
+        assert [one.subject_id for one in tracker.outcomes()] == newest
+        assert [one.subject_id for one in tracker.outcomes("acme")] == ["e1"]
+        assert (await tracker.get("default", "e0")).rated_by == "ana"
+
+
 async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
     async with LearningTracker(MemoryKeyValue(), mask=lambda text: text.replace("hunter2", "***")) as tracker:
         await tracker.record(outcome(1, goal="login with hunter2"))

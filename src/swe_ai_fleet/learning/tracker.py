@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -26,7 +26,7 @@ from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 OUTCOMES_BUCKET = "agent-outcomes"
 MAX_CONSIDERED = 5_000
-"""So many outcomes, the newest, are weighed for a recommendation."""
+"""So many outcomes of a tenant, the newest, are weighed for a recommendation; in memory there are a fifth more at most."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TRIES = 8
 _MAX_CHARS = 4_096
@@ -43,6 +43,7 @@ class LearningTracker:
         store: The bucket; whoever shares it learns from the same outcomes.
         mask: Replaces secrets in all texts.
         now: The time, UTC.
+        most: So many outcomes of a tenant, the newest, are weighed.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class LearningTracker:
         *,
         mask: SecretMask | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        most: int = MAX_CONSIDERED,
     ) -> None:
         self._store = store
         self._mask = mask or Secrets()
         self._now = now
-        self._known: dict[str, tuple[int, Outcome]] = {}
+        self._most = most
+        self._known: dict[str, dict[str, tuple[int, Outcome]]] = {}
         self._follower = Follower(
             "the bucket of outcomes",
             lambda revision: store.changes(from_revision=revision, follow=True),
@@ -128,15 +131,15 @@ class LearningTracker:
         return found
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
-        """What is known, the newest first. Raises Unavailable where it would be out of date unnoticed."""
+        """What is weighed, the newest first. Raises Unavailable where it would be out of date unnoticed."""
         self._follower.check()
-        return _newest([outcome for _, outcome in self._known.values()], tenant)
+        known = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
+        return sorted(known, key=_age, reverse=True)[: self._most]
 
     async def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
         """What experience says about a new task; whoever asks decides. Raises as `outcomes` does."""
-        self._follower.check()
-        known = [outcome for _, outcome in self._known.values()]
-        return await asyncio.to_thread(lambda: recommend(question, _newest(known, tenant)[:MAX_CONSIDERED]))
+        known = self.outcomes(tenant)
+        return await asyncio.to_thread(lambda: recommend(question, known))
 
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         """Take in how a plan session ended; an `OutcomeListener`."""
@@ -159,16 +162,21 @@ class LearningTracker:
         raise Fenced(f"the outcome of {subject_id[:64]!r} is being changed by many at once")
 
     def _take(self, change: KeyValueChange) -> int:
-        revision, _ = self._known.get(change.key, (0, None))
+        known = self._known.setdefault(change.key.partition(".")[0], {})
+        revision, _ = known.get(change.key, (0, None))
         if change.revision >= revision:
             entry = None
             if change.value is not None:
                 entry = KeyValueEntry(key=change.key, value=change.value, revision=change.revision)
             outcome = _loaded(entry)
             if outcome is not None:
-                self._known[change.key] = (change.revision, outcome)
+                known[change.key] = (change.revision, outcome)
             else:
-                self._known.pop(change.key, None)
+                known.pop(change.key, None)
+        # Older ones are in the bucket, where `get` and `rate` find them.
+        if len(known) > self._most * 1.2:
+            for key, _ in sorted(known.items(), key=lambda one: _age(one[1][1]))[: -self._most]:
+                del known[key]
         return change.revision
 
     def _masked(self, outcome: Outcome) -> Outcome:
@@ -187,9 +195,9 @@ class LearningTracker:
         return self._now().isoformat()
 
 
-def _newest(outcomes: Sequence[Outcome], tenant: str) -> list[Outcome]:
-    found = [outcome for outcome in outcomes if outcome.tenant == tenant]
-    return sorted(found, key=lambda one: (one.ended_at, one.subject_id), reverse=True)
+def _age(outcome: Outcome) -> tuple[str, str]:
+    """What outcomes are sorted by, the oldest first."""
+    return outcome.ended_at, outcome.subject_id
 
 
 def _loaded(entry: KeyValueEntry | None) -> Outcome | None:
