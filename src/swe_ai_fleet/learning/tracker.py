@@ -26,7 +26,7 @@ from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 OUTCOMES_BUCKET = "agent-outcomes"
 MAX_CONSIDERED = 5_000
-"""So many outcomes of a tenant, the newest, are weighed for a recommendation; in memory there are a fifth more at most."""
+"""So many outcomes of a tenant, the newest, are weighed for a recommendation; a fifth more may be in memory."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TRIES = 8
 _MAX_CHARS = 4_096
