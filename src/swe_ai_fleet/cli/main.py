@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.access import access_app
 from swe_ai_fleet.cli.backup.command import backup, restore
 from swe_ai_fleet.cli.batch.command import batch
@@ -133,44 +134,27 @@ def run(
     task: Annotated[str, typer.Argument(help="What is to be done, in your own words.")],
     *,
     repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository to work on.")] = ".",
-    ref: Annotated[str, typer.Option(help="Branch, tag or commit to start from. Default: what is checked out.")] = "",
+    ref: options.Ref = "",
     credential: Annotated[
         str, typer.Option(metavar="NAME", help="Which of the server's credentials opens a URL. Default: its host's.")
     ] = "",
     agents: Annotated[int, typer.Option(min=0, help="How many agents solve it. Default: the council's, or 3.")] = 0,
-    rounds: Annotated[
-        int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")
-    ] = None,
-    role: Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "DEV",
-    check: Annotated[
-        list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
-    ] = None,
-    setup: Annotated[
-        list[str] | None, typer.Option(metavar="CMD", help="A command that prepares the environment, once.")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")] = None,
+    rounds: options.Rounds = None,
+    role: options.Role = "DEV",
+    check: options.Check = None,
+    setup: options.Setup = None,
+    env: options.Env = None,
     path: Annotated[list[str] | None, typer.Option(metavar="DIR", help="A directory put first on PATH.")] = None,
-    network: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
-    ] = None,
+    network: options.Network = None,
     branch: Annotated[str, typer.Option(help="The branch the winner is put on. Default: fleet/<task id>.")] = "",
-    include_dirty: Annotated[
-        bool | None,
-        typer.Option("--include-dirty/--ignore-dirty", help="Start from uncommitted changes too, or without them."),
-    ] = None,
+    include_dirty: options.IncludeDirty = None,
     task_id: Annotated[str, typer.Option(help="Makes the call repeatable: the same id is the same task.")] = "",
-    timeout: Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For the agents' work. Default: 1800.")] = 0,
+    timeout: options.Timeout = 0,
     deliberate_only: Annotated[bool, typer.Option("--deliberate-only", help="Rank candidates, apply nothing.")] = False,
-    approve: Annotated[
-        str, typer.Option(metavar="WHAT", help="What people approve first: plan, risky or every. Default: none.")
-    ] = "",
-    mode: Annotated[str, typer.Option(help="How agents plan: simple, agentic or hybrid. Default: the server's.")] = "",
-    profile: Annotated[
-        str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
-    ] = "",
-    max_cost: Annotated[
-        float, typer.Option(min=0, help="Most an agent may spend, by the profiles' prices. Default: none.")
-    ] = 0.0,
+    approve: options.Approve = "",
+    mode: options.Mode = "",
+    profile: options.Profiles = "",
+    max_cost: options.MaxCost = 0.0,
     priority: Annotated[int, typer.Option(min=0, max=9, help="Of what waits, higher goes first.")] = 0,
     architect: Annotated[
         int, typer.Option(min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes.")
@@ -195,9 +179,7 @@ def run(
     fetch: Annotated[
         bool, typer.Option("--fetch", help="After an upload, put the winner's branch into the repository.")
     ] = False,
-    local: Annotated[
-        bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
-    ] = False,
+    local: options.Local = False,
     server: Server = "",
     token: Token = "",
     json: Json = False,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.options import Json, Server, Token
@@ -44,25 +45,16 @@ def run(
     repo: Annotated[
         str, typer.Option(metavar="PATH|URL", help="The repository to work on. Default: an empty one of the run's own.")
     ] = "",
-    ref: Annotated[str, typer.Option(help="Branch, tag or commit to start from. Default: what is checked out.")] = "",
-    include_dirty: Annotated[
-        bool | None,
-        typer.Option("--include-dirty/--ignore-dirty", help="Start from uncommitted changes too, or without them."),
-    ] = None,
+    ref: options.Ref = "",
+    include_dirty: options.IncludeDirty = None,
     task_id: Annotated[str, typer.Option(help="Makes the call repeatable: the same id is the same run.")] = "",
-    approve: Annotated[
-        str, typer.Option(metavar="WHAT", help="What people approve first: plan, risky or every. Default: none.")
-    ] = "",
+    approve: options.Approve = "",
     profile: Annotated[str, typer.Option(metavar="NAME", help="A model profile of the server.")] = "",
-    network: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
-    ] = None,
+    network: options.Network = None,
     timeout: Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For each agent's work. Default: 1800.")] = 0,
     memory: Annotated[bool, typer.Option("--memory", help="Agents recall what is remembered; outcomes are.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Only hand it in; `fleet watch` shows it.")] = False,
-    local: Annotated[
-        bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
-    ] = False,
+    local: options.Local = False,
     server: Server = "",
     token: Token = "",
     json: Json = False,

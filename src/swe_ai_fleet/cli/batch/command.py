@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -22,39 +23,25 @@ def batch(
     file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="A task a line: SWE-bench records, or our own.")],
     *,
     repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository of records that name none.")] = "",
-    repo_root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Has clones of owner/name: owner/name, owner__name or name.")
-    ] = None,
-    repo_template: Annotated[
-        str, typer.Option(metavar="URL", help="Where owner/name is cloned from, with {repo} in its place.")
-    ] = "",
+    repo_root: options.RepoRoot = None,
+    repo_template: options.RepoTemplate = "",
     parallel: Annotated[int, typer.Option(min=1, help="How many records are under way at a time.")] = 4,
-    stagger: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Between the beginnings of two.")] = 1.0,
+    stagger: options.Stagger = 1.0,
     agents: Annotated[int, typer.Option(min=0, help="How many agents solve each. Default: the council's, or 3.")] = 0,
-    rounds: Annotated[
-        int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")
-    ] = None,
-    role: Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "DEV",
-    check: Annotated[
-        list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
-    ] = None,
-    setup: Annotated[
-        list[str] | None, typer.Option(metavar="CMD", help="A command that prepares the environment, once.")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")] = None,
-    network: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
-    ] = None,
-    timeout: Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For the agents' work. Default: 1800.")] = 0,
-    mode: Annotated[str, typer.Option(help="How agents plan: simple, agentic or hybrid. Default: the server's.")] = "",
-    profile: Annotated[
-        str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
-    ] = "",
-    max_cost: Annotated[float, typer.Option(min=0, help="Most money an agent may spend. Default: no limit.")] = 0.0,
+    rounds: options.Rounds = None,
+    role: options.Role = "DEV",
+    check: options.Check = None,
+    setup: options.Setup = None,
+    env: options.Env = None,
+    network: options.Network = None,
+    timeout: options.Timeout = 0,
+    mode: options.Mode = "",
+    profile: options.Profiles = "",
+    max_cost: options.MaxCost = 0.0,
     deliver: Annotated[
         bool, typer.Option("--deliver", help="Put each winner on a branch of its repository too.")
     ] = False,
-    hints: Annotated[bool, typer.Option("--hints", help="Give agents what is in hints_text.")] = False,
+    hints: options.Hints = False,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here, when all is done.")
     ] = False,
@@ -69,9 +56,7 @@ def batch(
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: beside the file.")
     ] = None,
     model_name: Annotated[str, typer.Option(help="What predictions are labelled with.")] = "swe-ai-fleet",
-    local: Annotated[
-        bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
-    ] = False,
+    local: options.Local = False,
     server: Server = "",
     token: Token = "",
     json: Json = False,

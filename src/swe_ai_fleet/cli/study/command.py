@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -27,36 +28,22 @@ def study(
         str, typer.Option(metavar="N,N,…", help="With how many candidates each task is run.")
     ] = "1,3,5",
     repeats: Annotated[int, typer.Option(min=1, help="How often each task is run with each number.")] = 1,
-    rounds: Annotated[
-        int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")
-    ] = None,
+    rounds: options.Rounds = None,
     repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository of records that name none.")] = "",
-    repo_root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Has clones of owner/name: owner/name, owner__name or name.")
-    ] = None,
-    repo_template: Annotated[
-        str, typer.Option(metavar="URL", help="Where owner/name is cloned from, with {repo} in its place.")
-    ] = "",
+    repo_root: options.RepoRoot = None,
+    repo_template: options.RepoTemplate = "",
     parallel: Annotated[int, typer.Option(min=1, help="How many tasks are under way at a time.")] = 4,
-    stagger: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Between the beginnings of two.")] = 1.0,
-    role: Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "DEV",
-    check: Annotated[
-        list[str] | None, typer.Option(metavar="CMD", help="A command a candidate must pass. Default: the tests.")
-    ] = None,
-    setup: Annotated[
-        list[str] | None, typer.Option(metavar="CMD", help="A command that prepares the environment, once.")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A variable of the environment.")] = None,
-    network: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="A host that tools and checks may reach. Default: none.")
-    ] = None,
-    timeout: Annotated[int, typer.Option(min=0, metavar="SECONDS", help="For the agents' work. Default: 1800.")] = 0,
-    mode: Annotated[str, typer.Option(help="How agents plan: simple, agentic or hybrid. Default: the server's.")] = "",
-    profile: Annotated[
-        str, typer.Option(metavar="NAME[,NAME]", help="Model profiles of the server; the agents take them in turn.")
-    ] = "",
-    max_cost: Annotated[float, typer.Option(min=0, help="Most money an agent may spend. Default: no limit.")] = 0.0,
-    hints: Annotated[bool, typer.Option("--hints", help="Give agents what is in hints_text.")] = False,
+    stagger: options.Stagger = 1.0,
+    role: options.Role = "DEV",
+    check: options.Check = None,
+    setup: options.Setup = None,
+    env: options.Env = None,
+    network: options.Network = None,
+    timeout: options.Timeout = 0,
+    mode: options.Mode = "",
+    profile: options.Profiles = "",
+    max_cost: options.MaxCost = 0.0,
+    hints: options.Hints = False,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="Run the records' hidden tests on the winners, here.")
     ] = False,
@@ -66,9 +53,7 @@ def study(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="For results. Default: NAME.study by the file.")
     ] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="Without a running fleet, start one in this process and stop it again.")
-    ] = False,
+    local: options.Local = False,
     server: Server = "",
     token: Token = "",
     json: Json = False,
