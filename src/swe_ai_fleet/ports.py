@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +28,13 @@ from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.domain.tool import ToolResult
 
 
 class ChatModel(Protocol):
@@ -48,26 +48,8 @@ class ChatModel(Protocol):
         """Whether the server answers now. Raises ModelUnavailable, ModelRejected."""
         ...
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
-        """One completion. Raises ContextTooLong, ModelRejected, ModelUnavailable (after its retries).
-
-        Args:
-            messages: The conversation so far.
-            tools: What the model may call.
-            sampling: How to sample.
-            schema: A JSON schema that the reply's text is to follow; a server that cannot be held to it is asked in
-                words, so check the text. Without tools only.
-            on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
-                begins anew.
-        """
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """One completion. Raises ContextTooLong, ModelRejected, ModelUnavailable (after its retries)."""
         ...
 
 

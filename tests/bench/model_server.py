@@ -4,20 +4,22 @@ Each agent makes a run whose prompt only grows: instructions and tools that all 
 a tool's result a step. Agents start at different steps, so that a short measurement sees prompts of every length, and
 go on where they are with the next number of agents. What counts begins once each has had a reply. Texts are pieces
 of this repository, their lengths tokens of the server's own tokenizer. Whatever the model says, a text as long goes
-into the history: a model with random weights has the same arithmetic as any other. Needs Python and aiohttp only.
+into the history: a model with random weights has the same arithmetic as any other. Needs Python and aiohttp only, and
+FLEET_MODEL_API_KEY where the server wants a key.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import re
 import secrets
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,8 +30,8 @@ _SOURCES = Path(__file__).parents[2] / "src" / "swe_ai_fleet"
 _SAMPLE = re.compile(r"^(vllm:[a-z_]+)(?:\{[^}]*\})? ([0-9.e+-]+)$", re.MULTILINE)
 _AFTER_FAILURE_SECONDS = 0.5
 _HEAD = (
-    "| agents | steps/s | steps/min an agent | reply p50 / p95, s | first token, s | tokens/s written | prompt tokens/s "
-    "| of them cached | KV cache in use | failures |\n|" + " ---: |" * 10
+    "| agents | steps/s | steps/min an agent | reply p50 / p95, s | first token, s | tokens/s written "
+    "| prompt tokens/s | of them cached | KV cache in use | failures |\n|" + " ---: |" * 10
 )
 
 
@@ -67,19 +69,14 @@ class Row:
         """The row in Markdown."""
         steps, rate, times = len(self.replies), 1 / max(self.seconds, 1e-9), sorted(self.replies)
         p50, p95 = (f"{times[int(share * steps)]:.1f}" if times else "-" for share in (0.5, 0.95))
-        cells = (
-            str(self.agents),
-            f"{steps * rate:.2f}",
-            f"{60 * steps * rate / self.agents:.1f}",
-            f"{p50} / {p95}",
-            "-" if self.first_token is None else f"{self.first_token:.2f}",
-            f"{self.written * rate:,.0f}",
-            f"{self.prompted * rate:,.0f}",
-            f"{self.cached / self.prompted:.0%}" if self.prompted else "-",
-            "-" if self.in_use is None else f"{self.in_use:.0%}",
-            str(self.failures.total()),
+        first = "-" if self.first_token is None else f"{self.first_token:.2f}"
+        cached = f"{self.cached / self.prompted:.0%}" if self.prompted else "-"
+        in_use = "-" if self.in_use is None else f"{self.in_use:.0%}"
+        return (
+            f"| {self.agents} | {steps * rate:.2f} | {60 * steps * rate / self.agents:.1f} | {p50} / {p95} | {first} "
+            f"| {self.written * rate:,.0f} | {self.prompted * rate:,.0f} | {cached} | {in_use} "
+            f"| {self.failures.total()} |"
         )
-        return f"| {' | '.join(cells)} |"
 
 
 class Load:
@@ -144,20 +141,19 @@ class Load:
             row.replies.append(time.perf_counter() - began)
             row.prompted += usage["prompt_tokens"]
             row.written += usage["completion_tokens"]
-            row.cached += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+            details: dict[str, int | None] = usage.get("prompt_tokens_details") or {}
+            row.cached += details.get("cached_tokens") or 0
         await asyncio.sleep(self._shape.pause)
         return True
 
     def _prompt(self, key: str, step: int) -> list[dict[str, str]]:
-        messages = [
-            {"role": "system", "content": self._piece("instructions and tools", self._shape.shared_tokens)},
-            {"role": "user", "content": f"Task {key}: {self._piece(key, self._shape.task_tokens)}"},
-        ]
+        shape, piece = self._shape, self._piece
+        said = [("system", piece("instructions and tools", shape.shared_tokens))]
+        said.append(("user", f"Task {key}: {piece(key, shape.task_tokens)}"))
         for past in range(step):
-            reply = self._piece(f"{key}/{past}/reply", self._shape.reply_tokens)
-            result = self._piece(f"{key}/{past}/result", self._shape.result_tokens)
-            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": result}]
-        return messages
+            said.append(("assistant", piece(f"{key}/{past}/reply", shape.reply_tokens)))
+            said.append(("user", piece(f"{key}/{past}/result", shape.result_tokens)))
+        return [{"role": role, "content": content} for role, content in said]
 
     def _piece(self, key: str, tokens: int) -> str:
         length = int(tokens * self._characters)
@@ -174,9 +170,9 @@ class Load:
             raise ValueError("a reply without usage")
         return usage
 
-    async def _metrics(self) -> Counter[str]:
+    async def _metrics(self) -> defaultdict[str, float]:
         """vLLM's own metrics, those of one name added up; none of another server."""
-        sums = Counter[str]()
+        sums = defaultdict[str, float](float)
         try:
             async with self._session.get(self._url.removesuffix("/v1") + "/metrics") as answer:
                 for name, value in _SAMPLE.findall(await answer.text()) if answer.status == 200 else ():
@@ -188,11 +184,13 @@ class Load:
 
 async def measured(options: argparse.Namespace) -> int:
     """Print the table, each row as soon as it is there; 1 where anything failed."""
-    shape = Shape(**{name: getattr(options, name) for name in Shape.__slots__})
-    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
-    limits = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(total=300)}
+    shape = Shape(**{name: getattr(options, name) for name in asdict(Shape())})
+    key = os.environ.get("FLEET_MODEL_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    # vLLM closes what was idle for 5 s; a request that meets that would be a failure of this load, not of the server.
+    connector, timeout = aiohttp.TCPConnector(limit=0, keepalive_timeout=2), aiohttp.ClientTimeout(total=300)
     failures = Counter[str]()
-    async with aiohttp.ClientSession(headers=headers, **limits) as session:
+    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
         load = Load(session, options.url, options.model, shape)
         await load.calibrate()
         print(f"{shape}\n\n{_HEAD}", flush=True)
@@ -209,12 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="model_server", description=(__doc__ or "").split("\n\n", 1)[0])
     parser.add_argument("--url", required=True, help="up to and with /v1")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--api-key", default="")
     numbers = [1, 8, 32, 64, 128]
     parser.add_argument("--agents", type=lambda text: [int(one) for one in text.split(",")], default=numbers)
     parser.add_argument("--seconds", type=float, default=40.0, help="measured for each number of agents")
     parser.add_argument("--warm-up", type=float, default=90.0, help="seconds at most before that")
-    for name, default in ((name, getattr(Shape(), name)) for name in Shape.__slots__):
+    defaults: dict[str, float] = asdict(Shape())
+    for name, default in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     return asyncio.run(measured(parser.parse_args(arguments)))
 

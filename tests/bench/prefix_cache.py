@@ -7,16 +7,20 @@ stands in its place, so that the run is one that agents really make.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.solving import solve
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    ToolCall,
+)
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
@@ -48,16 +52,8 @@ class Prompted:
     async def ping(self) -> None:
         await self.model.ping()
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
-        answer = await self.model.reply(messages, tools, replace(sampling, max_tokens=1))
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        answer = await self.model.reply(replace(request, sampling=replace(request.sampling, max_tokens=1)))
         metrics = await self.server.metrics()
         self.counts.append((metrics["vllm:prefix_cache_hits_total"], metrics["vllm:prefix_cache_queries_total"]))
         step = len(self.counts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.message import Sampling, UserMessage
+from swe_ai_fleet.domain.message import ModelRequest, UserMessage
 from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, PlanningMode, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.councils import assignments
@@ -55,7 +55,7 @@ async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, 
         for assignment in assignments(task, PINNED):
             trail = AuditTrail(execution_id=assignment.execution_id, agent_id=assignment.agent_id)
             model = equipment.model(task, assignment.perspective, trail)
-            reply = await model.reply((UserMessage(content=task.description),), (), Sampling())
+            reply = await model.reply(ModelRequest((UserMessage(content=task.description),)))
             answers.append(reply.message.content)
     assert answers == ["small", "large", "small"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -16,8 +16,7 @@ from swe_ai_fleet.agents.watched_model import WatchedModel
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionClaimed, StoredEvent, Writer
 from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -37,18 +36,10 @@ class Speaking:
     async def ping(self) -> None:
         return None
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
-        self.streamed.append(on_delta is not None)
-        for piece in self.pieces if on_delta is not None else ():
-            on_delta(piece)
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        self.streamed.append(request.on_delta is not None)
+        for piece in self.pieces if request.on_delta is not None else ():
+            request.on_delta(piece)
         return ModelReply(
             message=AssistantMessage(content="".join(self.pieces)), finish_reason="stop", usage=Usage(model_calls=1)
         )
@@ -81,11 +72,11 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
         async with asyncio.timeout(20):
             while not live.wanted("default", watched):
                 await asyncio.sleep(0.02)
-            reply = await face(watched).reply((), (), Sampling())
+            reply = await face(watched).reply(ModelRequest(()))
             texts = [await first]
             while "said." not in texts[-1].text:
                 texts.append(await anext(heard))
-            await face(other).reply((), (), Sampling())
+            await face(other).reply(ModelRequest(()))
     assert "".join(delta.text for delta in texts) == "The key is [masked], said."
     assert texts[0].begins and texts[0].agent_id == "agent-dev-1"
     assert reply.message.content == "The key is hunter2hunter2, said."  # masking it is the history's business

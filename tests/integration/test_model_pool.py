@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.model_pool.load import Load
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.pushback import pushback
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.message import Sampling, ToolProtocol, UserMessage
+from swe_ai_fleet.domain.message import ModelRequest, ToolProtocol, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
@@ -39,7 +39,7 @@ async def pool_of(*urls: str, rules: PoolRules = QUICK, **options: str) -> Async
 
 
 async def ask(model: ChatModel, text: str = "hello") -> str:
-    return (await model.reply((UserMessage(content=text),), (), Sampling())).message.content
+    return (await model.reply(ModelRequest((UserMessage(content=text),)))).message.content
 
 
 def answering(text: str) -> Script:

@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
     ModelReply,
+    ModelRequest,
     Sampling,
     SystemMessage,
     ToolMessage,
@@ -68,7 +69,7 @@ async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: s
     turns = script(CALLS, Turn(content="Done."))
     async with ScriptedModelServer(turns, **PROTOCOLS[protocol]) as server, client(server) as model:
         assert (await model.probe()).protocol == ToolProtocol(protocol)
-        first = await model.reply(OPENING, TOOLS, Sampling(seed=3))
+        first = await model.reply(ModelRequest(OPENING, TOOLS, Sampling(seed=3)))
         assert essence(first) == (
             CALLS.content,
             [("files_look", {"path": "ä" * 50}), ("files_write", {"path": "b"})],
@@ -83,7 +84,7 @@ async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: s
             ToolMessage(call_id=one.call_id, content="saw a"),
             ToolMessage(call_id=two.call_id, content="wrote b"),
         )
-        second = await model.reply(history, TOOLS, Sampling(seed=3))
+        second = await model.reply(ModelRequest(history, TOOLS, Sampling(seed=3)))
         assert (second.message.content, second.message.tool_calls, second.finish_reason) == ("Done.", (), "stop")
         opened, went_on = server.bodies[-2:]
     assert went_on["messages"][:2] == opened["messages"]
@@ -92,9 +93,9 @@ async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: s
 
 async def test_calls_as_json_are_held_to_the_tools_and_shown_back_as_json() -> None:
     async with ScriptedModelServer(script(CALLS, CALLS), **PROTOCOLS["json"]) as server, client(server) as model:
-        first = await model.reply(OPENING, TOOLS, Sampling())
+        first = await model.reply(ModelRequest(OPENING, TOOLS))
         results = tuple(ToolMessage(call_id=call.call_id, content="ok") for call in first.message.tool_calls)
-        await model.reply((*OPENING, first.message, *results), TOOLS, Sampling())
+        await model.reply(ModelRequest((*OPENING, first.message, *results), TOOLS, Sampling()))
         body = server.bodies[-1]
     schema = body["response_format"]["json_schema"]["schema"]
     offered = schema["properties"]["tool_calls"]["items"]["anyOf"]
@@ -126,7 +127,7 @@ async def test_a_schema_that_the_server_cannot_compile_is_given_up_in_steps() ->
     async with bare_server(chat) as url, client(url, model="m", max_retries=1) as model:
         assert (await model.probe()).protocol is ToolProtocol.JSON
         for _ in range(2):
-            assert [call.name for call in (await model.reply(OPENING, TOOLS, Sampling())).message.tool_calls] == ["f"]
+            assert [call.name for call in (await model.reply(ModelRequest(OPENING, TOOLS))).message.tool_calls] == ["f"]
         assert refused == ["full", "loose"]
         assert (await model.probe()).protocol is ToolProtocol.TEXT
 
@@ -136,7 +137,7 @@ async def test_pictures_go_along_in_every_protocol(protocol: str) -> None:
     url = "data:image/png;base64,AAAA"
     messages = (SystemMessage(content=""), UserMessage(content="Fix it.", images=(url,)), UserMessage(content="Now."))
     async with ScriptedModelServer(Script(), **PROTOCOLS[protocol]) as server, client(server) as model:
-        await model.reply(messages, TOOLS, Sampling())
+        await model.reply(ModelRequest(messages, TOOLS))
         sent = [message for message in server.bodies[-1]["messages"] if message["role"] == "user"]
     picture = {"type": "image_url", "image_url": {"url": url}}
     assert sent[0]["content"][:2] == [{"type": "text", "text": "Fix it."}, picture]
@@ -149,19 +150,19 @@ async def test_pictures_go_along_in_every_protocol(protocol: str) -> None:
 async def test_a_reply_is_held_to_a_schema_where_the_server_can() -> None:
     plan = '{"steps": ["one"]}'
     async with ScriptedModelServer(script(Turn(content=plan)), json_schema="obeyed") as server, client(server) as model:
-        assert (await model.reply(OPENING, (), Sampling(), schema=PLAN)).message.content == plan
+        assert (await model.reply(ModelRequest(OPENING, schema=PLAN))).message.content == plan
         sent = server.bodies[-1]
         assert sent["response_format"]["json_schema"]["schema"] == PLAN
         assert [message["content"] for message in sent["messages"]] == ["You are an agent.", "Fix it."]
         with pytest.raises(ValueError, match="both"):
-            await model.reply(OPENING, TOOLS, Sampling(), schema=PLAN)
+            await model.reply(ModelRequest(OPENING, TOOLS, schema=PLAN))
 
 
 @pytest.mark.parametrize("options", [{"json_schema": "refused"}, {"json_schema": "ignored"}])
 async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_then_on(options: Any) -> None:
     async with ScriptedModelServer(script(Turn(content="Words.")), **options) as server, client(server) as model:
         for _ in range(2):
-            assert (await model.reply(OPENING, (), Sampling(), schema=PLAN)).message.content == "Words."
+            assert (await model.reply(ModelRequest(OPENING, schema=PLAN))).message.content == "Words."
         asked, again = server.bodies[-2:]
         assert server.requests == 1 + 3
         assert not (await model.probe()).structured_output
@@ -175,7 +176,7 @@ async def test_a_reply_by_schema_is_passed_on_as_it_is() -> None:
     text = '```json\n{"name": "f", "arguments": {}}\n```'
     turns = script(Turn(content=text))
     async with ScriptedModelServer(turns, native_tools=False) as server, client(server) as model:
-        reply = await model.reply(OPENING, (), Sampling(), schema=PLAN)
+        reply = await model.reply(ModelRequest(OPENING, schema=PLAN))
         assert (reply.message.content, reply.message.tool_calls) == (text, ())
 
 
@@ -188,8 +189,8 @@ async def test_a_streamed_reply_is_the_same_reply(protocol: str, characters: int
     said: list[str] = []
     options: dict[str, Any] = {**PROTOCOLS[protocol], "stream_characters": characters}
     async with ScriptedModelServer(script(CALLS), **options) as server, client(server) as model:
-        plain = await model.reply(OPENING, TOOLS, Sampling())
-        streamed = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        plain = await model.reply(ModelRequest(OPENING, TOOLS))
+        streamed = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
         assert server.bodies[-1]["stream_options"] == {"include_usage": True}
         assert "stream" not in server.bodies[-2]
     assert essence(streamed) == essence(plain)
@@ -210,13 +211,13 @@ async def test_a_stream_that_breaks_off_is_asked_again_and_begins_anew() -> None
         ScriptedModelServer(script(*broken, turn), stream_characters=10) as server,
         client(server) as model,
     ):
-        reply = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
         assert reply.message.content == turn.content
         assert said == ["a" * 10, "a" * 10, "b" * 10, "a" * 10, "b" * 10]
         assert server.requests == 1 + 3
         server.fail_next(Failure(drop=True, after_chunks=2, times=3))
         with pytest.raises(ModelUnavailable) as raised:
-            await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+            await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
         assert raised.value.field == "model_url"
 
 
@@ -231,7 +232,7 @@ async def test_a_stream_that_breaks_off_is_asked_again_and_begins_anew() -> None
 async def test_an_error_in_a_stream_is_the_fault_that_it_names(failure: Failure, kind: type[Exception]) -> None:
     async with ScriptedModelServer(script(failure, Turn(content="x"))) as server, client(server) as model:
         with pytest.raises(kind):
-            await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+            await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
         assert server.requests == (1 + 3 if kind is ModelUnavailable else 1 + 1)
 
 
@@ -239,7 +240,7 @@ async def test_streams_of_lesser_servers() -> None:
     said: list[str] = []
     async with ScriptedModelServer(script(CALLS), stream_options=False) as server, client(server) as model:
         for _ in range(2):
-            reply = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+            reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
             assert (reply.usage.prompt_tokens, len(reply.message.tool_calls)) == (0, 2)
         # The wish for usage is refused once, and not uttered again.
         assert server.requests == 1 + 3
@@ -247,7 +248,7 @@ async def test_streams_of_lesser_servers() -> None:
     assert "".join(said) == CALLS.content * 2
     said.clear()
     async with ScriptedModelServer(script(CALLS), streaming=False) as server, client(server) as model:
-        reply = await model.reply(OPENING, TOOLS, Sampling(), on_delta=said.append)
+        reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
         assert (said, reply.usage.total_tokens) == ([CALLS.content], 120)
 
 
@@ -260,7 +261,7 @@ async def test_a_server_that_refuses_to_stream_is_asked_without() -> None:
         return web.json_response({"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]})
 
     async with bare_server(chat) as url, client(url, model="m") as model:
-        assert (await model.reply(OPENING, (), Sampling(), on_delta=said.append)).message.content == "whole"
+        assert (await model.reply(ModelRequest(OPENING, on_delta=said.append))).message.content == "whole"
     assert said == ["whole"]
 
 
@@ -268,11 +269,11 @@ async def test_a_failure_that_only_sounds_like_a_refusal_takes_nothing_away() ->
     async with ScriptedModelServer(script(CALLS)) as server, client(server) as model:
         await model.probe()
         server.fail_next(Failure(status=500, message="the upstream failed"))
-        await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+        await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
         server.fail_next(Failure(status=400, message="bad temperature"))
         with pytest.raises(ModelRejected, match="temperature"):
-            await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
-        await model.reply(OPENING, TOOLS, Sampling(), on_delta=lambda _: None)
+            await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
+        await model.reply(ModelRequest(OPENING, TOOLS, on_delta=lambda _: None))
         assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies[-4:])
         assert server.requests == 1 + 4
 
@@ -286,7 +287,7 @@ async def test_a_stream_nobody_asked_for_is_read() -> None:
         )
 
     async with bare_server(chat) as url, client(url, model="m") as model:
-        reply = await model.reply(OPENING, TOOLS, Sampling())
+        reply = await model.reply(ModelRequest(OPENING, TOOLS))
         assert (reply.message.content, reply.finish_reason, reply.usage.prompt_tokens) == ("a", "stop", 3)
 
 
@@ -307,7 +308,7 @@ async def test_cancelling_a_stream_ends_it_at_the_server() -> None:
         return response
 
     async with bare_server(chat) as url, client(url, model="m") as model:
-        waiting = asyncio.create_task(model.reply(OPENING, (), Sampling(), on_delta=lambda _: begun.set()))
+        waiting = asyncio.create_task(model.reply(ModelRequest(OPENING, on_delta=lambda _: begun.set())))
         async with asyncio.timeout(5):
             await begun.wait()
             waiting.cancel()
@@ -329,7 +330,7 @@ async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
 
     async with bare_server(chat) as url, client(url, model="m", max_retries=1) as model:
         with pytest.raises(ModelUnavailable, match="no completion"):
-            await model.reply(OPENING, (), Sampling(), on_delta=(lambda _: None) if streams else None)
+            await model.reply(ModelRequest(OPENING, on_delta=(lambda _: None) if streams else None))
 
 
 async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
@@ -337,14 +338,14 @@ async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
     async with ScriptedModelServer(script(Turn(content="Done."))) as server, client(server) as model:
         await model.probe()
         server.fail_next(Failure(status=200, body=body))
-        reply = await model.reply(OPENING, TOOLS, Sampling())
+        reply = await model.reply(ModelRequest(OPENING, TOOLS))
         assert reply.message.content == "a\ufffd\n\ufffd"
         assert reply.repairs == (
             "invalid UTF-8 replaced",
             "control characters in the answer's JSON let pass",
             "half a surrogate pair replaced",
         )
-        again = await model.reply((*OPENING, AssistantMessage(content="x")), TOOLS, Sampling())
+        again = await model.reply(ModelRequest((*OPENING, AssistantMessage(content="x")), TOOLS, Sampling()))
         assert again.repairs == ()
 
 

@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.message import (
     Message,
     ModelCapabilities,
     ModelReply,
+    ModelRequest,
     Sampling,
     SystemMessage,
     ToolCall,
@@ -44,7 +45,7 @@ def client(url: str, **options: Any) -> OpenAIChatModel:
 
 
 async def ask(model: OpenAIChatModel, messages: tuple[Message, ...] = OPENING, seed: int | None = None) -> ModelReply:
-    return await model.reply(messages, TOOLS, Sampling(seed=seed))
+    return await model.reply(ModelRequest(messages, TOOLS, Sampling(seed=seed)))
 
 
 def call(call_id: str, model_call_id: str) -> ToolCall:
@@ -91,7 +92,7 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
         Turn(content="Done."),
     )
     async with ScriptedModelServer(script, model="m1") as server, client(server.url) as model:
-        first = await model.reply(OPENING, TOOLS, Sampling(temperature=0.5, seed=7, max_tokens=99))
+        first = await model.reply(ModelRequest(OPENING, TOOLS, Sampling(temperature=0.5, seed=7, max_tokens=99)))
         assert first.message.content == "I look."
         assert first.finish_reason == "tool_calls"
         assert first.model == "m1"
@@ -112,7 +113,7 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
             ToolMessage(call_id=one.call_id, content="x = 1"),
             ToolMessage(call_id=two.call_id, content="Error: bad"),
         )
-        second = await model.reply((*OPENING, first.message, *observed), TOOLS, Sampling(seed=7))
+        second = await model.reply(ModelRequest((*OPENING, first.message, *observed), TOOLS, Sampling(seed=7)))
         assert (second.message.content, second.finish_reason, second.message.tool_calls) == ("Done.", "stop", ())
         opened, went_on = server.bodies[-2:]
     assert {key: opened[key] for key in ("model", "temperature", "seed", "max_tokens")} == {
@@ -138,7 +139,7 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
 
 async def test_without_tools_none_are_sent() -> None:
     async with ScriptedModelServer(Script()) as server, client(server.url) as model:
-        await model.reply(OPENING, (), Sampling())
+        await model.reply(ModelRequest(OPENING))
         assert "tools" not in server.bodies[-1]
 
 
@@ -230,7 +231,7 @@ async def test_raw_calls_are_read_where_no_native_ones_came() -> None:
         cut = await ask(model, (*OPENING, AssistantMessage(content="x"), UserMessage(content="go on")))
         assert (cut.message.content, cut.finish_reason, cut.message.tool_calls) == (text[:-20], "length", ())
         # Nobody asked for calls here, so text is text.
-        assert (await model.reply(OPENING, (), Sampling())).message.content == text
+        assert (await model.reply(ModelRequest(OPENING))).message.content == text
 
 
 async def test_without_native_tools_everything_is_text() -> None:
@@ -379,7 +380,7 @@ async def test_a_server_that_wants_the_new_name_of_the_token_limit_gets_it() -> 
         return completion(content="fine")
 
     async with bare_server(chat) as url, client(url, model="m") as model:
-        await model.reply(OPENING, (), Sampling(max_tokens=5))
+        await model.reply(ModelRequest(OPENING, (), Sampling(max_tokens=5)))
         assert (await model.probe()).strict_schemas
     assert seen[-1]["max_completion_tokens"] == 5
 

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Quota
-from swe_ai_fleet.domain.message import Sampling, UserMessage
+from swe_ai_fleet.domain.message import ModelRequest, UserMessage
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
 from swe_ai_fleet.settings import Settings
@@ -29,7 +29,7 @@ async def _agents(settings: Settings) -> int:
 
         async def agent(number: int) -> int:
             session = model.session(f"agent-{number}")
-            replies = [await session.reply((UserMessage(content="go"),), (), Sampling()) for _ in range(CALLS)]
+            replies = [await session.reply(ModelRequest((UserMessage(content="go"),))) for _ in range(CALLS)]
             return sum(reply.message.content == "done" for reply in replies)
 
         return sum(await asyncio.gather(*(agent(number) for number in range(AGENTS))))

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import DeriveAssignment
 from swe_ai_fleet.domain.errors import AgentLost, InvalidRequest, ModelUnavailable, ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.derivations import MAX_AT_ONCE, Derivations, Plan
@@ -43,7 +43,7 @@ class Answering(ScriptedModel):
     gate: asyncio.Event | None = None
     heard: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def reply(self, messages, tools, sampling, *, schema=None, on_delta=None) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         self.asked += 1
         self.heard.set()
         if self.gate is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from swe_ai_fleet.agents.keeping_model import Keeping, KeepingModel
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import Fenced, FleetError, ModelUnavailable, Unavailable
-from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.tools.audit import AuditTrail
 
 
@@ -28,7 +27,7 @@ class Thinker:
     async def ping(self) -> None:
         return None
 
-    async def reply(self, messages: Sequence, tools: Sequence, sampling: Sampling, **_: Mapping) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         await self.go.wait()
         if self.fault is not None:
             raise self.fault
@@ -68,7 +67,7 @@ def a_model(
 
 
 async def ask(model: KeepingModel) -> ModelReply:
-    return await model.reply((), (), Sampling())
+    return await model.reply(ModelRequest(()))
 
 
 async def test_only_what_changed_is_stored_and_the_reply_waits_for_it() -> None:

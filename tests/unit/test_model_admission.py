@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.message import (
     Message,
     ModelCapabilities,
     ModelReply,
+    ModelRequest,
     Sampling,
     ToolCall,
     UserMessage,
@@ -374,7 +375,7 @@ class Replying:
     async def ping(self) -> None:
         return
 
-    async def reply(self, *arguments: object, **options: object) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         self.calls += 1
         if self.fault is not None:
             raise self.fault
@@ -408,14 +409,14 @@ async def test_the_pool_reserves_an_estimate_and_settles_what_was_used(model: Re
     message = UserMessage(content="abcd")
     async with ModelPool([Member(name="m", model=model)], admission=admission, rules=PoolRules(patience=0.0)) as pool:
         if model.fault is None:
-            await pool.session("a").reply((message,), (), Sampling(max_tokens=500))
+            await pool.session("a").reply(ModelRequest((message,), (), Sampling(max_tokens=500)))
         else:
             with pytest.raises(ModelUnavailable):
-                await pool.reply((message,), (), Sampling(max_tokens=500))
+                await pool.reply(ModelRequest((message,), (), Sampling(max_tokens=500)))
     assert (admission.admitted, admission.settled) == ([501], [(501, spent)])
 
 
 def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
     call = ToolCall(call_id="1", model_call_id="1", name="look", arguments="x" * 36)
     messages: list[Message] = [UserMessage(content="y" * 400), AssistantMessage(content="", tool_calls=(call,))]
-    assert estimated_tokens(messages, (), Sampling()) == 100 + 10 + 1024
+    assert estimated_tokens(ModelRequest(messages)) == 100 + 10 + 1024

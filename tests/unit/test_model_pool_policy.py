@@ -18,7 +18,13 @@ from swe_ai_fleet.adapters.model_pool.load import Load, read_load
 from swe_ai_fleet.adapters.model_pool.window import Window
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, Sampling, UserMessage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    UserMessage,
+)
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.admission import model_admission
 from swe_ai_fleet.settings import Settings
@@ -61,11 +67,11 @@ class Scripted:
         if self.down:
             raise ModelUnavailable(f"{self.name} is down", field="model_url")
 
-    async def reply(self, messages: object, tools: object, sampling: object, **options: object) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         self.calls += 1
         self.under_way += 1
         self.most = max(self.most, self.under_way)
-        self.order.append(messages[0].content)  # type: ignore[index]
+        self.order.append(request.messages[0].content)
         try:
             if self.down:
                 raise ModelUnavailable(f"{self.name} is down", field="model_url")
@@ -81,7 +87,7 @@ def pool_of(*models: Scripted, rules: PoolRules = FAST) -> ModelPool:
 
 
 async def ask(model: ChatModel, text: str = "") -> str:
-    return (await model.reply((UserMessage(content=text),), (), Sampling())).message.content
+    return (await model.reply(ModelRequest((UserMessage(content=text),)))).message.content
 
 
 async def turns(count: int = 5) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -25,16 +25,15 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
-    Message,
     ModelCapabilities,
     ModelReply,
-    Sampling,
+    ModelRequest,
     ToolMessage,
     UserMessage,
 )
 from swe_ai_fleet.domain.plan import OnFailure, PlanReport, PlanStep, StepReport, StepStatus
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.access import ToolAccess
@@ -475,15 +474,7 @@ class Babbler:
     async def ping(self) -> None:
         """It is always there."""
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         text = self.texts[min(self.asked, len(self.texts) - 1)]
         self.asked += 1
         return ModelReply(

@@ -22,6 +22,7 @@ from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
     ModelCapabilities,
+    ModelRequest,
     Sampling,
     SystemMessage,
     ToolMessage,
@@ -106,7 +107,9 @@ async def test_constrained_json_makes_calls_that_fit_their_tools(servers: Server
     async with OpenAIChatModel(base_url=servers.plain.url) as model:
 
         async def ask(seed: int) -> int:
-            reply = await model.reply(OPENING, box.specs, Sampling(seed=seed, temperature=1.0, max_tokens=4000))
+            reply = await model.reply(
+                ModelRequest(OPENING, box.specs, Sampling(seed=seed, temperature=1.0, max_tokens=4000))
+            )
             for call in reply.message.tool_calls:
                 assert call.name in names
                 assert isinstance(json.loads(call.arguments), dict)
@@ -126,7 +129,9 @@ async def test_constrained_json_makes_calls_that_fit_their_tools(servers: Server
 async def test_a_schema_holds_the_reply(servers: Servers, place: str) -> None:
     async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
         for seed in range(3):
-            reply = await model.reply(OPENING, (), Sampling(seed=seed, temperature=1.0, max_tokens=800), schema=SCHEMA)
+            reply = await model.reply(
+                ModelRequest(OPENING, (), Sampling(seed=seed, temperature=1.0, max_tokens=800), schema=SCHEMA)
+            )
             if reply.finish_reason == "stop":  # random white space may use the tokens up
                 value = json.loads(reply.message.content)
                 assert set(value) == {"verdict", "score"} and value["verdict"] in ("yes", "no")
@@ -136,8 +141,8 @@ async def test_streamed_and_whole_replies_say_the_same(servers: Servers) -> None
     pieces: list[str] = []
     sampling = Sampling(seed=3, temperature=0.0, max_tokens=60)
     async with OpenAIChatModel(base_url=servers.tools.url) as model:
-        whole = await model.reply(OPENING, (), sampling)
-        streamed = await model.reply(OPENING, (), sampling, on_delta=pieces.append)
+        whole = await model.reply(ModelRequest(OPENING, (), sampling))
+        streamed = await model.reply(ModelRequest(OPENING, (), sampling, on_delta=pieces.append))
     assert "".join(pieces) == streamed.message.content == whole.message.content
     assert len(pieces) > 5
     assert streamed.usage.completion_tokens == whole.usage.completion_tokens > 0
@@ -146,13 +151,13 @@ async def test_streamed_and_whole_replies_say_the_same(servers: Servers) -> None
 async def test_a_prompt_that_does_not_fit_is_named(servers: Servers) -> None:
     async with OpenAIChatModel(base_url=servers.tools.url) as model:
         with pytest.raises(ContextTooLong):
-            await model.reply((UserMessage(content="word " * 60_000),), (), Sampling(max_tokens=4))
+            await model.reply(ModelRequest((UserMessage(content="word " * 60_000),), (), Sampling(max_tokens=4)))
 
 
 async def test_an_unknown_model_is_named(servers: Servers) -> None:
     async with OpenAIChatModel(base_url=servers.tools.url, model="huge") as model:
         with pytest.raises(ModelRejected) as caught:
-            await model.reply(OPENING, (), Sampling(max_tokens=4))
+            await model.reply(ModelRequest(OPENING, (), Sampling(max_tokens=4)))
     assert caught.value.field == "model"
 
 
@@ -164,13 +169,13 @@ async def test_overload_is_503_and_passes(servers: Servers) -> None:
     async with OpenAIChatModel(base_url=servers.plain.url, max_retries=1) as once:
         await once.probe()
         for outcome in await asyncio.gather(
-            *(once.reply(OPENING, (), sampling) for _ in range(12)), return_exceptions=True
+            *(once.reply(ModelRequest(OPENING, (), sampling)) for _ in range(12)), return_exceptions=True
         ):
             if isinstance(outcome, BaseException):
                 assert isinstance(outcome, ModelUnavailable), outcome
                 refused += 1
     async with OpenAIChatModel(base_url=servers.plain.url, max_retries=12, retry_wait_seconds=0.2) as patient:
-        replies = await asyncio.gather(*(patient.reply(OPENING, (), sampling) for _ in range(12)))
+        replies = await asyncio.gather(*(patient.reply(ModelRequest(OPENING, (), sampling)) for _ in range(12)))
     after = (await servers.plain.metrics())["vllm:admission_rejections_total"]
     assert refused and len(replies) == 12 and after - before >= refused
 
@@ -182,7 +187,7 @@ async def test_the_pool_goes_by_the_metrics_of_two_servers(servers: Servers) -> 
     async with open_model(settings) as pool:
         sessions = [pool.session(f"run-{number}") for number in range(6)]
         for one in sessions * 3:
-            await one.reply(OPENING, (), Sampling(max_tokens=8))
+            await one.reply(ModelRequest(OPENING, (), Sampling(max_tokens=8)))
         loads = [one.load for one in pool.status().endpoints]
         moved = pool.counters.moved
     after = [await one.metrics() for one in (servers.tools, servers.plain)]
@@ -196,7 +201,7 @@ async def test_the_pool_waits_out_an_overload(servers: Servers) -> None:
     settings = Settings(model_url=servers.plain.url, model="tiny", model_patience_seconds=120)
     async with open_model(settings) as pool:
         replies = await asyncio.gather(
-            *(pool.reply(OPENING, (), Sampling(max_tokens=48, temperature=1.0)) for _ in range(16))
+            *(pool.reply(ModelRequest(OPENING, (), Sampling(max_tokens=48, temperature=1.0))) for _ in range(16))
         )
     assert len(replies) == 16
 
@@ -207,7 +212,7 @@ async def test_a_text_only_model_is_told_by_words(servers: Servers) -> None:
     findings = Findings(
         capabilities=ModelCapabilities(model="tiny", protocol=ToolProtocol.TEXT), limit_field="max_tokens"
     )
-    request = RequestWriter(Quirks()).write(OPENING, box.specs, Sampling(max_tokens=16), findings)
+    request = RequestWriter(Quirks()).write(ModelRequest(OPENING, box.specs, Sampling(max_tokens=16)), findings)
     assert not json.loads(request.body).keys() & {"tools", "response_format"}
     async with (
         aiohttp.ClientSession() as session,

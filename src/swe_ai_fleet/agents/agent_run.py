@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
-from swe_ai_fleet.domain.message import ModelReply, Sampling, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
@@ -117,7 +117,9 @@ class AgentRun:
         while True:
             try:
                 reply = await self._model.reply(
-                    self._history.messages, self._toolbox.specs, self._affordable(), on_delta=self._on_delta
+                    ModelRequest(
+                        self._history.messages, self._toolbox.specs, self._affordable(), on_delta=self._on_delta
+                    )
                 )
                 break
             except ContextTooLong:
@@ -200,7 +202,9 @@ class AgentRun:
         self._add(UserMessage(content=text), step=len(self._steps))
         try:
             async with asyncio.timeout(min(self._rules.last_words_seconds, self._budget.limits.timeout_seconds)):
-                reply = await self._model.reply(self._history.messages, (), self._sampling, on_delta=self._on_delta)
+                reply = await self._model.reply(
+                    ModelRequest(self._history.messages, (), self._sampling, on_delta=self._on_delta)
+                )
         except (ModelError, TimeoutError):
             return ""
         self._budget.settle(reply.usage)

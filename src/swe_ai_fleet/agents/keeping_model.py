@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import structlog
 
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.audit import AuditTrail
 
@@ -27,7 +27,7 @@ class Keeping:
 
 
 @dataclass(kw_only=True)
-class KeepingModel:
+class KeepingModel(ModelFace):
     """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
 
     A workspace that cannot be stored costs nothing but that checkpoint.
@@ -49,25 +49,11 @@ class KeepingModel:
     def __post_init__(self) -> None:
         self._kept_revision = self.trail.revision
 
-    async def probe(self) -> ModelCapabilities:
-        return await self.model.probe()
-
-    async def ping(self) -> None:
-        await self.model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
         keeping = asyncio.create_task(self._keep()) if self._due() else None
         try:
-            reply = await self.model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+            reply = await self.model.reply(request)
         except asyncio.CancelledError:
             if keeping is not None:
                 keeping.cancel()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.run import RunState
-from swe_ai_fleet.domain.tool import Decision, OperationSpec
+from swe_ai_fleet.domain.tool import Decision
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
 
@@ -46,20 +46,12 @@ class RecordedModel:
         if self._then is not None:
             await self._then.ping()
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """The next recorded reply, at no cost. Raises ModelRejected behind the last one where nothing goes on."""
         if self.exhausted:
             if self._then is None:
                 raise ModelRejected("the recording ends here")
-            return await self._then.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+            return await self._then.reply(request)
         message = self._replies[self._next]
         self._next += 1
         finish = "tool_calls" if message.tool_calls else "stop"

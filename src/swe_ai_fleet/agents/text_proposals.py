@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.approval_gate import PROPOSE
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling, ToolCall
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.ports import ChatModel
 
 REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProposingModel:
+class ProposingModel(ModelFace):
     """A `ChatModel` whose replies that call nothing and open with a proposal become a call of `propose_approach`.
 
     Args:
@@ -28,25 +28,11 @@ class ProposingModel:
     model: ChatModel
     wanted: Callable[[], bool]
 
-    async def probe(self) -> ModelCapabilities:
-        return await self.model.probe()
-
-    async def ping(self) -> None:
-        await self.model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply. Raises as it does."""
-        reply = await self.model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        reply = await self.model.reply(request)
         text = reply.message.content
-        offered = any(spec.name == PROPOSE for spec in tools)
+        offered = any(spec.name == PROPOSE for spec in request.tools)
         whole = reply.finish_reason in ("stop", "tool_calls")
         if reply.message.tool_calls or not (offered and whole and self.wanted() and opens_with_proposal(text)):
             return reply

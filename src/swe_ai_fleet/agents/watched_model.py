@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.domain.live import TextDelta
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel, LiveText
 from swe_ai_fleet.tools.secrets import Secrets
 
 
-class WatchedModel:
+class WatchedModel(ModelFace):
     """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself.
 
     Args:
@@ -33,29 +33,15 @@ class WatchedModel:
         agent_id: str,
         secrets: Secrets,
     ) -> None:
-        self._model = model
+        self.model = model
         self._live = live
         self._tenant, self._execution_id, self._agent_id = tenant, execution_id, agent_id
         self._secrets = secrets
 
-    async def probe(self) -> ModelCapabilities:
-        return await self._model.probe()
-
-    async def ping(self) -> None:
-        await self._model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, its text told to watchers as it comes. Raises as the model does."""
-        if on_delta is not None or not self._live.wanted(self._tenant, self._execution_id):
-            return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        if request.on_delta is not None or not self._live.wanted(self._tenant, self._execution_id):
+            return await self.model.reply(request)
         masked, begins = self._secrets.stream(), True
 
         def tell(text: str) -> None:
@@ -65,8 +51,9 @@ class WatchedModel:
                 self._live.say(self._tenant, self._execution_id, delta)
                 begins = False
 
-        reply = await self._model.reply(
-            messages, tools, sampling, schema=schema, on_delta=lambda text: tell(masked.feed(text))
-        )
+        def hear(text: str) -> None:
+            tell(masked.feed(text))
+
+        reply = await self.model.reply(replace(request, on_delta=hear))
         tell(masked.finish())
         return reply

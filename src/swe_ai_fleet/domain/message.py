@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.tool import OperationSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,27 @@ class Sampling:
     temperature: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a model is asked.
+
+    Attributes:
+        messages: The conversation so far.
+        tools: What the model may call.
+        sampling: How to sample.
+        schema: A JSON schema that the reply's text is to follow; a server that cannot be held to it is asked in words,
+            so check the text. Without tools only.
+        on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
+            begins anew.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[OperationSpec] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    schema: Mapping[str, object] | None = None
+    on_delta: Callable[[str], None] | None = None
 
 
 class ToolProtocol(StrEnum):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS
 from swe_ai_fleet.ports import ChatModel, KeyValue, ModelSessions
 
@@ -79,7 +79,7 @@ class Spending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeteredModel:
+class MeteredModel(ModelFace):
     """A `ChatModel` whose tokens are counted as a tenant's."""
 
     model: ChatModel
@@ -92,22 +92,8 @@ class MeteredModel:
             return self
         return self.spending.metered(self.tenant, self.model.session(key))
 
-    async def probe(self) -> ModelCapabilities:
-        return await self.model.probe()
-
-    async def ping(self) -> None:
-        await self.model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, once it is counted. Raises as the model does."""
-        reply = await self.model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        reply = await self.model.reply(request)
         await self.spending.add(self.tenant, reply.usage.total_tokens)
         return reply

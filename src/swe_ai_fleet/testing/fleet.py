@@ -40,13 +40,19 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    ToolCall,
+)
 from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy, Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 
@@ -109,15 +115,7 @@ class ScriptedModel:
         if self.fault is not None:
             raise self.fault
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         await self.ping()
         return ModelReply(message=AssistantMessage(content="Done."), finish_reason="stop", usage=Usage())
 

@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,8 +17,7 @@ from typing import Protocol, Self
 import structlog
 
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.message import AssistantMessage, Message, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest
 
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_TOOL = 150
@@ -276,12 +275,12 @@ class LeasedAdmission:
         return Demand(host=self._host, epoch=self._grant.epoch, returned=max(0, self._balance))
 
 
-def estimated_tokens(messages: Sequence[Message], tools: Sequence[OperationSpec], sampling: Sampling) -> int:
+def estimated_tokens(request: ModelRequest) -> int:
     """About how many tokens a call may take: four characters each, and its bound for the completion or 1,024."""
     characters = 0
-    for message in messages:
+    for message in request.messages:
         characters += len(message.content)
         if isinstance(message, AssistantMessage):
             characters += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
-    completion = sampling.max_tokens or _UNBOUNDED_COMPLETION
-    return characters // _CHARACTERS_PER_TOKEN + _TOKENS_PER_TOOL * len(tools) + completion
+    completion = request.sampling.max_tokens or _UNBOUNDED_COMPLETION
+    return characters // _CHARACTERS_PER_TOKEN + _TOKENS_PER_TOOL * len(request.tools) + completion

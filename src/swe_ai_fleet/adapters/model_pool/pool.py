@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -16,8 +16,7 @@ from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint, Fault, 
 from swe_ai_fleet.adapters.model_pool.rules import PoolRules
 from swe_ai_fleet.adapters.model_pool.status import Counters, EndpointStatus, PoolStatus
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 
 _GRACE_SECONDS = 2.0
@@ -128,40 +127,23 @@ class ModelPool:
             await asyncio.gather(*pings, return_exceptions=True)
         await pings[0]
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion from the least loaded endpoint, once the fleet's limits let it through.
 
         Raises ContextTooLong, ModelRejected, and ModelUnavailable once the patience or the tries are used up.
         """
-        return await self.reply_at(None, messages, tools, sampling, schema=schema, on_delta=on_delta)
+        return await self.reply_at(None, request)
 
-    async def reply_at(
-        self,
-        binding: Binding | None,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply_at(self, binding: Binding | None, request: ModelRequest) -> ModelReply:
         """As `reply`, at the endpoint that a run is bound to."""
 
         def ask(model: ChatModel) -> Awaitable[ModelReply]:
-            return model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+            return model.reply(request)
 
         admission = self._admission
         if admission is None:
             return await self._dispatcher.serve(ask, binding)
-        reserved = spent = estimated_tokens(messages, tools, sampling)
+        reserved = spent = estimated_tokens(request)
         await admission.admit(reserved)
         try:
             reply = await self._dispatcher.serve(ask, binding)
@@ -260,17 +242,9 @@ class ModelSession:
         """Whether any endpoint answers now. Raises ModelUnavailable, ModelRejected."""
         await self._pool.ping()
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion, as `ModelPool.reply` gives it, from the endpoint this run is bound to."""
-        return await self._pool.reply_at(self._binding, messages, tools, sampling, schema=schema, on_delta=on_delta)
+        return await self._pool.reply_at(self._binding, request)
 
 
 def _note(endpoint: Endpoint, done: asyncio.Task[ModelCapabilities]) -> None:

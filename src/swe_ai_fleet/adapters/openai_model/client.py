@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -22,8 +22,7 @@ from swe_ai_fleet.adapters.openai_model.requests import Request, RequestWriter
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedCompletion, read_answer
 from swe_ai_fleet.adapters.openai_model.thought_deltas import ThoughtDeltas
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling, ToolProtocol
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, ToolProtocol
 
 _FRESH_SECONDS = 5.0
 _PING_SECONDS = 10.0
@@ -114,36 +113,26 @@ class OpenAIChatModel:
             if not (isinstance(error.__cause__, APIStatusError) and error.__cause__.status_code in (404, 405)):
                 raise
 
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion, its calls by whichever protocol the probe found.
 
         Raises ContextTooLong, ModelRejected, and ModelUnavailable once the tries are used up; ValueError for a
         schema beside tools.
         """
-        if schema is not None and tools:
+        if request.schema is not None and request.tools:
             raise ValueError("a reply can follow a schema or call tools, not both")
         findings = await self._findings()
         started = time.monotonic()
         while True:
-            request = self._requests.write(
-                messages, tools, sampling, findings, schema=schema, streams=on_delta is not None
-            )
+            written = self._requests.write(request, findings)
             try:
-                reply = await self._ask(request, started, on_delta)
+                reply = await self._ask(written, started, request.on_delta)
             except ModelError as error:
                 # Each turn of this loop leaves one more feature out for good.
-                if not self._quirks.learn(error, request.uses):
+                if not self._quirks.learn(error, written.uses):
                     raise
                 continue
-            if Feature.SCHEMA in request.uses and _ignores_schema(reply, schema):
+            if Feature.SCHEMA in written.uses and _ignores_schema(reply, request.schema):
                 self._quirks.miss(Feature.SCHEMA)
                 continue
             return reply

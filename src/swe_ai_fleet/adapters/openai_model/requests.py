@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
@@ -10,8 +10,7 @@ from swe_ai_fleet.adapters.openai_model.answers import Asked
 from swe_ai_fleet.adapters.openai_model.probing import Findings
 from swe_ai_fleet.adapters.openai_model.quirks import Feature, Quirks
 from swe_ai_fleet.adapters.openai_model.wire import WireWriter, dump_json, head_fields, wire_ids
-from swe_ai_fleet.domain.message import Message, Sampling, ToolProtocol, UserMessage
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import Message, ModelRequest, ToolProtocol, UserMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +29,13 @@ class RequestWriter:
         self._quirks = quirks
         self._writer = WireWriter()
 
-    def write(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        findings: Findings,
-        *,
-        schema: Mapping[str, object] | None = None,
-        streams: bool = False,
-    ) -> Request:
-        """The request for one reply; `streams` where it is to come as a stream."""
+    def write(self, wanted: ModelRequest, findings: Findings) -> Request:
+        """The request for one reply, which comes as a stream where somebody hears it come in."""
+        messages, tools, schema = wanted.messages, wanted.tools, wanted.schema
         capabilities = self._quirks.known(findings.capabilities)
         protocol = capabilities.protocol
-        more, uses = self._stream_fields(streams)
-        head = head_fields(capabilities.model, sampling, limit_field=findings.limit_field, more=more)
+        more, uses = self._stream_fields(wanted.on_delta is not None)
+        head = head_fields(capabilities.model, wanted.sampling, limit_field=findings.limit_field, more=more)
         held_to = b""
         if schema is not None and capabilities.structured_output:
             uses.append(Feature.SCHEMA)

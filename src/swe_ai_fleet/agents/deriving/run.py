@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Artifacts, DeriveAssignment, Perspective
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Message, Sampling, UserMessage
+from swe_ai_fleet.domain.message import Message, ModelRequest, UserMessage
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -124,7 +124,7 @@ class DeriveRun:
         messages, problem = list(opening), ""
         for step in range(1, ATTEMPTS + 1):
             began = time.monotonic()
-            reply = await model.reply(messages, (), Sampling(), schema=schema_of(SplitShape))
+            reply = await model.reply(ModelRequest(messages, schema=schema_of(SplitShape)))
             budget.settle(reply.usage)
             took = round((time.monotonic() - began) * 1000)
             journal.post(ModelReplied(step=step, reply=reply, duration_ms=took))

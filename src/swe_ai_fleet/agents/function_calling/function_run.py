@@ -20,7 +20,14 @@ from swe_ai_fleet.agents.function_calling.transcript import room, transcript, wi
 from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, SystemMessage, UserMessage
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ModelRequest,
+    SystemMessage,
+    UserMessage,
+)
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
 
@@ -154,7 +161,7 @@ class FunctionRun:
         asked = replace(
             task, content=f"{task.content}\n\n{PLAN_REQUEST.format(tools=documentation((*self._setup.specs, ANSWER)))}"
         )
-        reply = await self._model.reply((*request.before, asked), (), self._setup.sampling)
+        reply = await self._model.reply(ModelRequest((*request.before, asked), (), self._setup.sampling))
         self._budget.settle(reply.usage)
         plan = reply.message.content.strip()
         if not plan:
@@ -179,7 +186,7 @@ class FunctionRun:
                 record = transcript(whole)
                 prompt = f"# Task\n{self._request.task}\n\n# Record\n{record}\n\nWrite the answer to the task now."
                 asked = (SystemMessage(content=REFINE), UserMessage(content=prompt))
-                reply = await self._model.reply(asked, (), self._setup.sampling)
+                reply = await self._model.reply(ModelRequest(asked, (), self._setup.sampling))
         except (ModelError, TimeoutError) as fault:
             self._narration.log(f"the answer could not be refined: {fault}", "refinement_failed")
             return ""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.domain.errors import ModelUnavailable
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 
 RETRY_WAITS = (5.0, 10.0)
 _JITTER = 0.1
 
 
-class PatientModel:
+class PatientModel(ModelFace):
     """A `ChatModel` whose calls are tried again after a wait each; the one behind it should not retry by itself.
 
     Args:
@@ -28,7 +28,7 @@ class PatientModel:
     def __init__(
         self, model: ChatModel, *, waits: Sequence[float] = RETRY_WAITS, told: Callable[[str], None] | None = None
     ) -> None:
-        self._model = model
+        self.model = model
         self._waits = tuple(waits)
         self._told = told
 
@@ -36,31 +36,19 @@ class PatientModel:
         """As the model behind it, tried again. Raises ModelError."""
         for number, wait in enumerate(self._waits, start=1):
             try:
-                return await self._model.probe()
+                return await self.model.probe()
             except ModelUnavailable as fault:
                 await self._rest(number, wait, fault)
-        return await self._model.probe()
+        return await self.model.probe()
 
-    async def ping(self) -> None:
-        """As the model behind it, once. Raises ModelUnavailable, ModelRejected."""
-        await self._model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """As the model behind it, tried again. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
         for number, wait in enumerate(self._waits, start=1):
             try:
-                return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+                return await self.model.reply(request)
             except ModelUnavailable as fault:
                 await self._rest(number, wait, fault)
-        return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        return await self.model.reply(request)
 
     async def _rest(self, number: int, wait: float, fault: ModelUnavailable) -> None:
         if self._told is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
+from swe_ai_fleet.agents.model_face import ModelFace
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import ChatModel
 
 
-class ShownTools:
+class ShownTools(ModelFace):
     """A `ChatModel` that is offered some tools under another description, or not at all.
 
     Args:
@@ -18,26 +20,10 @@ class ShownTools:
     """
 
     def __init__(self, model: ChatModel, instead: Mapping[str, OperationSpec | None]) -> None:
-        self._model = model
+        self.model = model
         self._instead = dict(instead)
 
-    async def probe(self) -> ModelCapabilities:
-        """As the model behind it. Raises ModelError."""
-        return await self._model.probe()
-
-    async def ping(self) -> None:
-        """As the model behind it. Raises ModelUnavailable, ModelRejected."""
-        await self._model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """As the model behind it. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
-        offered = tuple(shown for tool in tools if (shown := self._instead.get(tool.name, tool)) is not None)
-        return await self._model.reply(messages, offered, sampling, schema=schema, on_delta=on_delta)
+        offered = tuple(shown for tool in request.tools if (shown := self._instead.get(tool.name, tool)) is not None)
+        return await self.model.reply(replace(request, tools=offered))

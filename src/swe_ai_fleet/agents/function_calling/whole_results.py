@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from swe_ai_fleet.agents.function_calling.transcript import room, with_whole_results
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.domain.errors import ContextTooLong
-from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 
 
-class WholeResults:
+class WholeResults(ModelFace):
     """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut.
 
     Args:
@@ -20,32 +21,16 @@ class WholeResults:
     """
 
     def __init__(self, model: ChatModel, results: Mapping[str, str]) -> None:
-        self._model = model
+        self.model = model
         self._results = results
 
-    async def probe(self) -> ModelCapabilities:
-        """As the model behind it. Raises ModelError."""
-        return await self._model.probe()
-
-    async def ping(self) -> None:
-        """As the model behind it. Raises ModelUnavailable, ModelRejected."""
-        await self._model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """As the model behind it. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
-        if not tools and self._results:
-            capabilities = await self._model.probe()
-            whole = with_whole_results(messages, self._results, max_chars=room(capabilities))
+        if not request.tools and self._results:
+            capabilities = await self.model.probe()
+            whole = with_whole_results(request.messages, self._results, max_chars=room(capabilities))
             try:
-                return await self._model.reply(whole, tools, sampling, schema=schema, on_delta=on_delta)
+                return await self.model.reply(replace(request, messages=whole))
             except ContextTooLong:
                 pass  # the estimate was wrong: what the history holds has fitted so far
-        return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+        return await self.model.reply(request)

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history.history import Summarise
 from swe_ai_fleet.domain.errors import ModelError
-from swe_ai_fleet.domain.message import AssistantMessage, Message, Sampling, SystemMessage, UserMessage
+from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelRequest, Sampling, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel
 
 SUMMARY_TOKENS = 1_500
@@ -31,7 +31,7 @@ def summariser(model: ChatModel, budget: Budget, *, max_tokens: int = SUMMARY_TO
         if left is not None and left < max_tokens:
             raise ModelError("the tokens that are left do not pay for a summary")
         prompt = _template().render(lines=[_line(message) for message in messages])
-        reply = await model.reply(_asked(prompt), (), Sampling(temperature=0.0, max_tokens=max_tokens))
+        reply = await model.reply(ModelRequest(_asked(prompt), (), Sampling(temperature=0.0, max_tokens=max_tokens)))
         budget.settle(reply.usage)
         return reply.message.content
 

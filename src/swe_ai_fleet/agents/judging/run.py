@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import Artifacts, JudgeAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Message, ModelReply, Sampling, UserMessage
+from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, Clone
@@ -185,7 +185,7 @@ class _Judging:
             temperature=self._assignment.perspective.temperature, seed=(self._assignment.seed + sample) % _SEEDS
         )
         began = time.monotonic()
-        reply = await model.reply(conversation, (), sampling, schema=choice_schema(letters))
+        reply = await model.reply(ModelRequest(conversation, (), sampling, schema=choice_schema(letters)))
         budget.settle(reply.usage)
         self._step += 1
         took = round((time.monotonic() - began) * 1000)

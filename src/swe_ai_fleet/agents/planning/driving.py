@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +13,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.agents.planning.call_ids import PlanCallId
 from swe_ai_fleet.agents.planning.complexity import THRESHOLD, assess
 from swe_ai_fleet.agents.planning.fast_path import fast_path
@@ -22,16 +23,9 @@ from swe_ai_fleet.agents.planning.planner import Planner
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.event import MessageAdded
-from swe_ai_fleet.domain.message import (
-    Message,
-    ModelCapabilities,
-    ModelReply,
-    Sampling,
-    UserMessage,
-)
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
@@ -231,30 +225,16 @@ def _went_by_plan(steps: Sequence[Step]) -> bool | None:
     return None
 
 
-class _Heard:
+class _Heard(ModelFace):
     """A model of which is known whether it could be reached."""
 
     def __init__(self, model: ChatModel) -> None:
-        self._model = model
+        self.model = model
         self.unavailable = False
 
-    async def probe(self) -> ModelCapabilities:
-        return await self._model.probe()
-
-    async def ping(self) -> None:
-        await self._model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         try:
-            return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+            return await self.model.reply(request)
         except ModelUnavailable:
             self.unavailable = True
             raise

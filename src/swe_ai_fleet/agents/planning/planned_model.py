@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.agents.planning.call_ids import PlanCallId, Purpose
 from swe_ai_fleet.agents.planning.operations import Operations
 from swe_ai_fleet.agents.planning.planner import Planner, PlanStopped
@@ -17,9 +18,14 @@ from swe_ai_fleet.agents.planning.progress import Progress
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import PlanMade
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelCapabilities, ModelReply, Sampling, ToolCall
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    ModelReply,
+    ModelRequest,
+    Sampling,
+    ToolCall,
+)
 from swe_ai_fleet.domain.plan import Plan, PlanStep
-from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, Journal
 
@@ -29,7 +35,7 @@ PROPOSE = "propose_approach"
 _LOOKS = ("tests_run", "git_diff")
 
 
-class PlannedModel:
+class PlannedModel(ModelFace):
     """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
 
     Args:
@@ -57,7 +63,7 @@ class PlannedModel:
         max_replans: int = 2,
         proposes: bool = False,
     ) -> None:
-        self._model = model
+        self.model = model
         self._planner = planner
         self._progress = progress
         self._operations = operations
@@ -74,27 +80,13 @@ class PlannedModel:
         self.last_words = False
         """Whether the real model was asked for its last words."""
 
-    async def probe(self) -> ModelCapabilities:
-        return await self._model.probe()
-
-    async def ping(self) -> None:
-        await self._model.ping()
-
-    async def reply(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[OperationSpec],
-        sampling: Sampling,
-        *,
-        schema: Mapping[str, object] | None = None,
-        on_delta: Callable[[str], None] | None = None,
-    ) -> ModelReply:
+    async def reply(self, request: ModelRequest) -> ModelReply:
         """The plan's next calls; without tools, whatever the real model says. Raises PlanStopped, ModelError."""
-        if not tools:
+        if not request.tools:
             self.last_words = True
-            return await self._model.reply(messages, tools, sampling, schema=schema, on_delta=on_delta)
+            return await self.model.reply(request)
         try:
-            return await self._next(sampling, on_delta)
+            return await self._next(request.sampling, request.on_delta)
         except PlanStopped as stopped:
             self.stopped = stopped
             raise

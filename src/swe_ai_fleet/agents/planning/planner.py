@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.planning.operations import MAX_STEPS, Operations
 from swe_ai_fleet.agents.planning.reading import Verdict, read_verdict
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import EventBody, MessageAdded, ModelReplied
-from swe_ai_fleet.domain.message import ModelReply, Sampling, UserMessage
+from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.plan import OnFailure, Plan
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, Journal
@@ -188,7 +188,9 @@ class Planner:
         self._calls_left -= 1
         while True:
             try:
-                reply = await self._model.reply(self._history.messages, (), sampling, schema=schema, on_delta=on_delta)
+                reply = await self._model.reply(
+                    ModelRequest(self._history.messages, (), sampling, schema=schema, on_delta=on_delta)
+                )
                 break
             except ContextTooLong:
                 condensed = await self._history.shrink(step=step)

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Sampling, UserMessage
+from swe_ai_fleet.domain.message import ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
@@ -201,7 +201,9 @@ class _Review:
         try:
             async with asyncio.timeout(min(_LAST_WORDS_SECONDS, self._budget.seconds_left)):
                 reply = await model.reply(
-                    history.messages, (), replace(self._sampling, max_tokens=bound), schema=schema_of(CritiqueShape)
+                    ModelRequest(
+                        history.messages, (), replace(self._sampling, max_tokens=bound), schema=schema_of(CritiqueShape)
+                    )
                 )
         except TimeoutError:
             raise ValueError("the reviewer did not answer in time") from None

@@ -10,7 +10,7 @@ from typing import TypeVar
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.sub_agents.shapes import Shape, read, schema_of
 from swe_ai_fleet.domain.errors import ModelError
-from swe_ai_fleet.domain.message import Message, ModelReply, Sampling, UserMessage
+from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
 
@@ -68,6 +68,6 @@ async def _reply(model: ChatModel, messages: Sequence[Message], shape: type[Shap
     context = (await model.probe()).max_model_len
     bound = None if left is None or left >= context > 0 else left - prompt
     sampling = Sampling(max_tokens=bound)
-    reply = await model.reply(messages, (), sampling, schema=schema_of(shape))
+    reply = await model.reply(ModelRequest(messages, (), sampling, schema=schema_of(shape)))
     budget.settle(reply.usage)
     return reply
