@@ -41,12 +41,14 @@ class Judged:
 
 
 BOUNDS: Mapping[str, Bound] = {
-    "memory_mib": Bound(share=0.05, least=48),
+    "memory_mib": Bound(share=0.05, least=32),
+    # What the fleet knows of executions stays in memory, some 5 KiB of each.
     "orchestrator_mib": Bound(share=0.05, least=12),
-    "agents_mib": Bound(share=0.08, least=24),
-    # The heap of nats-server is the block that each stream writes to, up to 8 MiB a stream (seen in its profile), which
-    # fills once and is then taken anew: two of them may have filled. Beside it there is garbage up to as much again
-    # before Go collects (GOGC=100), so that one collection earlier or later is worth all that is in use.
+    "agents_mib": Bound(share=0.08, least=20),
+    # The heap of nats-server is what its streams index and the block that each writes to, up to 8 MiB a stream (seen in
+    # its profile), which fills once and is then taken anew: two of them may have filled. Beside it there is garbage up
+    # to as much again before Go collects (GOGC=100), so that one collection earlier or later is worth all that is in
+    # use. Under some 700 times the events of a soak it stands still once as much goes as comes.
     "nats_live_mib": Bound(share=0.25, least=16),
     "nats_mib": Bound(share=0.30, least=32),
     "descriptors": Bound(share=0.05, least=24, momentary=True),

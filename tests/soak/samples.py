@@ -25,6 +25,7 @@ _LAST_COLLECTIONS, _TAIL_BYTES = 9, 4096
 def process_figures(soaked: Soaked) -> dict[str, float]:
     """Of the fleet's processes: their own memory (USS) in MiB, open descriptors, threads, how many there are.
 
+    The memory of nats-server is told apart: it goes with what its streams hold, and has bounds of its own.
     Their share of common pages (PSS) would grow whenever other programs on the machine that use the same ones end.
     """
     figures = dict.fromkeys(("memory_mib", "orchestrator_mib", "nats_mib", "agents_mib", "ray_mib"), 0.0)
@@ -37,15 +38,13 @@ def process_figures(soaked: Soaked) -> dict[str, float]:
             descriptors, threads = process.num_fds(), process.num_threads()
         except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied, FileNotFoundError):
             continue
-        figures["memory_mib"] += own
+        figures["nats_mib" if called == "nats-server" else "memory_mib"] += own
         figures["descriptors"] += descriptors
         figures["threads"] += threads
         figures["processes"] += 1
         figures["sandboxes"] += called == "bwrap"
         if pid == soaked.fleet.pid:
             figures["orchestrator_mib"] += own
-        elif called == "nats-server":
-            figures["nats_mib"] += own
         elif called.startswith("ray::AgentHost"):
             figures["agents_mib"] += own
         elif called.startswith("ray") or called in ("gcs_server", "raylet"):
