@@ -26,8 +26,9 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 
 SECONDS = 30
 

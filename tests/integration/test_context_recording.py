@@ -42,7 +42,8 @@ from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
+from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 
 SECONDS = 40

@@ -39,9 +39,10 @@ from swe_ai_fleet.orchestrator.council_rules import CouncilRules
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.conftest import FleetUnderTest
 from tests.scripts import FAILING, HELLO_FILES
 

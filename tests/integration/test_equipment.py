@@ -23,9 +23,10 @@ from swe_ai_fleet.runtime.equipment import model_prices, open_equipment, profile
 from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.audit import AuditTrail
 
 TASK = Task(

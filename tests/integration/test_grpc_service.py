@@ -35,16 +35,9 @@ from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.fleet import (
-    DELIVERED_COMMIT,
-    FAILED,
-    PASSED,
-    ScriptedFleet,
-    ScriptedModel,
-    ScriptedRun,
-    ScriptedWorkspaces,
-)
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 
 SECONDS = 20
 TOKEN = "a-token-for-tests"

@@ -31,10 +31,11 @@ from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO_FILES, SLEEP
 

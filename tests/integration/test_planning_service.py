@@ -44,9 +44,10 @@ from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_plans
 from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call

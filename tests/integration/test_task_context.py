@@ -30,9 +30,10 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.secrets import Secrets
 

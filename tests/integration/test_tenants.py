@@ -67,9 +67,10 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_plan_desks
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
 from tests.plan_script import PLAN_CONVERSATIONS, PLAN_GOAL

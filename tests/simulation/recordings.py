@@ -14,8 +14,9 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.leases import over
-from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 
 SECONDS = 20
 

@@ -29,8 +29,9 @@ from swe_ai_fleet.orchestrator import dispatcher
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.leases import over
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.simulation.unreliable import Link, UnreliableFleet
 from tests.simulation.virtual_loop import on_virtual_time
 

@@ -32,8 +32,9 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Verdict
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
-from swe_ai_fleet.testing.fleet import DRAFT, FAILED, PASSED, ScriptedFleet, ScriptedRun, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import DRAFT, ScriptedWorkspaces
 
 SECONDS = 20
 REPOSITORY = PinnedRepository(tenant="default", location="/srv/app", commit="b" * 40)

@@ -34,9 +34,10 @@ from swe_ai_fleet.orchestrator.planning_events import (
     PlanningOutcome,
 )
 from swe_ai_fleet.orchestrator.subtasks import roles_of
-from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedWorkspaces
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 
 SECONDS = 10
 EVENT = PlanningEvent(

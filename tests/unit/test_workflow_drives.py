@@ -58,8 +58,9 @@ from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.node_tasks import node_name, node_run
 from swe_ai_fleet.orchestrator.workflow_run import AT_ONCE
-from swe_ai_fleet.testing.fleet import DELIVERED_COMMIT, FAILED, ScriptedRun
+from swe_ai_fleet.testing.fleet import FAILED, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import DELIVERED_COMMIT
 from swe_ai_fleet.workflows.shelf import read_shelf
 from tests.unit.test_executions import World, published
 

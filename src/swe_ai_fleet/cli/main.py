@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.access import access_app
 from swe_ai_fleet.cli.backup.command import backup, restore
 from swe_ai_fleet.cli.batch.command import batch
 from swe_ai_fleet.cli.chat import chat
-from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.context import context_app
 from swe_ai_fleet.cli.context_change import change
 from swe_ai_fleet.cli.councils import councils_app
@@ -28,14 +25,13 @@ from swe_ai_fleet.cli.init import init
 from swe_ai_fleet.cli.learning import rate, recommend
 from swe_ai_fleet.cli.memory import memory_app
 from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.place import fleet_client, local_client
+from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.plan import plan_app
+from swe_ai_fleet.cli.run_command import run
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.command import study
 from swe_ai_fleet.cli.webhooks import webhooks_app
 from swe_ai_fleet.cli.workflow import workflow_app
-from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.settings import Settings
 
 app = typer.Typer(
@@ -129,107 +125,7 @@ def mcp(
     carry_out(work, json=False)
 
 
-@app.command()
-def run(
-    task: Annotated[str, typer.Argument(help="What is to be done, in your own words.")],
-    *,
-    repo: Annotated[str, typer.Option(metavar="PATH|URL", help="The repository to work on.")] = ".",
-    ref: options.Ref = "",
-    credential: Annotated[
-        str, typer.Option(metavar="NAME", help="Which of the server's credentials opens a URL. Default: its host's.")
-    ] = "",
-    agents: Annotated[int, typer.Option(min=0, help="How many agents solve it. Default: the council's, or 3.")] = 0,
-    rounds: options.Rounds = None,
-    role: options.Role = "DEV",
-    check: options.Check = None,
-    setup: options.Setup = None,
-    env: options.Env = None,
-    path: Annotated[list[str] | None, typer.Option(metavar="DIR", help="A directory put first on PATH.")] = None,
-    network: options.Network = None,
-    branch: Annotated[str, typer.Option(help="The branch the winner is put on. Default: fleet/<task id>.")] = "",
-    include_dirty: options.IncludeDirty = None,
-    task_id: Annotated[str, typer.Option(help="Makes the call repeatable: the same id is the same task.")] = "",
-    timeout: options.Timeout = 0,
-    deliberate_only: Annotated[bool, typer.Option("--deliberate-only", help="Rank candidates, apply nothing.")] = False,
-    approve: options.Approve = "",
-    mode: options.Mode = "",
-    profile: options.Profiles = "",
-    max_cost: options.MaxCost = 0.0,
-    priority: Annotated[int, typer.Option(min=0, max=9, help="Of what waits, higher goes first.")] = 0,
-    architect: Annotated[
-        int, typer.Option(min=0, max=16, metavar="K", help="Let an architect choose among the best K. Default: votes.")
-    ] = 0,
-    subtasks: Annotated[
-        bool, typer.Option("--subtasks", help="Split the task first; merge what the parts come to.")
-    ] = False,
-    recall: Annotated[bool, typer.Option("--recall", help="Give agents what is remembered that fits.")] = False,
-    remember: Annotated[bool, typer.Option("--remember", help="Remember what comes of it.")] = False,
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NS", help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's."),
-    ] = None,
-    entity: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Agents get what is remembered of it; may be repeated. Means --recall."),
-    ] = None,
-    story: Annotated[str, typer.Option(metavar="ID", help="The story it belongs to, whose context agents get.")] = "",
-    upload: Annotated[
-        bool, typer.Option("--upload", help="Send the repository there; by itself for a server on another machine.")
-    ] = False,
-    fetch: Annotated[
-        bool, typer.Option("--fetch", help="After an upload, put the winner's branch into the repository.")
-    ] = False,
-    local: options.Local = False,
-    server: Server = "",
-    token: Token = "",
-    json: Json = False,
-) -> None:
-    """Let several agents solve a task; show the winner, its checks, its diff and its branch."""
-    from swe_ai_fleet.cli.run import run as work
-
-    dirty = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
-    order = Order(
-        description=task,
-        repo=repo,
-        ref=ref,
-        credential=credential,
-        agents=agents,
-        rounds=rounds,
-        role=role,
-        checks=tuple(check or ()),
-        setup=tuple(setup or ()),
-        variables=tuple(env or ()),
-        path=tuple(path or ()),
-        network=tuple(network or ()),
-        branch=branch,
-        uncommitted=dirty[include_dirty],
-        task_id=task_id,
-        timeout_seconds=timeout,
-        deliberate_only=deliberate_only,
-        approve=approve,
-        mode=mode,
-        profile=profile,
-        max_cost=max_cost,
-        priority=priority,
-        architect=architect,
-        subtasks=subtasks,
-        recall=recall,
-        remember=remember,
-        namespaces=tuple(namespace or ()),
-        entities=tuple(entity or ()),
-        story=story,
-        upload=upload,
-        fetch=fetch,
-    )
-
-    def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
-        if local and not server:
-            return local_client(settings, screen)
-        return fleet_client(settings, server=server, token=token)
-
-    carry_out(lambda screen, settings: work(screen, fleet(screen, settings), order), json=json)
-
-
+app.command()(run)
 app.command()(init)
 app.command()(batch)
 app.command()(study)

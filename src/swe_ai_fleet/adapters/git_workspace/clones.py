@@ -7,15 +7,16 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import checkpoints
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.locks import try_lock
+from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, diff_of
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import BY_PRODUCTS, WORK_BRANCH, History, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, stage
@@ -24,7 +25,7 @@ from swe_ai_fleet.domain.bundle import RepositoryBundle
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
@@ -32,12 +33,6 @@ from swe_ai_fleet.sandbox import LocalWorkspace, Rung, Sandbox
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 _HEAD_TIMEOUT_SECONDS = 10.0
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-# Only headers begin a line like this: content is indented by a sign, binary content holds no blanks.
-_HEADER = re.compile(rb"^diff --git a/([^\n]+)$", re.M)
-PATCH_FORM = (
-    *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3"),
-    *("--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=none"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +122,7 @@ class GitClone:
                     f"the changes make a patch of more than {self._max_patch_bytes} bytes",
                     hint="let .gitignore name generated files",
                 ) from error
-        return await asyncio.to_thread(_diff, patch.stdout, counts.stdout)
+        return await asyncio.to_thread(diff_of, patch.stdout, counts.stdout)
 
     async def apply(self, patch: bytes) -> None:
         """Apply a patch to the tree and the index of a clone in which nothing has run yet.
@@ -341,22 +336,6 @@ async def _warming(workspace: LocalWorkspace) -> AsyncGenerator[None]:
         await asyncio.gather(warming, return_exceptions=True)
 
 
-async def apply_patch(
-    git: Git, patch: bytes, where: str, *, layout: Layout, cwd: Path, variables: Mapping[str, str] | None = None
-) -> None:
-    """Apply a patch all or nothing; `where` is `--index` or `--cached`. Raises PatchRejected with git's reason."""
-    try:
-        await git.run(
-            *("apply", where, "--whitespace=nowarn", "-p1", "-"),
-            layout=layout,
-            cwd=cwd,
-            stdin=patch,
-            variables=variables,
-        )
-    except GitFailed as error:
-        raise PatchRejected(error.message[:2000]) from error
-
-
 def _hold(lock: Path) -> int:
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -367,24 +346,6 @@ def _hold(lock: Path) -> int:
         if held is not None:
             return held
         raise PreconditionFailed(f"{lock.name} is held by another process")  # the name is random: it is being reaped
-
-
-def readable(patch: bytes) -> bytes:
-    """A patch of git's own, in a form that git can read back whatever its files are called."""
-    return _HEADER.sub(_unambiguous, patch)
-
-
-def _unambiguous(header: re.Match[bytes]) -> bytes:
-    """A patch's header line with both names quoted where a name holds a blank.
-
-    git writes them bare, and then cannot read them back if no other line names the file (`a /b`, empty or only its
-    mode changed).
-    """
-    names = header[1]
-    name = names[: (len(names) - 3) // 2]
-    if b" " not in name or names != name + b" b/" + name:
-        return header[0]
-    return b'diff --git "a/' + name + b'" "b/' + name + b'"'
 
 
 def _write_premises(premises: Premises, history: History, commit: str) -> None:
@@ -407,14 +368,3 @@ def _remove_premises(premises: Premises, held: int) -> None:
         premises.directory.parent.rmdir()
     except OSError:
         return  # siblings are still at work
-
-
-def _diff(patch: bytes, counts: bytes) -> Diff:
-    files: list[str] = []
-    insertions = deletions = 0
-    for entry in filter(None, counts.split(b"\0")):
-        added, removed, name = entry.split(b"\t", 2)
-        files.append(name.decode("utf-8", "backslashreplace"))
-        insertions += int(added) if added != b"-" else 0
-        deletions += int(removed) if removed != b"-" else 0
-    return Diff(patch=readable(patch), files=tuple(files), insertions=insertions, deletions=deletions)

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.clones import apply_patch
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.locks import locked
+from swe_ai_fleet.adapters.git_workspace.patches import apply_patch
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import write_git_dir

@@ -11,10 +11,10 @@ from datetime import datetime
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
-from swe_ai_fleet.adapters.git_workspace.clones import PATCH_FORM, apply_patch, readable
 from swe_ai_fleet.adapters.git_workspace.directories import finished, remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.local import identity
+from swe_ai_fleet.adapters.git_workspace.patches import PATCH_FORM, apply_patch, readable
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.adapters.git_workspace.skeleton import FIXED_IDENTITY, write_git_dir
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
