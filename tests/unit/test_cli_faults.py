@@ -13,7 +13,8 @@ import grpc.aio
 import pytest
 
 from services.errors import status
-from swe_ai_fleet.cli.client import connect, fault_of_call
+from swe_ai_fleet.cli.calls import fault_of_call
+from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of, fault_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus

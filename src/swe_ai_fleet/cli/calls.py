@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from swe_ai_fleet.cli.client import START_HINT, fault_of_call
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.runtime.channels import open_channel
+from swe_ai_fleet.runtime.call_faults import named_field
+from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
 from swe_ai_fleet.runtime.place import find_place
 from swe_ai_fleet.settings import Settings
 
 R = TypeVar("R", bound=Message)
 
+START_HINT = "start one with `fleet up`, or run in this process with --local"
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_STATUS_EXITS = {
+    grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
+    grpc.StatusCode.ALREADY_EXISTS: Exit.USAGE,
+    grpc.StatusCode.NOT_FOUND: Exit.USAGE,
+    grpc.StatusCode.FAILED_PRECONDITION: Exit.USAGE,
+    grpc.StatusCode.UNAUTHENTICATED: Exit.USAGE,
+    grpc.StatusCode.PERMISSION_DENIED: Exit.USAGE,
+    grpc.StatusCode.OUT_OF_RANGE: Exit.USAGE,
+    grpc.StatusCode.UNIMPLEMENTED: Exit.USAGE,
+    grpc.StatusCode.UNAVAILABLE: Exit.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: Exit.UNAVAILABLE,
+    # Who cancels a call here gets no status of it: this is a server that goes away.
+    grpc.StatusCode.CANCELLED: Exit.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Exit.STOPPED,
+}
+
+
+def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
+    """A call's status, with its rich details, as a command tells it."""
+    code = error.code()
+    exit_code = _STATUS_EXITS.get(code, Exit.NOT_ACCEPTED)
+    message = error.details() or code.name.lower().replace("_", " ")
+    field = named_field(error)
+    hint = ""
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) and field is None:
+        unlike = tls_fault(error.details() or "")
+        message = f"no fleet answers at {address}" + (f": {unlike[0]}" if unlike else "")
+        hint = f"{unlike[1] if unlike else START_HINT} (the call said: {error.details()})"
+    elif code is grpc.StatusCode.UNAUTHENTICATED:
+        hint = "FLEET_TOKEN must hold the token that the server wrote into its fleet.json"
+    return CommandFault(message, exit_code=exit_code, field=field or "", hint=hint)
 
 
 class Calls:
@@ -29,24 +61,39 @@ class Calls:
         channel: Leads to the fleet.
         address: Of the fleet, for faults to name.
         token: What callers must show; empty: nothing.
+        caller: Who is said to call, where that is kept.
+        fault: How a call's status is told.
     """
 
-    def __init__(self, stub: Callable[..., Any], channel: grpc.aio.Channel, *, address: str, token: str) -> None:
+    def __init__(
+        self,
+        stub: Callable[..., Any],
+        channel: grpc.aio.Channel,
+        *,
+        address: str,
+        token: str,
+        caller: str = "",
+        fault: Callable[[grpc.aio.AioRpcError, str], CommandFault] = fault_of_call,
+    ) -> None:
         self._stub = stub(channel)
+        self._fault = fault
         self.address = address
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        bearer = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = (*bearer, ("fleet-caller", caller)) if caller else bearer
 
-    async def one(self, method: str, request: Message, kind: type[R], *, seconds: float) -> R:
+    async def one(self, method: str, request: Message | Iterable[Message], kind: type[R], *, seconds: float) -> R:
         """The answer of a method that gives one."""
         call = getattr(self._stub, method)(request, metadata=self._metadata, timeout=seconds)
         try:
             answer = await cast("Awaitable[object]", call)
         except grpc.aio.AioRpcError as error:
-            raise fault_of_call(error, self.address) from error
+            raise self._fault(error, self.address) from error
         assert isinstance(answer, kind)
         return answer
 
-    async def stream(self, method: str, request: Message, kind: type[R], *, seconds: float) -> AsyncGenerator[R, None]:
+    async def stream(
+        self, method: str, request: Message, kind: type[R], *, seconds: float | None = None
+    ) -> AsyncGenerator[R, None]:
         """The answers of a method that streams them; closing the generator ends the call."""
         call = getattr(self._stub, method)(request, metadata=self._metadata, timeout=seconds)
         try:
@@ -54,7 +101,7 @@ class Calls:
                 assert isinstance(answer, kind)
                 yield answer
         except grpc.aio.AioRpcError as error:
-            raise fault_of_call(error, self.address) from error
+            raise self._fault(error, self.address) from error
         finally:
             call.cancel()
 
@@ -67,6 +114,11 @@ async def fleet_calls(
     place = find_place(settings, server=server, token=token)
     if place is None:
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
-    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-    async with open_channel(place.address, place.tls, options=options) as channel:
+    async with open_calls(place.address, place.tls) as channel:
         yield Calls(stub, channel, address=place.address, token=place.token)
+
+
+def open_calls(address: str, tls: ChannelTls | None) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    """The channel that commands call over; nothing is sent yet. Without `tls` what is sent goes as plain text."""
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
+    return open_channel(address, tls, options=options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeVar, cast
 
@@ -15,10 +15,10 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
-from swe_ai_fleet.cli.client import fault_of_call
+from swe_ai_fleet.cli.calls import Calls, fault_of_call, open_calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.tables import enum_word
-from swe_ai_fleet.runtime.channels import open_channel, tls_fault
+from swe_ai_fleet.runtime.channels import tls_fault
 from swe_ai_fleet.runtime.place import find_context
 from swe_ai_fleet.settings import Settings
 
@@ -39,46 +39,17 @@ _NOT_FOUND_HINTS = {
     "node": "nodes are such as story:S-1, task:T-1, execution:ID, file:REPOSITORY/PATH",
     "subject_id": "`fleet list` shows the executions, `fleet show ID` whether one has ended",
 }
-_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 
 class ContextClient:
     """Calls to one context service. Raises CommandFault where it answers with a fault."""
 
-    def __init__(self, channel: grpc.aio.Channel, *, address: str, token: str, caller: str) -> None:
-        self._stub = cast("Any", ContextServiceStub)(channel)
-        self._address = address
-        bearer = (("authorization", f"Bearer {token}"),) if token else ()
-        self._metadata = (*bearer, ("fleet-caller", caller)) if caller else bearer
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     async def call(self, method: str, request: Message, kind: type[R]) -> R:
         """Call a method of the service, such as `GetContext`."""
-        call = getattr(self._stub, method)
-        try:
-            answer = await cast("Awaitable[object]", call(request, metadata=self._metadata, timeout=_CALL_SECONDS))
-        except grpc.aio.AioRpcError as error:
-            raise self._fault(error) from error
-        assert isinstance(answer, kind)
-        return answer
-
-    def _fault(self, error: grpc.aio.AioRpcError) -> CommandFault:
-        fault = fault_of_call(error, self._address)
-        message, hint = fault.message, fault.hint
-        match error.code():
-            case grpc.StatusCode.UNAVAILABLE if not fault.field:
-                unlike = tls_fault(error.details() or "")
-                message = f"no context service answers at {self._address}" + (f": {unlike[0]}" if unlike else "")
-                way = unlike[1] if unlike else "start a fleet with `fleet up`, or name another one with --server"
-                hint = f"{way} ({error.details()})"
-            case grpc.StatusCode.UNAUTHENTICATED:
-                hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
-            case grpc.StatusCode.NOT_FOUND:
-                hint = _NOT_FOUND_HINTS.get(fault.field.rpartition(".")[2], hint)
-            case grpc.StatusCode.INVALID_ARGUMENT if fault.field == "namespaces":
-                hint = "name some with --namespace, or all of them with --everywhere"
-            case _:
-                pass
-        return CommandFault(message, exit_code=fault.exit_code, field=fault.field, hint=hint)
+        return await self._calls.one(method, request, kind, seconds=_CALL_SECONDS)
 
 
 @asynccontextmanager
@@ -93,9 +64,29 @@ async def context_client(
             exit_code=Exit.UNAVAILABLE,
             hint="start a fleet with `fleet up`, or name one with --server",
         )
-    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
-    async with open_channel(place.address, place.tls, options=options) as channel:
-        yield ContextClient(channel, address=place.address, token=place.token, caller=caller)
+    async with open_calls(place.address, place.tls) as channel:
+        stub = cast("Any", ContextServiceStub)
+        yield ContextClient(Calls(stub, channel, address=place.address, token=place.token, caller=caller, fault=_fault))
+
+
+def _fault(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
+    fault = fault_of_call(error, address)
+    message, hint = fault.message, fault.hint
+    match error.code():
+        case grpc.StatusCode.UNAVAILABLE if not fault.field:
+            unlike = tls_fault(error.details() or "")
+            message = f"no context service answers at {address}" + (f": {unlike[0]}" if unlike else "")
+            way = unlike[1] if unlike else "start a fleet with `fleet up`, or name another one with --server"
+            hint = f"{way} ({error.details()})"
+        case grpc.StatusCode.UNAUTHENTICATED:
+            hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
+        case grpc.StatusCode.NOT_FOUND:
+            hint = _NOT_FOUND_HINTS.get(fault.field.rpartition(".")[2], hint)
+        case grpc.StatusCode.INVALID_ARGUMENT if fault.field == "namespaces":
+            hint = "name some with --namespace, or all of them with --everywhere"
+        case _:
+            pass
+    return CommandFault(message, exit_code=fault.exit_code, field=fault.field, hint=hint)
 
 
 def caller_name() -> str:

@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from swe_ai_fleet.cli.client import START_HINT, FleetClient, connect
+from swe_ai_fleet.cli.calls import START_HINT
+from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError

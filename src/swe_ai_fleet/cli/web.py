@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 
-from swe_ai_fleet.cli.client import START_HINT
+from swe_ai_fleet.cli.calls import START_HINT
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.runtime.place import running_place
