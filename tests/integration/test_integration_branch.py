@@ -26,7 +26,7 @@ LINES = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"app.py": LINES, "data.bin": bytes(range(256)), "old.py": LINES.replace("line", "old")}
 
 
-async def find_credential(tenant: str, reference: str) -> Credential | None:
+async def find_credential(tenant: str, reference: str, location: str) -> Credential | None:
     return Credential(username="robot", password=PASSWORD) if (tenant, reference) == ("default", "robot") else None
 
 
