@@ -194,6 +194,13 @@ class TestMountedCredentials:
         with pytest.raises(PreconditionFailed):
             await provider.pin("other", ref(server, credential=""))
 
+    async def test_a_delivery_is_pushed_with_it(self, tmp_path: Path, directory: Path, server: GitServer) -> None:
+        provider = self.provider(tmp_path, directory)
+        pinned = await provider.pin("default", ref(server, credential=""))
+        delivery = Delivery(branch="fleet/one", message="One", push=True)
+        delivered = await provider.deliver("e1", pinned, PATCH, delivery)
+        assert git(server.root / "project.git", "rev-parse", "fleet/one") == delivered.commit_sha
+
     async def test_a_change_of_the_files_counts_from_the_next_call(
         self, tmp_path: Path, directory: Path, server: GitServer
     ) -> None:

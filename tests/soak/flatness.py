@@ -42,7 +42,7 @@ class Judged:
 
 BOUNDS: Mapping[str, Bound] = {
     "memory_mib": Bound(share=0.05, least=32),
-    # What the fleet knows of executions stays in memory, some 5 KiB of each.
+    # What the fleet knows of executions stays in memory, some 7 KiB of each.
     "orchestrator_mib": Bound(share=0.05, least=12),
     "agents_mib": Bound(share=0.08, least=20),
     # The heap of nats-server is what its streams index and the block that each writes to, up to 8 MiB a stream (seen in

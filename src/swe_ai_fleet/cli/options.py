@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from swe_ai_fleet.domain.task import UncommittedChanges
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Server = Annotated[
     str, typer.Option("--server", envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet other than this home's.")
@@ -47,3 +49,6 @@ RepoTemplate = Annotated[
     str, typer.Option(metavar="URL", help="Where owner/name is cloned from, with {repo} in its place.")
 ]
 Stagger = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Between the beginnings of two.")]
+
+UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
+"""What `IncludeDirty` means."""

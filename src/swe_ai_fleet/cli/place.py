@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from swe_ai_fleet.cli.calls import START_HINT
@@ -26,6 +26,15 @@ async def fleet_client(settings: Settings, *, server: str, token: str) -> AsyncG
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
     async with connect(place.address, place.token, tls=place.tls) as client:
         yield client
+
+
+def chosen_client(
+    settings: Settings, screen: Screen, *, local: bool, server: str, token: str
+) -> AbstractAsyncContextManager[FleetClient]:
+    """A client of the fleet that the options --local and --server choose."""
+    if local and not server:
+        return local_client(settings, screen)
+    return fleet_client(settings, server=server, token=token)
 
 
 @asynccontextmanager

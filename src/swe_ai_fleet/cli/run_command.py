@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.place import fleet_client, local_client
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.task import UncommittedChanges
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.cli.place import chosen_client
 
 
 def run(
@@ -75,7 +70,6 @@ def run(
     """Let several agents solve a task; show the winner, its checks, its diff and its branch."""
     from swe_ai_fleet.cli.run import run as work
 
-    dirty = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
     order = Order(
         description=task,
         repo=repo,
@@ -90,7 +84,7 @@ def run(
         path=tuple(path or ()),
         network=tuple(network or ()),
         branch=branch,
-        uncommitted=dirty[include_dirty],
+        uncommitted=options.UNCOMMITTED[include_dirty],
         task_id=task_id,
         timeout_seconds=timeout,
         deliberate_only=deliberate_only,
@@ -110,9 +104,9 @@ def run(
         fetch=fetch,
     )
 
-    def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
-        if local and not server:
-            return local_client(settings, screen)
-        return fleet_client(settings, server=server, token=token)
-
-    carry_out(lambda screen, settings: work(screen, fleet(screen, settings), order), json=json)
+    carry_out(
+        lambda screen, settings: work(
+            screen, chosen_client(settings, screen, local=local, server=server, token=token), order
+        ),
+        json=json,
+    )

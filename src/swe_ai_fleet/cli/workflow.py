@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.options import Json, Server, Token
-from swe_ai_fleet.cli.place import fleet_client, local_client
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.cli.place import chosen_client, fleet_client
 
 workflow_app = typer.Typer(
     help="Steps of agents, tools and people, run as one.", no_args_is_help=True, rich_markup_mode=None
@@ -62,16 +58,14 @@ def run(
     """Run a workflow; show its nodes as they go on, then what it gave."""
     from swe_ai_fleet.cli.workflow_runs import WorkflowOrder
     from swe_ai_fleet.cli.workflow_runs import run as work
-    from swe_ai_fleet.domain.task import UncommittedChanges
 
-    dirty = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
     order = WorkflowOrder(
         workflow=workflow,
         given=tuple(given or ()),
         inputs=inputs,
         repo=repo,
         ref=ref,
-        uncommitted=dirty[include_dirty],
+        uncommitted=options.UNCOMMITTED[include_dirty],
         task_id=task_id,
         approve=approve,
         profile=profile,
@@ -81,12 +75,12 @@ def run(
         detach=detach,
     )
 
-    def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
-        if local and not server:
-            return local_client(settings, screen)
-        return fleet_client(settings, server=server, token=token)
-
-    carry_out(lambda screen, settings: work(screen, fleet(screen, settings), order), json=json)
+    carry_out(
+        lambda screen, settings: work(
+            screen, chosen_client(settings, screen, local=local, server=server, token=token), order
+        ),
+        json=json,
+    )
 
 
 @workflow_app.command()

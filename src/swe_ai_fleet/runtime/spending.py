@@ -25,7 +25,7 @@ class Spending:
     """Adds up tokens by tenant and day (UTC), the same sums for all replicas.
 
     What cannot be stored is counted here all the same, and stored with what comes next; a process that dies before
-    that takes it along.
+    that takes it along. What was stored, but not heard to be, is counted twice.
 
     Args:
         store: The bucket of sums.
@@ -42,14 +42,16 @@ class Spending:
         self._owed[self._key(tenant)] += tokens
         for key in tuple(self._owed):
             # Taken before the first wait, so that nobody beside this one stores it too.
-            owed = self._owed.pop(key, 0)
+            owed, stored = self._owed.pop(key, 0), False
             try:
-                await self._store_more(key, owed)
-            except BaseException as fault:
-                self._owed[key] += owed
-                if not isinstance(fault, Unavailable | Fenced):
-                    raise
+                if owed:
+                    await self._store_more(key, owed)
+                stored = True
+            except (Unavailable, Fenced) as fault:
                 _log.warning("tokens that were spent could not be stored yet", key=key, tokens=owed, reason=str(fault))
+            finally:
+                if not stored:
+                    self._owed[key] += owed
 
     async def today(self, tenant: str) -> int:
         """The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.place import fleet_client, local_client
+from swe_ai_fleet.cli.place import chosen_client
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
 
@@ -102,16 +100,12 @@ def batch(
         model=model_name,
     )
 
-    def fleet(screen: Screen, settings: Settings) -> AbstractAsyncContextManager[FleetClient]:
-        if local and not server:
-            return local_client(settings, screen)
-        return fleet_client(settings, server=server, token=token)
-
     async def run(screen: Screen, settings: Settings) -> Exit:
         if "/" in stem or not stem.strip("."):
             raise CommandFault(f"{stem!r} is no name", exit_code=Exit.USAGE, field="name")
         directory.mkdir(parents=True, exist_ok=True)
         workspaces = workspace_provider(await with_rung(settings)) if evaluate else None
-        return await work(screen, fleet(screen, settings), plan, workspaces)
+        fleet = chosen_client(settings, screen, local=local, server=server, token=token)
+        return await work(screen, fleet, plan, workspaces)
 
     carry_out(run, json=json)
