@@ -6,13 +6,13 @@ from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import MAX_REPLY_BYTES, bounded, fitting, within
 from services.context.pages import page_behind, page_token
 from swe_ai_fleet.adapters.context_service.messages import PHASES, milliseconds, named
+from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
-from swe_ai_fleet.domain.context import Story, TaskState
+from swe_ai_fleet.domain.context import Story
 
 MAX_PAGE_SIZE = 500
 DEFAULT_PAGE_SIZE = 50
-_OVER = (TaskState.DONE, TaskState.DROPPED)
 
 
 def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
@@ -49,7 +49,7 @@ def _card(state: StoryState, story: Story) -> pb.StoryCard:
         phase=PHASES[story.phase],
         version=state.version,
         task_count=len(state.tasks),
-        open_task_count=sum(task.state not in _OVER for task in state.tasks.values()),
+        open_task_count=sum(task.state in OPEN for task in state.tasks.values()),
         decision_count=len(state.decisions),
         created_at_ms=milliseconds(story.created_at),
         changed_at_ms=milliseconds(state.changed_at),

@@ -265,7 +265,7 @@ async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
     }
     for method, request in stale.items():
         assert await service.refused(method, request) == ("FAILED_PRECONDITION", "expected_version"), method
-    state = service.running.book.story("default", story_id)
+    state = service.running.book.graph("default").story(story_id)
     assert (state.version, list(state.tasks), dict(state.decisions)) == (2, [first], {})
     assert state.story is not None
     assert (state.story.title, state.story.phase) == ("T", Phase.PLAN)
@@ -286,7 +286,7 @@ async def test_of_two_writers_who_saw_the_same_version_one_gets_through(service:
     assert {one.code().name for one in refused} == {"FAILED_PRECONDITION"}
     [written] = [one for one in answers if isinstance(one, pb.UpdateContextResponse)]
     assert written.version == 2
-    story = service.running.book.story("default", story_id).story
+    story = service.running.book.graph("default").story(story_id).story
     assert story is not None
     assert len(story.notes) == 1
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import ContextGraph, fold
+from swe_ai_fleet.context.relations import neighbourhood
 from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
@@ -103,7 +104,7 @@ def record(execution_id: str = "e-1", **fields: object) -> WorkRecord:
 
 
 async def test_a_story_is_created_once(book: ContextBook) -> None:
-    story = book.story(TENANT, "S-1")
+    story = book.graph(TENANT).story("S-1")
     assert (story.version, len(story.tasks)) == (4, 3)
     again = await book.create_story(TENANT, Story(story_id="S-1", title="Greet", case_id="C-1"))
     assert again == story
@@ -111,7 +112,7 @@ async def test_a_story_is_created_once(book: ContextBook) -> None:
         await book.create_story(TENANT, Story(story_id="S-1", title="Something else"))
     assert refusal.value.field == "story_id"
     with pytest.raises(NotFound):
-        book.story("other", "S-1")
+        book.graph("other").story("S-1")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ async def test_a_task_gets_another_role_and_waits_for_others(book: ContextBook) 
     with pytest.raises(InvalidRequest) as refusal:
         await book.update(TENANT, "S-1", StoryUpdated(task_id="T-3", depends_on=("T-1",)))
     assert refusal.value.field == "depends_on"
-    edges = book.relationships(TENANT, "task:T-2", kinds=(RelationKind.DEPENDS_ON,)).relations
+    edges = neighbourhood(book.graph(TENANT), "task:T-2", kinds=(RelationKind.DEPENDS_ON,)).relations
     assert {(one.source, one.target) for one in edges} == {("task:T-2", "task:T-3"), ("task:T-1", "task:T-2")}
 
 
@@ -266,14 +267,14 @@ async def test_whatever_is_tried_no_task_comes_to_depend_on_itself(drawn: list[t
         for number in range(5):
             await book.create_task(TENANT, StoryTask(task_id=f"T{number}", story_id="S", title="t"))
         for number, needs in drawn:
-            tasks = book.story(TENANT, "S").tasks
+            tasks = book.graph(TENANT).story("S").tasks
             update = StoryUpdated(task_id=f"T{number}", depends_on=tuple(f"T{other}" for other in sorted(needs)))
             reached = closure(tasks, update.depends_on or ())
             try:
                 await book.update(TENANT, "S", update)
             except InvalidRequest:
                 assert f"T{number}" in reached
-                assert book.story(TENANT, "S").tasks == tasks
+                assert book.graph(TENANT).story("S").tasks == tasks
             else:
                 assert f"T{number}" not in reached
 
@@ -409,13 +410,13 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
     await book.add_decision(TENANT, Decision(decision_id="D-1", story_id="S-1", title="x", task_ids=("T-2",)))
     await book.record_work(TENANT, record())
     await book.record_work(TENANT, record("e-2", parent_execution_id="e-1", commits=(), files_changed=()))
-    near = book.relationships(TENANT, "file:src/app.py")
+    near = neighbourhood(book.graph(TENANT), "file:src/app.py")
     assert near.relations == (Relation(source="execution:e-1", kind=RelationKind.CHANGED, target="file:src/app.py"),)
-    far = book.relationships(TENANT, "file:src/app.py", depth=3)
+    far = neighbourhood(book.graph(TENANT), "file:src/app.py", depth=3)
     assert {"story:S-1", "task:T-1", "task:T-2", "commit:" + "c" * 40, "execution:e-2"} <= set(far.nodes)
     assert "decision:D-1" in far.nodes
     assert not far.truncated
-    only = book.relationships(TENANT, "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
+    only = neighbourhood(book.graph(TENANT), "task:T-3", depth=5, kinds=(RelationKind.DEPENDS_ON,))
     assert only.nodes == ("task:T-3", "task:T-1", "task:T-2")
     assert {(one.source, one.target) for one in only.relations} == {
         ("task:T-3", "task:T-1"),
@@ -424,9 +425,9 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
     }
     # An edge is the same from both of its ends.
     for node in far.nodes:
-        for relation in book.relationships(TENANT, node).relations:
+        for relation in neighbourhood(book.graph(TENANT), node).relations:
             other = relation.target if relation.source == node else relation.source
-            assert relation in book.relationships(TENANT, other).relations
+            assert relation in neighbourhood(book.graph(TENANT), other).relations
 
 
 @pytest.mark.parametrize(
@@ -443,14 +444,14 @@ async def test_relations_lead_from_a_file_to_its_story(book: ContextBook) -> Non
 )
 async def test_what_is_no_node_is_refused(book: ContextBook, node: str, depth: int, fault: type[FleetError]) -> None:
     with pytest.raises(fault):
-        book.relationships(TENANT, node, depth=depth)
+        neighbourhood(book.graph(TENANT), node, depth=depth)
 
 
 async def test_a_neighbourhood_is_bounded(book: ContextBook) -> None:
     for number in range(30):
         paths = tuple(f"f{number}/{index}" for index in range(300))
         await book.record_work(TENANT, record(f"x-{number}", files_changed=paths))
-    found = book.relationships(TENANT, "story:S-1", depth=5)
+    found = neighbourhood(book.graph(TENANT), "story:S-1", depth=5)
     assert found.truncated
     assert len(found.nodes) == 500
     assert len(found.relations) <= 2_000
@@ -655,7 +656,9 @@ async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
             for story_id in folded.stories:
                 if story_id != NO_STORY:
                     node = f"story:{story_id}"
-                    assert restarted.relationships(TENANT, node, depth=3) == one.relationships(TENANT, node, depth=3)
+                    assert neighbourhood(restarted.graph(TENANT), node, depth=3) == neighbourhood(
+                        one.graph(TENANT), node, depth=3
+                    )
     for story_id in folded.stories:
         versions = [
             entry.change.version

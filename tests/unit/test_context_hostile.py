@@ -32,6 +32,7 @@ from swe_ai_fleet.context.files import file_node, repository_name
 from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.context.graph import fold
 from swe_ai_fleet.context.rehydration import rehydrate
+from swe_ai_fleet.context.relations import neighbourhood
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.context import (
     ContextRequest,
@@ -438,12 +439,12 @@ async def test_files_of_one_path_in_two_repositories_are_not_related(calls: Grap
                 files_changed=("README.md",),
             ),
         )
-    near = book.relationships(DEFAULT_TENANT, "task:T-0", depth=2)
+    near = neighbourhood(book.graph(DEFAULT_TENANT), "task:T-0", depth=2)
     assert "file:acme/app/README.md" in near.nodes
-    assert "execution:x-1" not in book.relationships(DEFAULT_TENANT, "file:acme/app/README.md", depth=1).nodes
+    assert "execution:x-1" not in neighbourhood(book.graph(DEFAULT_TENANT), "file:acme/app/README.md", depth=1).nodes
     assert not any("site" in node for node in near.nodes)
     with pytest.raises(NotFound):
-        book.relationships(DEFAULT_TENANT, "file:README.md")
+        neighbourhood(book.graph(DEFAULT_TENANT), "file:README.md")
     context = (await calls.get_context(pb.GetContextRequest(story_id="S"))).context_text
     assert "- acme/app/README.md (by x-0)" in context
     assert "- acme/site/README.md (by x-1)" in context

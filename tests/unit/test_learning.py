@@ -401,7 +401,7 @@ async def test_what_cannot_be_read_hides_nothing_else_and_is_written_anew() -> N
 
 async def test_a_plan_session_leaves_its_outcome_and_what_the_person_thought_of_it() -> None:
     async with LearningTracker(MemoryKeyValue()) as tracker:
-        await tracker.on_outcome(PLANNED)
+        await tracker.record(planned_outcome(PLANNED, ended_at=NOW, tenant="default"))
         (kept,) = tracker.outcomes()
     assert (kept.rating, kept.evidence, kept.approach, kept.success) == (4, 0.5, "plan", True)
     assert kept.memory_share + kept.research_share == 1.0

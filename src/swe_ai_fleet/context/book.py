@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.context.cleaning import Cleaner
 from swe_ai_fleet.context.following import GraphFollower
 from swe_ai_fleet.context.graph import ContextGraph
-from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
 from swe_ai_fleet.context.rules import (
     check_decision,
     check_decision_texts,
@@ -34,7 +34,6 @@ from swe_ai_fleet.domain.context import (
     DecisionAdded,
     Phase,
     PhaseChanged,
-    RelationKind,
     Story,
     StoryCreated,
     StoryTask,
@@ -79,7 +78,7 @@ class ContextBook:
         self._follower = GraphFollower(log)
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    async def __aenter__(self) -> ContextBook:
+    async def __aenter__(self) -> Self:
         """Read the log to its end. Raises NotFound (no such stream), Unavailable."""
         await self._follower.start()
         return self
@@ -215,16 +214,6 @@ class ContextBook:
             return False
         self._follower.apply(stored)
         return True
-
-    def story(self, tenant: str, story_id: str) -> StoryState:
-        """A story with its tasks, decisions and phases. Raises NotFound."""
-        return self.graph(tenant).story(story_id)
-
-    def relationships(
-        self, tenant: str, node: str, *, depth: int = 1, kinds: Collection[RelationKind] = ()
-    ) -> Neighbourhood:
-        """What lies around a node (`story:S-1`), bounded. Raises InvalidRequest, NotFound."""
-        return neighbourhood(self.graph(tenant), node, depth=depth, kinds=kinds)
 
     async def _write(
         self,

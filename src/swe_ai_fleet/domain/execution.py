@@ -49,6 +49,7 @@ from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome
+from swe_ai_fleet.domain.trajectory import StopReason
 
 APPROVAL_TOOL = "approval"
 """Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
@@ -58,8 +59,7 @@ APPROVAL_TOOL = "approval"
 class AgentProgress:
     """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
 
-    `generation` is that of its last claim; `resumable` says that it has begun, so that it can go on from its log;
-    `attempt` counts the processes that were lost under it, from 1.
+    `generation` is that of its last claim; `attempt` counts the processes that were lost under it, from 1.
     """
 
     agent_id: str
@@ -72,7 +72,6 @@ class AgentProgress:
     audit_head: str = ""
     model: str = ""
     generation: int = 0
-    resumable: bool = False
     attempt: int = 1
 
 
@@ -217,7 +216,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case WinnerDelivered(delivered=delivered, report=report):
             return replace(state, delivered=delivered, delivery_report=report)
         case RunLost(lost_agent_id=agent_id):
-            lost = replace(_progress(state, agent_id), status="lost", stop_reason="lost")
+            lost = replace(_progress(state, agent_id), status="lost", stop_reason=StopReason.LOST)
             return _withdrawn(_with_agent(state, lost), agent_id)
         case RunReassigned(lost_agent_id=agent_id, attempt=attempt):
             return _with_agent(state, replace(_progress(state, agent_id), status="running", attempt=attempt))
@@ -304,7 +303,7 @@ def _ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
         return replace(agent, status="finished")
     if agent.status != "awaiting_approval":
         return agent
-    reason = "cancelled" if status is ExecutionStatus.CANCELLED else "lost"
+    reason = StopReason.CANCELLED if status is ExecutionStatus.CANCELLED else StopReason.LOST
     return replace(agent, status="finished", stop_reason=reason)
 
 
@@ -319,7 +318,6 @@ def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
                 agent_id=agent.agent_id,
                 model=model,
                 generation=agent.generation,
-                resumable=True,
                 attempt=agent.attempt,
             )
         case ModelReplied(step=step, reply=reply):

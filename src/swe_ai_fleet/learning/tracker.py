@@ -8,18 +8,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import Follower
-from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
@@ -71,9 +68,7 @@ class LearningTracker:
         await self._follower.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._follower.stop()
 
     def check(self) -> None:
@@ -109,11 +104,7 @@ class LearningTracker:
 
         def rated(known: Outcome | None) -> Outcome:
             if known is None:
-                raise NotFound(
-                    f"no outcome of {subject_id[:64]!r} is known",
-                    field="subject_id",
-                    hint="it is recorded when the execution has ended",
-                )
+                raise _unknown(subject_id)
             words = known.comment if comment is None else self._clean(comment)
             return replace(known, rating=rating, rated_by=self._clean(by[:128]), comment=words)
 
@@ -123,11 +114,7 @@ class LearningTracker:
         """One outcome. Raises NotFound, Unavailable."""
         found = _loaded(await self._store.get(_key(tenant, subject_id)))
         if found is None:
-            raise NotFound(
-                f"no outcome of {subject_id[:64]!r} is known",
-                field="subject_id",
-                hint="it is recorded when the execution has ended",
-            )
+            raise _unknown(subject_id)
         return found
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
@@ -140,10 +127,6 @@ class LearningTracker:
         """What experience says about a new task; whoever asks decides. Raises as `outcomes` does."""
         known = self.outcomes(tenant)
         return await asyncio.to_thread(lambda: recommend(question, known))
-
-    async def on_outcome(self, outcome: PlanOutcome) -> None:
-        """Take in how a plan session ended; an `OutcomeListener`."""
-        await self.record(planned_outcome(outcome, ended_at=self._at(), tenant=DEFAULT_TENANT))
 
     async def _change(self, tenant: str, subject_id: str, change: Callable[[Outcome | None], Outcome]) -> Outcome:
         key = _key(tenant, subject_id)
@@ -198,6 +181,14 @@ class LearningTracker:
 def _age(outcome: Outcome) -> tuple[str, str]:
     """What outcomes are sorted by, the oldest first."""
     return outcome.ended_at, outcome.subject_id
+
+
+def _unknown(subject_id: str) -> NotFound:
+    return NotFound(
+        f"no outcome of {subject_id[:64]!r} is known",
+        field="subject_id",
+        hint="it is recorded when the execution has ended",
+    )
 
 
 def _loaded(entry: KeyValueEntry | None) -> Outcome | None:

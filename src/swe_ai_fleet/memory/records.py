@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -62,7 +61,7 @@ def in_scope(memory: Memory, scope: MemoryScope) -> bool:
         memory.tenant == scope.tenant
         and (not scope.namespaces or memory.namespace in scope.namespaces)
         and (not scope.kinds or memory.kind in scope.kinds)
-        and _has(memory.metadata, scope.metadata)
+        and scope.metadata.items() <= memory.metadata.items()
     )
 
 
@@ -82,10 +81,6 @@ async def origin(store: KeyValue) -> str:
 
 def _as_it_is(text: str) -> str:
     return text
-
-
-def _has(metadata: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return wanted.items() <= metadata.items()
 
 
 def _token(text: str) -> str:

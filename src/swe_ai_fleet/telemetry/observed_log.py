@@ -11,10 +11,10 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.ports import EventLog, Journal
-from swe_ai_fleet.telemetry.process import Telemetry
 
 if TYPE_CHECKING:
     from swe_ai_fleet.telemetry.run_spans import WrittenSpans
+    from swe_ai_fleet.telemetry.tracing import Tracing
 
 
 class ObservedLog:
@@ -22,14 +22,14 @@ class ObservedLog:
 
     Args:
         log: Where events go.
-        telemetry: Who hears of them.
+        tracing: Makes spans of them; None: nobody does.
+        timed: Hears how many seconds each write took; None: nobody does.
     """
 
-    def __init__(self, log: EventLog, telemetry: Telemetry) -> None:
+    def __init__(self, log: EventLog, tracing: Tracing | None, timed: Callable[[float], None] | None) -> None:
         self._log = log
-        self._tracing = telemetry.tracing
-        exposition = telemetry.exposition
-        self._timed = exposition.instruments.appended if exposition is not None else None
+        self._tracing = tracing
+        self._timed = timed
 
     @asynccontextmanager
     async def journal(self, writer: Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
@@ -63,9 +63,7 @@ class ObservedLog:
 class ObservedJournal:
     """A `Journal` that tells of what is written through it."""
 
-    def __init__(
-        self, journal: Journal, spans: WrittenSpans | None, timed: Callable[[float], None] | None = None
-    ) -> None:
+    def __init__(self, journal: Journal, spans: WrittenSpans | None, timed: Callable[[float], None] | None) -> None:
         self._journal = journal
         self._spans = spans
         self._timed = timed

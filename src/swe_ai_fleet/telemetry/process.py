@@ -34,7 +34,8 @@ class Telemetry:
         """A log whose writers are in log lines, spans and metrics."""
         from swe_ai_fleet.telemetry.observed_log import ObservedLog
 
-        return ObservedLog(log, self)
+        timed = self.exposition.instruments.appended if self.exposition is not None else None
+        return ObservedLog(log, self.tracing, timed)
 
     def fleet(self, fleet: Fleet) -> Fleet:
         """A fleet that goes on with the trace."""

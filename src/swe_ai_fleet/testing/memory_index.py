@@ -9,6 +9,7 @@ from swe_ai_fleet.adapters.memory_index.bm25 import bm25
 from swe_ai_fleet.adapters.memory_index.checks import bounded, check_dimension, check_search, unit
 from swe_ai_fleet.adapters.memory_index.words import query_terms, terms
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.memory.records import in_scope
 from swe_ai_fleet.ports import Match
 
 
@@ -49,7 +50,7 @@ class InMemoryIndex:
     ) -> tuple[Match, ...]:
         """The memories that fit best, by words or by a vector. Raises InvalidRequest."""
         check_search(words, vector)
-        held = {key: memory for key, memory in self._memories.items() if _in_scope(memory, scope)}
+        held = {key: memory for key, memory in self._memories.items() if in_scope(memory, scope)}
         if wanted := unit(vector):
             vectors = self._vectors.get(space, {})
             scores = {
@@ -65,7 +66,7 @@ class InMemoryIndex:
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
         """What a scope holds, the newest first."""
-        held = [memory for memory in self._memories.values() if _in_scope(memory, scope)]
+        held = [memory for memory in self._memories.values() if in_scope(memory, scope)]
         held.sort(key=lambda memory: memory.memory_id)
         held.sort(key=lambda memory: memory.created_at, reverse=True)
         return tuple(held[: max(0, limit)])
@@ -73,12 +74,3 @@ class InMemoryIndex:
     async def position(self, space: str) -> int:
         """How far its source was read with vectors of that space; empty: at all."""
         return self._positions.get(space, 0) if space else max(self._positions.values(), default=0)
-
-
-def _in_scope(memory: Memory, scope: MemoryScope) -> bool:
-    return (
-        memory.tenant == scope.tenant
-        and (not scope.namespaces or memory.namespace in scope.namespaces)
-        and (not scope.kinds or memory.kind in scope.kinds)
-        and scope.metadata.items() <= memory.metadata.items()
-    )

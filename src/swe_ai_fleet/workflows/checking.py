@@ -14,7 +14,7 @@ from swe_ai_fleet.workflows.graph import ordered, upstream
 from swe_ai_fleet.workflows.nesting import size, way_back
 from swe_ai_fleet.workflows.node_checks import Known, Level, node_problems
 from swe_ai_fleet.workflows.references import BadReference, references_in
-from swe_ai_fleet.workflows.schema import ID, MAX_EDGES, MAX_NODES
+from swe_ai_fleet.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES
 from swe_ai_fleet.workflows.shape import nearest
 from swe_ai_fleet.workflows.values import INPUT_TYPES, fits
 
@@ -23,7 +23,6 @@ MAX_NESTED = 8
 MAX_WHOLE = 5_000
 """Nodes of a workflow and of all workflows in it."""
 _ID = re.compile(ID)
-_ID_HINT = "letters, digits, '_' and '-', at most 64, a letter first"
 
 
 def checked(
@@ -150,19 +149,19 @@ def _inner_problems(node: Node, place: Path, known: Known, within: tuple[str, ..
 def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
     found: list[Problem] = []
     if not _ID.fullmatch(workflow.name):
-        found.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=_ID_HINT))
+        found.append(Problem(path=(*path, "name"), message=f"{workflow.name!r:.60} is no name", hint=ID_HINT))
     if not workflow.nodes:
         found.append(Problem(path=path, message="a workflow needs nodes"))
     seen: set[str] = set()
     for at, node in enumerate(workflow.nodes):
         place = (*path, "nodes", at, "id")
         if not _ID.fullmatch(node.id):
-            found.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=_ID_HINT))
+            found.append(Problem(path=place, message=f"{node.id!r:.60} is no id", hint=ID_HINT))
         if node.id in seen:
             found.append(Problem(path=place, message=f"there is another node {node.id!r}", hint="ids are unique"))
         seen.add(node.id)
     found.extend(
-        Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is no name", hint=_ID_HINT)
+        Problem(path=(*path, "outputs", name), message=f"{name!r:.60} is no name", hint=ID_HINT)
         for name in workflow.outputs
         if not _ID.fullmatch(name)
     )
@@ -170,7 +169,7 @@ def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
     for one in workflow.inputs:
         place = (*path, "inputs", one.name)
         if not _ID.fullmatch(one.name):
-            found.append(Problem(path=place, message=f"{one.name!r:.60} is no name", hint=_ID_HINT))
+            found.append(Problem(path=place, message=f"{one.name!r:.60} is no name", hint=ID_HINT))
         if one.name in named:
             found.append(Problem(path=place, message=f"there is another input {one.name!r}"))
         named.add(one.name)

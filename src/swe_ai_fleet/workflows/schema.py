@@ -13,6 +13,7 @@ from swe_ai_fleet.workflows.values import INPUT_TYPES
 Schema = Mapping[str, Any]
 
 ID = "^[A-Za-z][A-Za-z0-9_-]{0,63}$"
+ID_HINT = "letters, digits, '_' and '-', at most 64, a letter first"
 MAX_NODES = 500
 MAX_EDGES = 2_000
 MAX_AGENTS = 32

@@ -9,10 +9,9 @@ from typing import Any, cast
 from swe_ai_fleet.domain.workflow import JsonValue
 from swe_ai_fleet.workflows.documents import Path, Problem
 from swe_ai_fleet.workflows.references import kind_of
-from swe_ai_fleet.workflows.schema import ID, workflow_schema
+from swe_ai_fleet.workflows.schema import ID, ID_HINT, workflow_schema
 
 _MOST = 100
-_IDS = "letters, digits, '_' and '-', at most 64, a letter first"
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -72,7 +71,7 @@ def _problems(error: Any) -> list[Problem]:
                 Problem(path=path, message=f"{name} cannot be {instance!r:.60}", hint=nearest(str(instance), known))
             ]
         case "pattern":
-            hint = _IDS if wanted == ID else ""
+            hint = ID_HINT if wanted == ID else ""
             return [Problem(path=path, message=f"{instance!r:.60} is no {name}", hint=hint)]
         case "minimum":
             return [Problem(path=path, message=f"{name} is at least {wanted}, not {instance}")]

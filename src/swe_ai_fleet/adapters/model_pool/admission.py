@@ -126,8 +126,6 @@ class LeasedAdmission:
         self._held = self._lost = False
         self._wake = asyncio.Event()
         self._renewing: asyncio.Task[None] | None = None
-        self.renewals = 0
-        """How often the ledger was asked."""
 
     async def __aenter__(self) -> Self:
         self._renewing = asyncio.create_task(self._keep())
@@ -234,7 +232,6 @@ class LeasedAdmission:
 
     async def _renew(self, demand: Demand) -> None:
         asked_at = self._clock()
-        self.renewals += 1
         try:
             grant = await self._ledger.renew(demand, self._quota)
         except Unavailable as error:

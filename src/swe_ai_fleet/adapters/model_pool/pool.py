@@ -174,8 +174,6 @@ class ModelPool:
                     in_flight=one.in_flight,
                     limit=one.window.limit(now),
                     sessions=len(one.bindings),
-                    paused_seconds=max(0.0, one.paused_until - now),
-                    load=one.load,
                     last_fault=one.last_fault.message if one.last_fault else "",
                 )
                 for one in self._endpoints

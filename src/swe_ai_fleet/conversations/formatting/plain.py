@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from swe_ai_fleet.conversations.formatting.document import Kind
 from swe_ai_fleet.conversations.formatting.inline import Span
+from swe_ai_fleet.conversations.formatting.tables import PLAIN_WIDTH
 
 
 class PlainText:
     """How lines and code are written where no mark means anything."""
 
-    width = 118
+    width = PLAIN_WIDTH
 
     def line(self, spans: Sequence[Span], kind: Kind) -> str:
         """One line; a link is followed by where it leads."""

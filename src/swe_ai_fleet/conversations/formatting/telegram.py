@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from swe_ai_fleet.conversations.formatting.document import Kind
 from swe_ai_fleet.conversations.formatting.inline import Span
 from swe_ai_fleet.conversations.formatting.marks import Mark
+from swe_ai_fleet.conversations.formatting.tables import TELEGRAM_WIDTH
 
 _TEXT = str.maketrans({character: f"\\{character}" for character in "_*[]()~`>#+-=|{}.!\\"})
 _CODE = str.maketrans({character: f"\\{character}" for character in "`\\"})
@@ -29,7 +30,7 @@ def escaped(text: str) -> str:
 class MarkdownV2:
     """How lines and code are written for Telegram."""
 
-    width = 56
+    width = TELEGRAM_WIDTH
 
     def line(self, spans: Sequence[Span], kind: Kind) -> str:
         """One line; every mark that is opened on it is closed on it."""
