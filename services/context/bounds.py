@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from swe_ai_fleet.adapters.context_service.messages import MAX_MS
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
+from swe_ai_fleet.domain.text import check_length
 
 M = TypeVar("M", bound=Message)
 
@@ -28,26 +29,19 @@ UNNAMED = "unnamed"
 _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
 
 
-def bounded(text: str, limit: int, *, field: str) -> str:
-    """The text itself, if it has no more characters than that. Raises InvalidRequest."""
-    if len(text) > limit:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {limit}")
-    return text
-
-
 def few(items: Collection[str], *, field: str, most: int = MAX_ITEMS, chars: int = MAX_ITEM_CHARS) -> tuple[str, ...]:
     """The items, if there are no more than `most` and none is longer than `chars`. Raises InvalidRequest."""
     if len(items) > most:
         raise InvalidRequest(f"{field} has {len(items)} entries", field=field, hint=f"at most {most}")
     for number, item in enumerate(items):
-        bounded(item, chars, field=f"{field}[{number}]")
+        check_length(item, chars, field=f"{field}[{number}]")
     return tuple(items)
 
 
 def metadata(pairs: Mapping[str, str], *, field: str = "metadata") -> dict[str, str]:
     """The pairs, if they are few and short. Raises InvalidRequest."""
     few(pairs.keys(), field=field, most=MAX_METADATA, chars=MAX_METADATA_CHARS)
-    return {name: bounded(value, MAX_METADATA_CHARS, field=f"{field}[{name}]") for name, value in pairs.items()}
+    return {name: check_length(value, MAX_METADATA_CHARS, field=f"{field}[{name}]") for name, value in pairs.items()}
 
 
 def namespaces(names: Collection[str], *, field: str = "namespaces") -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from services.context import graph_messages as wire
 from services.context.bounds import (
     MAX_QUERY_CHARS,
     MAX_REPLY_BYTES,
-    bounded,
     few,
     fields_within,
     fitting,
@@ -36,6 +35,7 @@ from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, Relation
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
 T = TypeVar("T")
@@ -229,8 +229,8 @@ class GraphCalls:
 
 def _context_request(query: pb.GetContextRequest) -> ContextRequest:
     for name in ("case_id", "story_id", "task_id"):
-        bounded(getattr(query, name), 128, field=name)
-    bounded(query.query, MAX_QUERY_CHARS, field="query")
+        check_length(getattr(query, name), 128, field=name)
+    check_length(query.query, MAX_QUERY_CHARS, field="query")
     namespaces(query.namespaces)
     return context_request(query, tenant=tenant())
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from fleet.context.v1 import context_pb2 as pb
-from services.context.bounds import bounded, few, moment
+from services.context.bounds import few, moment
 from swe_ai_fleet.adapters.context_service.messages import (
     PHASES,
     ROLES,
@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.context import (
     TaskState,
     WorkRecord,
 )
+from swe_ai_fleet.domain.text import check_length
 
 TASK_STATES: Mapping[TaskState, pb.TaskState] = {
     TaskState.OPEN: pb.TASK_STATE_OPEN,
@@ -165,14 +166,14 @@ def work_record(message: pb.WorkRecord) -> WorkRecord:
         story_id=message.story_id or NO_STORY,
         case_id=message.case_id,
         plan_id=message.plan_id,
-        kind=bounded(message.kind, 64, field="kind"),
-        role=bounded(message.role, 64, field="role"),
-        repository=bounded(message.repository, _PATH_CHARS, field="repository"),
+        kind=check_length(message.kind, 64, field="kind"),
+        role=check_length(message.role, 64, field="role"),
+        repository=check_length(message.repository, _PATH_CHARS, field="repository"),
         instruction=message.instruction,
-        status=bounded(message.status, 64, field="status"),
+        status=check_length(message.status, 64, field="status"),
         summary=message.summary,
         commits=few(message.commits, field="commits", most=_MANY, chars=64),
-        branch=bounded(message.branch, _PATH_CHARS, field="branch"),
+        branch=check_length(message.branch, _PATH_CHARS, field="branch"),
         files_changed=few(message.files_changed, field="files_changed", most=_MANY, chars=_PATH_CHARS),
         operations=dict(
             zip(
@@ -198,7 +199,7 @@ def work_record(message: pb.WorkRecord) -> WorkRecord:
                 strict=True,
             )
         ),
-        parent_execution_id=bounded(message.parent_execution_id, 128, field="parent_execution_id"),
+        parent_execution_id=check_length(message.parent_execution_id, 128, field="parent_execution_id"),
         usage=usage(message.usage),
         duration_ms=message.duration_ms,
         ended_at=iso_time(moment(message.ended_at_ms, field="ended_at_ms"))

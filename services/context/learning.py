@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
-from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fields_within, foreign, metadata, moment
+from services.context.bounds import MAX_QUERY_CHARS, few, fields_within, foreign, metadata, moment
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service import outcome_messages as messages
 from swe_ai_fleet.adapters.context_service.messages import ROLES, named
@@ -16,6 +16,7 @@ from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.learning.recommending import Question
 from swe_ai_fleet.learning.tracker import LearningTracker
 
@@ -68,10 +69,10 @@ class LearningCalls:
             if not 1 <= agents <= MAX_AGENTS:
                 raise InvalidRequest(f"{agents} agents", field=f"agents[{number}]", hint=f"from 1 to {MAX_AGENTS}")
         question = Question(
-            goal=bounded(request.goal, MAX_QUERY_CHARS, field="goal"),
+            goal=check_length(request.goal, MAX_QUERY_CHARS, field="goal"),
             now=_now(),
             role=named(ROLES, request.role) or "",
-            repository=bounded(request.repository, 4_096, field="repository"),
+            repository=check_length(request.repository, 4_096, field="repository"),
             councils=few(request.councils, field="councils", chars=_NAME_CHARS),
             model_profiles=few(request.model_profiles, field="model_profiles", chars=_NAME_CHARS),
             agents=tuple(request.agents) or Question(goal="", now="").agents,
@@ -84,8 +85,8 @@ class LearningCalls:
 def _outcome(message: pb.Outcome, caller: str) -> Outcome:
     """An outcome as a caller tells it. Raises InvalidRequest, naming the field inside of it."""
     for name in _NAMES:
-        bounded(getattr(message, name), _NAME_CHARS, field=name)
-    bounded(message.repository, 4_096, field="repository")
+        check_length(getattr(message, name), _NAME_CHARS, field=name)
+    check_length(message.repository, 4_096, field="repository")
     few(message.agents_used, field="agents_used", most=MAX_AGENTS, chars=_NAME_CHARS)
     metadata(message.metadata)
     moment(message.ended_at_ms, field="ended_at_ms")

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
-from services.context.bounds import MAX_QUERY_CHARS, bounded, few, fitting, metadata, namespaces, source_of, within
+from services.context.bounds import MAX_QUERY_CHARS, few, fitting, metadata, namespaces, source_of, within
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import KINDS, named, recollection_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, check_namespace
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
@@ -64,7 +65,7 @@ class MemoryCalls:
     async def recall(self, request: pb.RecallRequest) -> pb.RecallResponse:
         check_values(request)
         found = await self.memories.recall(
-            bounded(request.query, MAX_QUERY_CHARS, field="query"),
+            check_length(request.query, MAX_QUERY_CHARS, field="query"),
             _scope(request),
             limit=within(request.limit, MAX_RECALLED, field="limit") or DEFAULT_RECALLED,
         )
@@ -80,7 +81,7 @@ class MemoryCalls:
         return pb.ClearMemoryResponse(removed=await self.memories.forget(_scope(request), memory_ids))
 
     def _masked(self, text: str, *, field: str) -> str:
-        return self.mask(well_formed(bounded(text, MAX_MEMORY_CHARS, field=field))).strip()[:MAX_MEMORY_CHARS]
+        return self.mask(well_formed(check_length(text, MAX_MEMORY_CHARS, field=field))).strip()[:MAX_MEMORY_CHARS]
 
 
 def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fleet.context.v1 import context_pb2 as pb
-from services.context.bounds import MAX_REPLY_BYTES, bounded, fitting, within
+from services.context.bounds import MAX_REPLY_BYTES, fitting, within
 from services.context.pages import page_behind, page_token
 from swe_ai_fleet.adapters.context_service.messages import PHASES, milliseconds, named
 from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import Story
+from swe_ai_fleet.domain.text import check_length
 
 MAX_PAGE_SIZE = 500
 DEFAULT_PAGE_SIZE = 50
@@ -18,7 +19,7 @@ DEFAULT_PAGE_SIZE = 50
 def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
     """The page asked for, the story that was changed last first. Raises InvalidRequest."""
     size = within(request.page_size, MAX_PAGE_SIZE, field="page_size") or DEFAULT_PAGE_SIZE
-    bounded(request.case_id, 128, field="case_id")
+    check_length(request.case_id, 128, field="case_id")
     phases = {named(PHASES, one) for one in request.phases} - {None}
     behind = page_behind(request)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())

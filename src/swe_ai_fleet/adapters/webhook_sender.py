@@ -16,6 +16,7 @@ import httpx2
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern
+from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.notifications.message import Outgoing
 from swe_ai_fleet.notifications.retrying import Reply, retry_after_seconds
 from swe_ai_fleet.sandbox.addresses import is_public
@@ -170,7 +171,7 @@ class WebhookSender:
                 finally:
                     await response.aclose()
         except ToolFailure as fault:
-            return Reply(error=_one_line(fault.message))
+            return Reply(error=plain_line(fault.message, _ERROR_CHARS))
         except TimeoutError:
             return Reply(error=f"no answer within {self._seconds:g} seconds")
 
@@ -189,7 +190,7 @@ class WebhookSender:
         else:
             told = "" if body.encoding else body.data.decode("utf-8", "replace")
         wait = retry_after_seconds(response.headers.get("retry-after", ""), self._now())
-        error = _one_line(mask(well_formed(f"{said}: {told}" if told.strip() else said)))
+        error = plain_line(mask(well_formed(f"{said}: {told}" if told.strip() else said)), _ERROR_CHARS)
         return Reply(http_status=status, error=error, retry_after=wait if status in _RETRIED_LATER else 0.0)
 
 
@@ -199,9 +200,3 @@ def _parts(url: httpx2.URL) -> tuple[str, ...]:
     parts = path.replace("?", "/").replace("&", "/").split("/")
     # Of `token=…` a receiver may say the value alone.
     return tuple(part for whole in parts for part in (whole, whole.partition("=")[2]) if part)
-
-
-def _one_line(text: str) -> str:
-    plain = "".join(character if character.isprintable() else " " for character in text[: 4 * _ERROR_CHARS])
-    plain = " ".join(plain.split())
-    return plain if len(plain) <= _ERROR_CHARS else f"{plain[: _ERROR_CHARS - 1]}…"

@@ -12,6 +12,7 @@ from swe_ai_fleet.context.story import StoryState, in_order
 from swe_ai_fleet.domain.context import NO_STORY, Decision, DecisionState, StoryTask, TaskState
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import one_line
 
 MAX_TASKS = 100
 MAX_DECISIONS = 100
@@ -73,16 +74,15 @@ def of_memory(recalled: Recollection, *, wanted: bool = False) -> Draft:
     origin = f", from {memory.source}" if memory.source else ""
     return Draft(
         section=Section.MEMORY,
-        title=one_line(f"remembered ({memory.kind}{origin})"),
+        title=titled(f"remembered ({memory.kind}{origin})"),
         text=memory.text,
         nearness=1.0 if wanted else min(1.0, max(0.0, recalled.score)),
     )
 
 
-def one_line(text: str, limit: int = _TITLE_CHARS) -> str:
+def titled(text: str) -> str:
     """A text as a title."""
-    line = " ".join(text[: 4 * limit].split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+    return one_line(text, _TITLE_CHARS)
 
 
 def in_force(graph: ContextGraph, state: StoryState, role: Role | None) -> tuple[Decision, ...]:
@@ -111,7 +111,7 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         lines += ["", story.description.strip()]
     yield Draft(
         section=Section.STORY,
-        title=f"story {story.story_id}: {one_line(story.title)}",
+        title=f"story {story.story_id}: {titled(story.title)}",
         text="\n".join(lines),
         place=place,
     )
@@ -130,7 +130,7 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         yield Draft(
             section=Section.CASE,
             title=f"other stories of case {story.case_id}",
-            text=_listed(f"{one.story_id} ({one.phase}): {one_line(one.title)}" for one in siblings[-_MAX_SIBLINGS:]),
+            text=_listed(f"{one.story_id} ({one.phase}): {titled(one.title)}" for one in siblings[-_MAX_SIBLINGS:]),
             place=place,
         )
 
@@ -149,7 +149,7 @@ def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[Dr
         of = f", {task.role}" if task.role else ""
         yield Draft(
             section=Section.TASKS,
-            title=f"task {task.task_id} ({task.state}{of}): {one_line(task.title)}",
+            title=f"task {task.task_id} ({task.state}{of}): {titled(task.title)}",
             text="\n".join((*_needs(state, task), task.description.strip())).strip(),
             nearness=nearness,
             place=state.places.get(f"task:{task.task_id}", 0),
@@ -172,7 +172,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
         lines = [decision.rationale.strip(), f"decided by: {decision.decided_by}" if decision.decided_by else ""]
         yield Draft(
             section=Section.DECISIONS,
-            title=f"decision {decision.decision_id} of {of} ({decision.state}): {one_line(decision.title)}",
+            title=f"decision {decision.decision_id} of {of} ({decision.state}): {titled(decision.title)}",
             text="\n".join(line for line in lines if line),
             nearness=nearness,
             place=place,
@@ -190,7 +190,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
         if role is None or not decision.roles or role in decision.roles:
             yield Draft(
                 section=Section.ALTERNATIVES,
-                title=f"decision {decision.decision_id} (superseded): {one_line(decision.title)}",
+                title=f"decision {decision.decision_id} (superseded): {titled(decision.title)}",
                 text=decision.rationale.strip(),
                 nearness=0.7,
                 place=state.places.get(f"decision:{decision.decision_id}", 0),
@@ -241,7 +241,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
         record = one.record
         yield Draft(
             section=Section.HISTORY,
-            title=f"{_name(one)} ({record.status}, {record.ended_at[:10]}): {one_line(record.instruction)}",
+            title=f"{_name(one)} ({record.status}, {record.ended_at[:10]}): {titled(record.instruction)}",
             text="\n".join(_did(one)),
             nearness=1.0 if task_id and record.task_id == task_id else 0.7,
             place=one.sequence,

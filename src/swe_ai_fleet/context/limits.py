@@ -32,18 +32,6 @@ def check_title(text: str) -> None:
         )
 
 
-def check_text(text: str, *, field: str) -> None:
-    """Whether a text is short enough. Raises InvalidRequest."""
-    if len(text) > MAX_TEXT_CHARS:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {MAX_TEXT_CHARS}")
-
-
-def check_name(text: str, *, field: str) -> None:
-    """Whether a name is short enough. Raises InvalidRequest."""
-    if len(text) > MAX_NAME_CHARS:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {MAX_NAME_CHARS}")
-
-
 def check_items(items: Sequence[str], *, field: str) -> None:
     """Whether there are so few texts, none of them empty or too long. Raises InvalidRequest."""
     check_number(items, field=field)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
-from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, excerpt, in_force, one_line
+from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, excerpt, in_force, titled
 from swe_ai_fleet.context.graph import ContextGraph, Work
 from swe_ai_fleet.context.sections import Section
 from swe_ai_fleet.context.story import StoryState, in_order
@@ -145,16 +145,16 @@ def _next_steps(session: StorySession) -> Iterator[str]:
     """What comes next, the most pressing first: what is under way, what failed, what can begin, the phase."""
     for task in session.open_tasks[:_STEPS]:
         if task.state is TaskState.IN_PROGRESS:
-            yield f"go on with task {task.task_id}: {one_line(task.title)}"
+            yield f"go on with task {task.task_id}: {titled(task.title)}"
     last = session.work[0].record if session.work else None
     if last is not None and last.status != "completed":
         yield f"execution {last.execution_id} of task {last.task_id} ended as {last.status}: see why, run it again"
     if last is not None and last.tests is not None and last.tests.failing:
-        yield f"mend the tests that failed last: {one_line(', '.join(last.tests.failing))}"
+        yield f"mend the tests that failed last: {titled(', '.join(last.tests.failing))}"
     begun = {task.task_id for task in session.open_tasks if task.state is TaskState.IN_PROGRESS}
     for task in session.open_tasks:
         if task.task_id in session.ready[:_STEPS] and task.task_id not in begun:
-            yield f"begin task {task.task_id}: {one_line(task.title)}"
+            yield f"begin task {task.task_id}: {titled(task.title)}"
     blocked = len(session.open_tasks) - len(session.ready)
     if blocked:
         yield f"{blocked} more tasks wait for others"

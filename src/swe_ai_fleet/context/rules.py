@@ -8,11 +8,11 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.limits import (
     MAX_ITEM_CHARS,
+    MAX_NAME_CHARS,
+    MAX_TEXT_CHARS,
     check_items,
-    check_name,
     check_notes,
     check_number,
-    check_text,
     check_title,
 )
 from swe_ai_fleet.context.story import StoryState
@@ -29,6 +29,7 @@ from swe_ai_fleet.domain.context import (
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.text import check_length
 
 MAX_STORIES = 100_000
 """Of a tenant."""
@@ -58,7 +59,7 @@ def check_story(graph: ContextGraph, story: Story) -> None:
     if story.case_id:
         check_identifier(story.case_id, field="case_id")
     check_title(story.title)
-    check_text(story.description, field="description")
+    check_length(story.description, MAX_TEXT_CHARS, field="description")
     check_items(story.acceptance_criteria, field="acceptance_criteria")
     check_notes(story.notes)
     if len(graph.stories) >= MAX_STORIES:
@@ -85,7 +86,7 @@ def check_task_texts(task: StoryTask) -> None:
     """Whether a task is one by itself. Raises InvalidRequest."""
     check_identifier(task.task_id, field="task_id")
     check_title(task.title)
-    check_text(task.description, field="description")
+    check_length(task.description, MAX_TEXT_CHARS, field="description")
     check_number(task.depends_on, field="depends_on")
 
 
@@ -108,9 +109,9 @@ def check_decision_texts(decision: Decision) -> None:
     """Whether a decision is one by itself. Raises InvalidRequest."""
     check_identifier(decision.decision_id, field="decision_id")
     check_title(decision.title)
-    check_text(decision.rationale, field="rationale")
+    check_length(decision.rationale, MAX_TEXT_CHARS, field="rationale")
     check_items(decision.alternatives, field="alternatives")
-    check_name(decision.decided_by, field="decided_by")
+    check_length(decision.decided_by, MAX_NAME_CHARS, field="decided_by")
     if decision.state is DecisionState.SUPERSEDED:
         raise InvalidRequest(
             "a new decision is proposed or accepted", field="state", hint="what it supersedes is marked by itself"
@@ -132,11 +133,8 @@ def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
 
 def check_reason(reason: str, by: str) -> None:
     """Whether a reason, and who gave it, can be kept. Raises InvalidRequest."""
-    check_name(by, field="by")
-    if len(reason) > MAX_ITEM_CHARS:
-        raise InvalidRequest(
-            f"the reason has {len(reason)} characters", field="reason", hint=f"at most {MAX_ITEM_CHARS}"
-        )
+    check_length(by, MAX_NAME_CHARS, field="by")
+    check_length(reason, MAX_ITEM_CHARS, field="reason")
 
 
 def check_update(state: StoryState, update: StoryUpdated) -> None:
@@ -160,7 +158,7 @@ def check_update_texts(update: StoryUpdated) -> None:
     """Whether an update is one by itself. Raises InvalidRequest."""
     if update.title is not None:
         check_title(update.title)
-    check_text(update.description or "", field="description")
+    check_length(update.description or "", MAX_TEXT_CHARS, field="description")
     check_items(update.acceptance_criteria or (), field="acceptance_criteria")
     check_notes({name: text for name, text in update.notes.items() if text})
     check_number(update.depends_on or (), field="depends_on")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from swe_ai_fleet.conversations.named_things import MAX_LIST, MAX_NAME_CHARS, ThingKind
+from swe_ai_fleet.domain.text import one_line
 
 _MAX_TEXT_CHARS = 20_000
 _FILE = re.compile(r"(?:~?\.{0,2}/)?(?:[\w@+-][\w.@+-]{0,80}/){0,16}[\w@+-][\w.@+-]{0,80}\.[A-Za-z][A-Za-z0-9]{0,7}")
@@ -65,15 +66,15 @@ def _is_file(name: str) -> bool:
 
 def exact(kind: ThingKind, name: str) -> str:
     """The name on one line; of what tools are given by name nothing may be cut, so it is left out."""
-    line = one_line(name)
+    line = as_name(name)
     return "" if line.endswith("…") and kind not in (ThingKind.ROW, ThingKind.ITEM) else line
 
 
-def one_line(text: str) -> str:
-    line = " ".join(text[: 4 * MAX_NAME_CHARS].split())
-    return line if len(line) <= MAX_NAME_CHARS else f"{line[: MAX_NAME_CHARS - 1]}…"
+def as_name(text: str) -> str:
+    """A text as long as a name may be."""
+    return one_line(text, MAX_NAME_CHARS)
 
 
 def _bare(text: str) -> str:
     """An entry without the marks around its words."""
-    return one_line(text.replace("**", "").replace("`", "").replace("__", ""))
+    return as_name(text.replace("**", "").replace("`", "").replace("__", ""))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from swe_ai_fleet.conversations.mentions import exact, in_words, kind_of, last_list, one_line
+from swe_ai_fleet.conversations.mentions import as_name, exact, in_words, kind_of, last_list
 from swe_ai_fleet.conversations.named_things import (
     ANSWER,
     MAX_LIST,
@@ -122,11 +122,11 @@ class Naming:
         name = exact(kind, name)
         same = any((one.kind, one.name, one.source, one.group) == (kind, name, source, 0) for one in self.things)
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
-            self.things.append(NamedThing(kind=kind, name=name, turn=self._turn, source=source, label=one_line(label)))
+            self.things.append(NamedThing(kind=kind, name=name, turn=self._turn, source=source, label=as_name(label)))
 
     def _list(self, members: Sequence[tuple[ThingKind, str, str]], source: str) -> None:
         named = [
-            (kind, shown, one_line(label)) for kind, name, label in members[:MAX_LIST] if (shown := exact(kind, name))
+            (kind, shown, as_name(label)) for kind, name, label in members[:MAX_LIST] if (shown := exact(kind, name))
         ]
         # What the person sees or chooses has its room whatever tools said.
         room = MAX_PER_TURN if source in (ANSWER, PERSON) else MAX_PER_TURN - 2 * MAX_LIST
@@ -243,4 +243,4 @@ def _arguments(call: ToolCall) -> list[tuple[ThingKind, str]]:
 def _string(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    return one_line(str(value))
+    return as_name(str(value))

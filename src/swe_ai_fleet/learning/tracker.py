@@ -16,6 +16,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
@@ -100,7 +101,7 @@ class LearningTracker:
         """
         _check_rating(rating, least=LEAST_RATING)
         if comment is not None:
-            _check_length(comment, field="comment", most=MAX_COMMENT_CHARS)
+            check_length(comment, MAX_COMMENT_CHARS, field="comment")
 
         def rated(known: Outcome | None) -> Outcome:
             if known is None:
@@ -229,8 +230,8 @@ def _check(outcome: Outcome) -> None:
     if sum((outcome.memory_share, outcome.research_share, outcome.tool_share)) > 1.001:
         raise InvalidRequest("the shares add up to more than 1", field="tool_share")
     for name in _TEXTS:
-        _check_length(getattr(outcome, name), field=name)
-    _check_length(outcome.comment, field="comment", most=MAX_COMMENT_CHARS)
+        check_length(getattr(outcome, name), _MAX_CHARS, field=name)
+    check_length(outcome.comment, MAX_COMMENT_CHARS, field="comment")
     if len(outcome.agents_used) > _MAX_AGENTS:
         raise InvalidRequest(f"{len(outcome.agents_used)} agents", field="agents_used", hint=f"at most {_MAX_AGENTS}")
     if len(outcome.metadata) > _MAX_METADATA:
@@ -242,17 +243,12 @@ def _check(outcome: Outcome) -> None:
         ("metadata", (*outcome.metadata, *outcome.metadata.values())),
     ):
         for text in texts:
-            _check_length(text, field=field)
+            check_length(text, _MAX_CHARS, field=field)
     usage = outcome.usage
     if not math.isfinite(usage.cost) or min(usage.cost, usage.prompt_tokens, usage.completion_tokens) < 0:
         raise InvalidRequest("what was spent is negative or no number", field="usage")
     if outcome.agents < 0 or outcome.duration_ms < 0:
         raise InvalidRequest("a number is negative", field="agents" if outcome.agents < 0 else "duration_ms")
-
-
-def _check_length(text: str, *, field: str, most: int = _MAX_CHARS) -> None:
-    if len(text) > most:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
 
 
 def _check_rating(rating: int, *, least: int) -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, MAX_NAMESPACES, Memory, MemoryScope, check_namespace
 from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.memory.limits import moment
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
@@ -30,8 +31,8 @@ def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
     check_identifier(memory.tenant, field="tenant")
     check_namespace(memory.namespace, field="namespace")
     # Looked at before secrets are: masking a flood takes long.
-    _check_length(memory.text, MAX_MEMORY_CHARS, field="text")
-    _check_length(memory.source, MAX_SOURCE_CHARS, field="source")
+    check_length(memory.text, MAX_MEMORY_CHARS, field="text")
+    check_length(memory.source, MAX_SOURCE_CHARS, field="source")
     text = mask(well_formed(memory.text)).strip()
     if not text:
         raise InvalidRequest("a memory without words", field="text")
@@ -77,11 +78,6 @@ def admitted_metadata(metadata: Mapping[str, str], mask: SecretMask) -> dict[str
     """Texts by name as they are kept. Raises InvalidRequest."""
     _check_metadata(metadata)
     return {mask(well_formed(name)): mask(well_formed(value)) for name, value in sorted(metadata.items())}
-
-
-def _check_length(text: str, most: int, *, field: str) -> None:
-    if len(text) > most:
-        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
+from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.tools.secrets import well_formed
 
 _TASK_CHARS = 500
@@ -82,12 +83,12 @@ def _facts(runs: frozenset[str], events: Iterable[StoredEvent]) -> list[str]:
 
 def _outcome(state: ExecutionState) -> str:
     winner = state.candidates.get(state.winner_id)
-    lines = [f"Task: {_cut(state.task.description, _TASK_CHARS)}", f"Outcome: {_status(state)}"]
+    lines = [f"Task: {one_line(state.task.description, _TASK_CHARS)}", f"Outcome: {_status(state)}"]
     if winner is not None:
         lines += _of_winner(winner, state.reports.get(winner.candidate_id))
     lines += [f"Failed: {one}" for one in _failures(state)]
     if state.error:
-        lines.append(f"Error: {_cut(state.error, _PROBLEM_CHARS)}")
+        lines.append(f"Error: {one_line(state.error, _PROBLEM_CHARS)}")
     return well_formed("\n".join(lines))[:MAX_MEMORY_CHARS]
 
 
@@ -99,10 +100,10 @@ def _status(state: ExecutionState) -> str:
 def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
     artifacts = winner.artifacts
     if winner.summary.strip():
-        yield f"The chosen solution: {_cut(winner.summary, _SUMMARY_CHARS)}"
+        yield f"The chosen solution: {one_line(winner.summary, _SUMMARY_CHARS)}"
     if artifacts.files_changed:
         more = len(artifacts.files_changed) - _MOST_FILES
-        files = ", ".join(_cut(path, _PROBLEM_CHARS) for path in artifacts.files_changed[:_MOST_FILES])
+        files = ", ".join(one_line(path, _PROBLEM_CHARS) for path in artifacts.files_changed[:_MOST_FILES])
         behind = f" and {more} more" if more > 0 else ""
         yield f"Changed: {files}{behind} (+{artifacts.insertions} -{artifacts.deletions})"
     tests = artifacts.tests
@@ -110,7 +111,7 @@ def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
         yield f"Tests: {tests.passed} passed, {tests.failed} failed, {tests.errors} errors"
     checks = [result for result in report.results if not result.skipped_reason] if report is not None else []
     if checks:
-        said = (f"{_cut(one.name, 60)} {'passed' if one.passed else 'failed'}" for one in checks[:_MOST_PROBLEMS])
+        said = (f"{one_line(one.name, 60)} {'passed' if one.passed else 'failed'}" for one in checks[:_MOST_PROBLEMS])
         yield f"Checks: {', '.join(said)}"
 
 
@@ -127,14 +128,9 @@ def _failures(state: ExecutionState) -> list[str]:
 
 def _problems(candidate: Candidate, reports: Mapping[str, CheckReport]) -> Iterator[str]:
     if candidate.error:
-        yield _cut(candidate.error, _PROBLEM_CHARS)
+        yield one_line(candidate.error, _PROBLEM_CHARS)
     report = reports.get(candidate.candidate_id)
     for result in report.results if report is not None else ():
         if not result.passed and not result.skipped_reason:
             why = "; ".join(result.problems[:2]) or result.message
-            yield _cut(f"{result.name}: {why}" if why else result.name, _PROBLEM_CHARS)
-
-
-def _cut(text: str, limit: int) -> str:
-    flat = " ".join(text[: 4 * limit].split())
-    return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
+            yield one_line(f"{result.name}: {why}" if why else result.name, _PROBLEM_CHARS)

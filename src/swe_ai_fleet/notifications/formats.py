@@ -14,6 +14,7 @@ from swe_ai_fleet.conversations.formatting.document import Kind
 from swe_ai_fleet.conversations.formatting.inline import Span
 from swe_ai_fleet.conversations.formatting.marks import Mark
 from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
+from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.notifications.notification import Notification
 
 SLACK_CHARS = 3_000
@@ -71,17 +72,12 @@ def telegram(notification: Notification, chat_id: str) -> Mapping[str, object]:
 def _fitted(notification: Notification, title: str, line: Callable[[str, str], str], limit: int) -> str:
     text = title
     for most in _VALUE_CHARS:
-        facts = [(name, _one_line(value, most)) for name, value in notification.facts]
+        facts = [(name, _value(value, most)) for name, value in notification.facts]
         text = "\n".join([title, *(line(name, value) for name, value in facts if value)])
         if units(text) <= limit:
             break
     return text
 
 
-def _one_line(text: str, limit: int) -> str:
-    """A value on one line, without characters that turn lines around or cannot be seen."""
-    # Only so much is looked at as may be shown.
-    plain = "".join(character if character.isprintable() else " " for character in text[: 4 * limit])
-    plain = " ".join(plain.split())
-    cut = plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
-    return cut.replace("@", f"@{_ZERO_WIDTH}")
+def _value(text: str, limit: int) -> str:
+    return plain_line(text, limit).replace("@", f"@{_ZERO_WIDTH}")

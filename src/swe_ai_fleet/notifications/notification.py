@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.notifications.webhook import EventType, Webhook
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
@@ -242,5 +243,4 @@ def _approval_event_id(event: Event, what: str, approval_id: str) -> str:
 
 def _told(text: str, limit: int, mask: SecretMask) -> str:
     """A text as far as it is told: whole characters, no secrets, at most `limit` of it."""
-    clean = mask(well_formed(text[: limit * _CONSIDERED]))
-    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
+    return shortened(mask(well_formed(text[: limit * _CONSIDERED])), limit)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.notifications.signing import key_of
 
 MAX_PREFIX_CHARS = 128
@@ -138,12 +139,7 @@ def check_webhook(webhook: Webhook) -> None:
     key_of(webhook.secret)
     if not webhook.events or EventType.TEST in webhook.events:
         raise InvalidRequest("no event to tell of", field="events", hint=f"some of {', '.join(SUBSCRIBABLE)}")
-    if len(webhook.filter.task_id_prefix) > MAX_PREFIX_CHARS:
-        raise InvalidRequest(
-            f"it has {len(webhook.filter.task_id_prefix)} characters",
-            field="filter.task_id_prefix",
-            hint=f"at most {MAX_PREFIX_CHARS}",
-        )
+    check_length(webhook.filter.task_id_prefix, MAX_PREFIX_CHARS, field="filter.task_id_prefix")
     unended = [status for status in webhook.filter.statuses if not status.terminal]
     if unended:
         raise InvalidRequest(

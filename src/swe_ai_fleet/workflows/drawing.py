@@ -10,6 +10,7 @@ from math import ceil
 from unicodedata import east_asian_width
 
 from swe_ai_fleet.domain.event import NodeUpdated
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.domain.workflow import Node, NodeStatus, NodeType, Workflow
 from swe_ai_fleet.workflows.layout import Box, laid_out
 
@@ -112,8 +113,7 @@ def _room(text: str) -> int:
 
 
 def _short(text: str) -> str:
-    plain = _STRANGE.sub(" ", text)
-    return plain if len(plain) <= _MAX_LABEL else plain[: _MAX_LABEL - 1] + "…"
+    return shortened(_STRANGE.sub(" ", text), _MAX_LABEL)
 
 
 def _mermaid_text(text: str) -> str:

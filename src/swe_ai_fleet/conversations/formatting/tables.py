@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from swe_ai_fleet.domain.text import one_line
+
 MAX_ROWS = 50
 MAX_COLUMNS = 12
 CELL_CHARS = 60
@@ -125,8 +127,7 @@ def _columns(character: str) -> int:
 
 
 def _cell(text: str) -> str:
-    line = " ".join(text[: 4 * CELL_CHARS].split())
-    return line if len(line) <= CELL_CHARS else f"{line[: CELL_CHARS - 1]}…"
+    return one_line(text, CELL_CHARS)
 
 
 def _bar(text: str) -> str:

@@ -1,0 +1,31 @@
+"""Texts: how long they may be, and what is shown of those that are longer."""
+
+from __future__ import annotations
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+
+_LOOKED_AT = 4
+"""So many times what is shown of a text is looked at: a flood costs no more than that."""
+
+
+def check_length(text: str, most: int, *, field: str) -> str:
+    """The text itself, if it has no more characters than that. Raises InvalidRequest."""
+    if len(text) > most:
+        raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
+    return text
+
+
+def shortened(text: str, limit: int) -> str:
+    """The text, its end replaced by an ellipsis where it has more than `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text on one line, `shortened`."""
+    return shortened(" ".join(text[: _LOOKED_AT * limit].split()), limit)
+
+
+def plain_line(text: str, limit: int) -> str:
+    """As `one_line`, without characters that turn lines around or cannot be seen."""
+    seen = "".join(character if character.isprintable() else " " for character in text[: _LOOKED_AT * limit])
+    return one_line(seen, limit)
