@@ -13,20 +13,20 @@ from typing import Self
 import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
+from swe_ai_fleet.rewriting import rewritten
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 
 OUTCOMES_BUCKET = "agent-outcomes"
 MAX_CONSIDERED = 5_000
 """So many outcomes of a tenant, the newest, are weighed for a recommendation; a fifth more may be in memory."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_TRIES = 8
 _MAX_CHARS = 4_096
 _MAX_AGENTS = 1_000
 _MAX_METADATA = 16
@@ -130,20 +130,16 @@ class LearningTracker:
         return await asyncio.to_thread(lambda: recommend(question, known))
 
     async def _change(self, tenant: str, subject_id: str, change: Callable[[Outcome | None], Outcome]) -> Outcome:
-        key = _key(tenant, subject_id)
-        for _ in range(_TRIES):
-            entry = await self._store.get(key)
+        def changed(entry: KeyValueEntry | None) -> bytes | None:
             known = _loaded(entry)
             wanted = change(known)
-            if wanted == known:
-                return wanted
-            try:
-                revision = await self._store.put(key, to_json(wanted), revision=entry.revision if entry else 0)
-            except Fenced:
-                continue
-            self._take(KeyValueChange(key=key, value=to_json(wanted), revision=revision))
-            return wanted
-        raise Fenced(f"the outcome of {subject_id[:64]!r} is being changed by many at once")
+            return None if wanted == known else to_json(wanted)
+
+        name = f"the outcome of {subject_id[:64]!r}"
+        entry = await rewritten(self._store, _key(tenant, subject_id), changed, name=name)
+        assert entry is not None
+        self._take(KeyValueChange(key=entry.key, value=entry.value, revision=entry.revision))
+        return from_json(Outcome, entry.value)
 
     def _take(self, change: KeyValueChange) -> int:
         known = self._known.setdefault(change.key.partition(".")[0], {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,17 +11,16 @@ from typing import Self
 import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.notifications.webhook import Webhook, check_id, key_in
-from swe_ai_fleet.ports import KeyValue, KeyValueChange
+from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry
+from swe_ai_fleet.rewriting import rewritten
 
 WEBHOOKS_BUCKET = "agent-webhooks"
 MAX_WEBHOOKS = 100
 CONSUMER_PREFIX = "webhook-"
-_TRIES = 20
-_PAUSE_SECONDS = 0.05
 _DOT = "="
 """Stands for a dot in the names of consumers, which cannot have one."""
 
@@ -174,18 +171,14 @@ class WebhookBook:
 
     async def _change(self, webhook: Webhook, change: Callable[[Webhook], Webhook]) -> None:
         """Change what is kept, unless it is gone or another one by now."""
-        for _ in range(_TRIES):
-            entry = await self._store.get(webhook.key)
+
+        def changed(entry: KeyValueEntry | None) -> bytes | None:
             kept = _loaded(webhook.key, entry.value) if entry else None
-            if entry is None or kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
-                return
-            try:
-                await self._store.put(webhook.key, to_json(new), revision=entry.revision)
-            except Fenced:
-                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
-            else:
-                return
-        raise Unavailable(f"{webhook.webhook_id} is being changed by others all the time", hint="try again")
+            if kept is None or kept.consumer != webhook.consumer or (new := change(kept)) == kept:
+                return None
+            return to_json(new)
+
+        await rewritten(self._store, webhook.key, changed, name=webhook.webhook_id)
 
     def _take(self, change: KeyValueChange) -> int:
         webhook = _loaded(change.key, change.value) if change.value is not None else None

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.errors import Fenced, FleetError
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.notifications.webhook import EventType, Webhook
-from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.ports import KeyValue, KeyValueEntry
+from swe_ai_fleet.rewriting import rewritten
 
 DELIVERIES_BUCKET = "agent-webhook-deliveries"
 DELIVERIES_KEPT_SECONDS = 7 * 86_400.0
 """After the last attempt."""
 MAX_ATTEMPTS_KEPT = 50
-_TRIES = 10
-_PAUSE_SECONDS = 0.02
 
 _log = structlog.get_logger(__name__)
 
@@ -100,23 +97,16 @@ class DeliveryBook:
 
     async def note(self, webhook: Webhook, attempt: Attempt) -> None:
         """Put an attempt on the list. Where that cannot be done, it is missing there, which is logged."""
-        key = _list_key(webhook)
+
+        def longer(entry: KeyValueEntry | None) -> bytes:
+            kept = _kept(entry.value) if entry else _Kept()
+            return to_json(replace(kept, attempts=(*kept.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
+
         try:
-            for _ in range(_TRIES):
-                entry = await self._store.get(key)
-                kept = _kept(entry.value) if entry else _Kept()
-                kept = replace(kept, attempts=(*kept.attempts, attempt)[-MAX_ATTEMPTS_KEPT:])
-                try:
-                    await self._store.put(key, to_json(kept), revision=entry.revision if entry else 0)
-                except Fenced:
-                    await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
-                else:
-                    return
-            reason = "others change it all the time"
+            await rewritten(self._store, _list_key(webhook), longer, name="the list of deliveries")
         except FleetError as fault:
             # What was sent is sent: to fail now would send it again.
-            reason = fault.message
-        _log.warning("webhooks.attempt_not_listed", webhook=webhook.webhook_id, reason=reason)
+            _log.warning("webhooks.attempt_not_listed", webhook=webhook.webhook_id, reason=fault.message)
 
     async def forget(self, webhook: Webhook) -> None:
         """Forget the list of a webhook. Raises Unavailable."""
