@@ -1,4 +1,4 @@
-"""Generate what documents say about code: the settings table and the schema of everything published on NATS."""
+"""Generate what documents say about code: settings, commands, tools, RPCs, HTTP, and what is published on NATS."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import importlib.resources
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from api_page import api_page
+from command_pages import command_reference, manual_page
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
-from manual_page import manual_page
 from pydantic import TypeAdapter
 from pydantic_settings import BaseSettings
 
+from fleet.agent.v1 import agent_pb2
 from services.gateway.rest.comments import comments_of, comments_text
 from services.gateway.rest.openapi import document_text
 from services.gateway.upstream import FILES
@@ -24,6 +28,7 @@ from swe_ai_fleet.tools.catalogue import PROFILES, operations
 from workers.workspace_runner.settings import RunnerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
+CONTRACT = (*FILES, agent_pb2.DESCRIPTOR)
 
 
 def configuration() -> str:
@@ -88,7 +93,21 @@ def asyncapi() -> str:
     definitions["Result"] = json.loads((ROOT / "docs/schemas/result.json").read_text())
     document = {
         "asyncapi": "3.0.0",
-        "info": {"title": "SWE AI Fleet on NATS", "version": "1", "license": {"name": "Apache-2.0"}},
+        "info": {
+            "title": "SWE AI Fleet on NATS",
+            "version": "1",
+            "license": {"name": "Apache-2.0"},
+            "description": "Streams of JetStream: AGENT_EVENTS (events), AGENT_RESULTS (both results); blobs are in "
+            "the object store agent-blobs. Whoever may hear a subject may subscribe to it without a stream, too.",
+        },
+        "servers": {
+            "embedded": {
+                "host": "127.0.0.1:4222",
+                "protocol": "nats",
+                "description": "As `nats_url` in `<home>/fleet.json`; the token is `nats_token` there. With accounts "
+                "(docs/nats-accounts.md) each user has an nkey instead, and a tenant's user no JetStream.",
+            }
+        },
         "channels": {
             "events": {
                 "address": "agent.events.{tenant}.{execution_id}.{agent_id}",
@@ -146,11 +165,11 @@ def _dead_letter_headers() -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": list(names)}
 
 
-def described_proto() -> FileDescriptorSet:
-    """What of the contract is served over HTTP, with its comments."""
+def described(contract: Sequence[FileDescriptor]) -> FileDescriptorSet:
+    """Files of the contract with their comments."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory, "contract.bin")
-        names = sorted(file.name for file in FILES)
+        names = sorted(file.name for file in contract)
         well_known = importlib.resources.files("grpc_tools") / "_proto"
         arguments = ["-I", str(ROOT / "proto"), "-I", str(well_known), "--include_source_info"]
         if protoc.main(["protoc", *arguments, f"--descriptor_set_out={out}", *names]) != 0:
@@ -163,8 +182,10 @@ GENERATED = {
     "docs/tool-catalogue.md": tool_catalogue,
     "docs/asyncapi.yaml": asyncapi,
     "docs/man/fleet.1": manual_page,
-    "services/gateway/rest/comments.json": lambda: comments_text(described_proto()),
-    "docs/openapi.json": lambda: document_text(comments_of(described_proto())),
+    "docs/cli.md": command_reference,
+    "docs/api.md": lambda: api_page(CONTRACT, comments_of(described(CONTRACT))),
+    "services/gateway/rest/comments.json": lambda: comments_text(described(FILES)),
+    "docs/openapi.json": lambda: document_text(comments_of(described(FILES))),
 }
 
 

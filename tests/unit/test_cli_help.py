@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scripts.manual_page import commands, manual_page
+from scripts.command_pages import commands, manual_page
 from swe_ai_fleet.cli.examples import ENVIRONMENT, EXAMPLES, EXIT_CODES
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.main import app

@@ -1,4 +1,4 @@
-"""`docs/man/fleet.1`: the manual page of the command, made from its help."""
+"""`docs/man/fleet.1` and `docs/cli.md`: the manual page of the command and its reference, made from its help."""
 
 from __future__ import annotations
 
@@ -20,6 +20,34 @@ def commands(group: Any, *words: str) -> Iterator[tuple[str, Any]]:
             yield " ".join((*words, name)), command
 
 
+def command_reference() -> str:
+    """The same as Markdown, a table of commands first."""
+    group: Any = typer.main.get_command(app)
+    every = list(commands(group))
+    lines = [
+        "# Commands",
+        "",
+        "Generated from each command's `--help`; `docs/man/fleet.1` is the same as a manual page.",
+        "",
+        "| command | what it does |",
+        "| --- | --- |",
+        *(f"| [`fleet {name}`](#fleet-{name.replace(' ', '-')}) | {_sentence(one.help)} |" for name, one in every),
+    ]
+    for name, command in every:
+        shown = " ".join(["fleet", name, *(_metavar(one) for one in _arguments(command))])
+        lines += ["", f"## fleet {name}", "", f"`{shown}`: {_cell(command.help)}"]
+        lines += ["", "```text", *EXAMPLES.get(name, ()), "```"]
+        told = [one for one in command.params if getattr(one, "help", None)]
+        lines += ["", "| option | meaning |", "| --- | --- |"] if told else []
+        lines += [f"| `{_words(one)}` | {_cell(one.help + _default(one))} |" for one in told]
+    lines += ["", "## Exit status", "", "| status | meaning |", "| --- | --- |"]
+    lines += [f"| {code:d} | {_cell(meaning)} |" for code, meaning in EXIT_CODES.items()]
+    lines += ["", "## Environment", "", "All settings are in [configuration.md](configuration.md). Most used:", ""]
+    lines += ["| variable | meaning |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in ENVIRONMENT.items()]
+    return "\n".join(lines) + "\n"
+
+
 def manual_page() -> str:
     """The whole page, in the macros of man(7)."""
     group: Any = typer.main.get_command(app)
@@ -34,7 +62,7 @@ def manual_page() -> str:
         ".SH COMMANDS",
     ]
     for name, command in commands(group):
-        metavars = [_metavar(one) for one in command.params if one.param_type_name == "argument"]
+        metavars = [_metavar(one) for one in _arguments(command)]
         lines += [f".SS {_text(' '.join(['fleet', name, *metavars]))}", _text(command.help)]
         for one in command.params:
             if said := getattr(one, "help", None):
@@ -49,12 +77,19 @@ def manual_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _arguments(command: Any) -> list[Any]:
+    return [one for one in command.params if one.param_type_name == "argument"]
+
+
 def _option(one: Any) -> str:
+    macro = ".I" if one.param_type_name == "argument" else ".B"
+    return f"{macro} {_text(_words(one))}"
+
+
+def _words(one: Any) -> str:
     if one.param_type_name == "argument":
-        return f".I {_text(_metavar(one))}"
-    words = ", ".join((*one.opts, *one.secondary_opts))
-    value = "" if one.is_flag else f" {one.metavar or one.name.upper()}"
-    return f".B {_text(words + value)}"
+        return _metavar(one)
+    return ", ".join((*one.opts, *one.secondary_opts)) + ("" if one.is_flag else f" {_metavar(one)}")
 
 
 def _metavar(one: Any) -> str:
@@ -70,3 +105,12 @@ def _text(words: str) -> str:
     """Words as roff takes them: one line, no escapes, nothing at its beginning that is a request."""
     plain = " ".join(words.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{plain}" if plain.startswith((".", "'")) else plain
+
+
+def _cell(words: str) -> str:
+    """Words as a cell of a Markdown table takes them."""
+    return " ".join(words.split()).replace("|", "\\|")
+
+
+def _sentence(words: str) -> str:
+    return _cell(words).partition(". ")[0].removesuffix(".")

@@ -1,0 +1,5 @@
+"""Small things."""
+
+
+def one():
+    return 1
