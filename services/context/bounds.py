@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -12,15 +12,12 @@ from google.protobuf.message import Message
 
 from swe_ai_fleet.adapters.context_service.messages import MAX_MS
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
 from swe_ai_fleet.domain.text import check_length
 
 M = TypeVar("M", bound=Message)
 
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 """A default gRPC client refuses replies of 4 MiB."""
-MAX_METADATA = 16
-MAX_METADATA_CHARS = 256
 MAX_QUERY_CHARS = 4_000
 MAX_ITEMS = 50
 MAX_ITEM_CHARS = 1_000
@@ -36,18 +33,6 @@ def few(items: Collection[str], *, field: str, most: int = MAX_ITEMS, chars: int
     for number, item in enumerate(items):
         check_length(item, chars, field=f"{field}[{number}]")
     return tuple(items)
-
-
-def metadata(pairs: Mapping[str, str], *, field: str = "metadata") -> dict[str, str]:
-    """The pairs, if they are few and short. Raises InvalidRequest."""
-    few(pairs.keys(), field=field, most=MAX_METADATA, chars=MAX_METADATA_CHARS)
-    return {name: check_length(value, MAX_METADATA_CHARS, field=f"{field}[{name}]") for name, value in pairs.items()}
-
-
-def namespaces(names: Collection[str], *, field: str = "namespaces") -> tuple[str, ...]:
-    """The namespaces of memory, each of them one. Raises InvalidRequest."""
-    few(names, field=field, most=MAX_NAMESPACES)
-    return tuple(check_namespace(name, field=f"{field}[{number}]") for number, name in enumerate(names))
 
 
 def moment(at_ms: int, *, field: str) -> int:

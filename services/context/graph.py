@@ -18,14 +18,12 @@ from services.context.bounds import (
     fields_within,
     fitting,
     foreign,
-    namespaces,
     within,
 )
 from services.context.pages import page_start, page_token
 from services.context.stories import stories_page
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import PHASES, ROLES, context_reply, context_request, named
-from swe_ai_fleet.context.blocks import MAX_TOKENS
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
@@ -96,7 +94,7 @@ class GraphCalls:
                 story_id=request.story_id,
                 case_id=request.case_id,
                 role=named(ROLES, request.role),
-                token_budget=within(request.token_budget, MAX_TOKENS, field="token_budget"),
+                token_budget=request.token_budget,
                 mask=self.mask,
             )
         )
@@ -231,7 +229,6 @@ def _context_request(query: pb.GetContextRequest) -> ContextRequest:
     for name in ("case_id", "story_id", "task_id"):
         check_length(getattr(query, name), 128, field=name)
     check_length(query.query, MAX_QUERY_CHARS, field="query")
-    namespaces(query.namespaces)
     return context_request(query, tenant=tenant())
 
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
-from services.context.bounds import MAX_QUERY_CHARS, few, fitting, metadata, namespaces, source_of, within
+from services.context.bounds import MAX_QUERY_CHARS, few, fitting, source_of, within
 from services.values import check_values
 from swe_ai_fleet.adapters.context_service.messages import KINDS, named, recollection_message
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, check_namespace
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.memory.admission import MAX_RECALLED
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
-MAX_RECALLED = 100
 DEFAULT_RECALLED = 3
 MAX_FORGOTTEN = 1_000
 
@@ -40,10 +40,10 @@ class MemoryCalls:
         text = "\n".join(f"{who}: {words.strip()}" for who, words in said if words.strip())
         memory = Memory(
             tenant=tenant(),
-            namespace=check_namespace(request.namespace, field="namespace"),
+            namespace=request.namespace,
             text=self._masked(text, field="assistant" if request.assistant else "user"),
             kind=MemoryKind.INTERACTION,
-            metadata=metadata(request.metadata),
+            metadata=dict(request.metadata),
             source=source_of(request.source, caller),
         )
         new = await self.memories.remember(memory)
@@ -53,10 +53,10 @@ class MemoryCalls:
         check_values(request)
         memory = Memory(
             tenant=tenant(),
-            namespace=check_namespace(request.namespace, field="namespace"),
+            namespace=request.namespace,
             text=self._masked(request.text, field="text"),
             kind=named(KINDS, request.kind) or MemoryKind.FACT,
-            metadata=metadata(request.metadata),
+            metadata=dict(request.metadata),
             source=source_of(request.source, caller),
         )
         new = await self.memories.remember(memory)
@@ -87,7 +87,7 @@ class MemoryCalls:
 def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
     return MemoryScope(
         tenant=tenant(),
-        namespaces=namespaces(request.namespaces),
+        namespaces=tuple(request.namespaces),
         kinds=tuple(dict.fromkeys(kind for one in request.kinds if (kind := named(KINDS, one)) is not None)),
-        metadata=metadata(request.metadata),
+        metadata=dict(request.metadata),
     )

@@ -712,7 +712,7 @@ class TestSessions:
             ("", "Hello", None, "session_id"),
             ("a", "  ", None, "text"),
             ("a", "x" * 20_000, None, "text"),
-            ("a", "Hello", ["nowhere"], "namespaces"),
+            ("a", "Hello", ["nowhere"], "namespaces[0]"),
             ("a", "Hello", [f"agent:{n}" for n in range(20)], "namespaces"),
         ],
     )

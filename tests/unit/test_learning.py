@@ -310,10 +310,10 @@ async def test_secrets_in_goals_are_masked_and_other_tenants_unseen() -> None:
         ({"goal": "x" * 5000}, "goal"),
         ({"council": "x" * 5000}, "council"),
         ({"agents_used": ("x",) * 5000}, "agents_used"),
-        ({"metadata": {"x": "x" * 5000}}, "metadata"),
+        ({"metadata": {"x": "x" * 5000}}, "metadata[x]"),
         ({"metadata": {str(number): "" for number in range(100)}}, "metadata"),
-        ({"usage": Usage(cost=float("inf"))}, "usage"),
-        ({"usage": Usage(cost=-1.0)}, "usage"),
+        ({"usage": Usage(cost=float("inf"))}, "usage.cost"),
+        ({"usage": Usage(cost=-1.0)}, "usage.cost"),
         ({"usage": Usage(prompt_tokens=-1)}, "usage"),
     ],
 )

@@ -143,7 +143,7 @@ class TestRemembering:
             (fact("x", tenant="a b"), "tenant"),
             (fact("x", source="s" * 1_000), "source"),
             (fact("x", created_at="yesterday"), "created_at"),
-            (fact("x", metadata={"k": "v" * 1_000}), "metadata"),
+            (fact("x", metadata={"k": "v" * 1_000}), "metadata[k]"),
             (fact("x", metadata={"": "v"}), "metadata"),
             (fact("x", metadata={str(number): "v" for number in range(100)}), "metadata"),
             (fact("x", metadata={"k": 1}), "metadata"),

@@ -121,7 +121,7 @@ async def test_long_turns_are_cut_and_long_facts_refused(settings: Settings) -> 
         assert refused.value.field == "fact"
         with pytest.raises(InvalidRequest) as refused:
             await manager.add_interaction("a", "b", {"k": "v" * 999})
-        assert refused.value.field == "metadata"
+        assert refused.value.field == "metadata[k]"
 
 
 async def test_forgetting(settings: Settings) -> None:

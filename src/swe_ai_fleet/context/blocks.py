@@ -18,6 +18,7 @@ from swe_ai_fleet.agents.untrusted import Fence
 from swe_ai_fleet.context.drafts import Draft
 from swe_ai_fleet.context.sections import Section, weight
 from swe_ai_fleet.domain.context import ContextBlock, GatheredContext, Phase
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import one_line
@@ -52,6 +53,14 @@ class Viewpoint:
     role: Role | None = None
     phase: Phase | None = None
     query: str = ""
+
+
+def check_token_budget(token_budget: int) -> None:
+    """Whether a context can have so many tokens; 0 stands for the usual number. Raises InvalidRequest."""
+    if not 0 <= token_budget <= MAX_TOKENS:
+        raise InvalidRequest(
+            f"token_budget is {token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
+        )
 
 
 def compose(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from swe_ai_fleet.agents.sub_agents.recall.ranking import names
-from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
+from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.drafts import Draft, drafts, excerpt, of_memory
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.memory import MAX_NAMESPACES, MemoryScope, Recollection, check_entities, check_namespace
+from swe_ai_fleet.domain.memory import MemoryScope, Recollection, check_entities, check_namespaces
 from swe_ai_fleet.ports import Memories, SecretMask
 
 DEFAULT_TOKENS = 4_000
@@ -142,16 +142,8 @@ def _story(graph: ContextGraph, story_id: str) -> StoryState:
 
 
 def _check(request: ContextRequest) -> None:
-    if not 0 <= request.token_budget <= MAX_TOKENS:
-        raise InvalidRequest(
-            f"token_budget is {request.token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
-        )
-    if len(request.namespaces) > MAX_NAMESPACES:
-        raise InvalidRequest(
-            f"{len(request.namespaces)} namespaces are too many", field="namespaces", hint=f"at most {MAX_NAMESPACES}"
-        )
-    for number, namespace in enumerate(request.namespaces):
-        check_namespace(namespace, field=f"namespaces[{number}]")
+    check_token_budget(request.token_budget)
+    check_namespaces(request.namespaces, field="namespaces")
     check_entities(request.entities, field="entities")
     if request.entities and not request.namespaces:
         raise InvalidRequest(

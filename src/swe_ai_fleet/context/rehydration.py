@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.context.blocks import MAX_TOKENS, Viewpoint, compose
+from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
 from swe_ai_fleet.context.drafts import MAX_EXECUTIONS, OPEN, Draft, drafts, excerpt, in_force, titled
 from swe_ai_fleet.context.graph import ContextGraph, Work
 from swe_ai_fleet.context.sections import Section
@@ -79,10 +79,7 @@ async def rehydrate(
         InvalidRequest: Neither is named, or they do not belong together.
         NotFound: There is no such story, no such case.
     """
-    if not 0 <= token_budget <= MAX_TOKENS:
-        raise InvalidRequest(
-            f"token_budget is {token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
-        )
+    check_token_budget(token_budget)
     states = _states(graph, story_id, case_id)
     return await asyncio.to_thread(
         _rehydrated, excerpt(graph, states), states, case_id, role, token_budget or DEFAULT_TOKENS, mask

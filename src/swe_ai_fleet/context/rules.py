@@ -16,6 +16,7 @@ from swe_ai_fleet.context.limits import (
     check_title,
 )
 from swe_ai_fleet.context.story import StoryState
+from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.context import (
     NO_STORY,
     ChangeBody,
@@ -38,7 +39,6 @@ MAX_DECISIONS = 500
 """Of a story, both."""
 MAX_CHANGE_BYTES = 512 * 1024
 """Of one change as it is stored; the server takes twice as much."""
-MAX_COST = 1e12
 _PHASES = tuple(Phase)
 _OF: Mapping[str, tuple[str, ...]] = {
     "title": ("story", "task"),
@@ -248,9 +248,7 @@ def check_record(record: WorkRecord) -> None:
     ):
         if text:
             check_identifier(text, field=name)
-    if not 0 <= record.usage.cost <= MAX_COST:
-        # JSON has no infinity: what holds one could not be read again.
-        raise InvalidRequest(f"{record.usage.cost} is no cost", field="usage.cost", hint=f"from 0 to {MAX_COST:g}")
+    check_cost(record.usage)
 
 
 def check_size(body: ChangeBody) -> None:

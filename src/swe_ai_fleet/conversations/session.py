@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.named_things import MAX_NAME_CHARS, NamedThing, kept
 from swe_ai_fleet.conversations.references import Reference
+from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import MAX_NAMESPACES, check_namespace
 from swe_ai_fleet.domain.message import AssistantMessage, Message
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 
@@ -221,6 +221,4 @@ def check_namespaces(names: Sequence[str] | None) -> tuple[str, ...] | None:
     """The namespaces of memory, each once; None for none given. Raises InvalidRequest."""
     if names is None:
         return None
-    if len(names) > MAX_NAMESPACES:
-        raise InvalidRequest(f"{len(names)} namespaces", field="namespaces", hint=f"at most {MAX_NAMESPACES}")
-    return tuple(dict.fromkeys(check_namespace(one, field="namespaces") for one in names))
+    return tuple(dict.fromkeys(memory.check_namespaces(names, field="namespaces")))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from swe_ai_fleet.domain.errors import InvalidRequest
+
+MAX_COST = 1e12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
@@ -34,6 +38,13 @@ class Usage:
             duration_ms=self.duration_ms + other.duration_ms,
             cost=self.cost + other.cost,
         )
+
+
+def check_cost(usage: Usage, *, field: str = "usage.cost") -> None:
+    """Whether something can have cost that. Raises InvalidRequest."""
+    # JSON has no infinity: what holds one could not be read again.
+    if not 0 <= usage.cost <= MAX_COST:
+        raise InvalidRequest(f"{usage.cost} is no cost", field=field, hint=f"from 0 to {MAX_COST:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,12 @@ from enum import StrEnum
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
+from swe_ai_fleet.domain.text import check_length
 
 MAX_MEMORY_CHARS = 4_000
 MAX_NAMESPACES = 16
+MAX_METADATA = 16
+MAX_METADATA_CHARS = 256
 MAX_ENTITIES = 30
 MAX_ENTITY_CHARS = 200
 _NAMESPACE = re.compile(r"fleet|(agent|repository):[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
@@ -107,6 +110,28 @@ def check_entities(names: Collection[str], *, field: str) -> tuple[str, ...]:
             )
         found[word] = None
     return tuple(found)
+
+
+def check_namespaces(names: Collection[str], *, field: str) -> tuple[str, ...]:
+    """The namespaces, if they are few and each of them is one. Raises InvalidRequest."""
+    if len(names) > MAX_NAMESPACES:
+        raise InvalidRequest(f"{len(names)} namespaces are too many", field=field, hint=f"at most {MAX_NAMESPACES}")
+    return tuple(check_namespace(name, field=f"{field}[{number}]") for number, name in enumerate(names))
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Whether these are few texts by name, and short. Raises InvalidRequest."""
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequest(f"metadata has {len(metadata)} entries", field="metadata", hint=f"at most {MAX_METADATA}")
+    for name, value in metadata.items():
+        # Callers of the library are not held to the types.
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidRequest("metadata are texts by name", field="metadata", hint='such as {"topic": "build"}')
+        if not 1 <= len(name) <= MAX_METADATA_CHARS:
+            raise InvalidRequest(
+                f"a name of {len(name)} characters", field="metadata", hint=f"1 to {MAX_METADATA_CHARS} characters"
+            )
+        check_length(value, MAX_METADATA_CHARS, field=f"metadata[{name}]")
 
 
 def check_namespace(text: str, *, field: str) -> str:

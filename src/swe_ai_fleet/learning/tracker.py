@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,9 @@ from typing import Self
 import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.memory import check_metadata
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, MAX_COMMENT_CHARS, Outcome, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import check_length
@@ -29,7 +30,6 @@ MAX_CONSIDERED = 5_000
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_CHARS = 4_096
 _MAX_AGENTS = 1_000
-_MAX_METADATA = 16
 _TEXTS = ("goal", "repository", "approach", "council", "model", "model_profile", "rated_by", "comment")
 _log = structlog.get_logger(__name__)
 
@@ -230,19 +230,12 @@ def _check(outcome: Outcome) -> None:
     check_length(outcome.comment, MAX_COMMENT_CHARS, field="comment")
     if len(outcome.agents_used) > _MAX_AGENTS:
         raise InvalidRequest(f"{len(outcome.agents_used)} agents", field="agents_used", hint=f"at most {_MAX_AGENTS}")
-    if len(outcome.metadata) > _MAX_METADATA:
-        raise InvalidRequest(
-            f"metadata has {len(outcome.metadata)} entries", field="metadata", hint=f"at most {_MAX_METADATA}"
-        )
-    for field, texts in (
-        ("agents_used", outcome.agents_used),
-        ("metadata", (*outcome.metadata, *outcome.metadata.values())),
-    ):
-        for text in texts:
-            check_length(text, _MAX_CHARS, field=field)
-    usage = outcome.usage
-    if not math.isfinite(usage.cost) or min(usage.cost, usage.prompt_tokens, usage.completion_tokens) < 0:
-        raise InvalidRequest("what was spent is negative or no number", field="usage")
+    for name in outcome.agents_used:
+        check_length(name, _MAX_CHARS, field="agents_used")
+    check_metadata(outcome.metadata)
+    check_cost(outcome.usage)
+    if min(outcome.usage.prompt_tokens, outcome.usage.completion_tokens) < 0:
+        raise InvalidRequest("a number of tokens is negative", field="usage")
     if outcome.agents < 0 or outcome.duration_ms < 0:
         raise InvalidRequest("a number is negative", field="agents" if outcome.agents < 0 else "duration_ms")
 

@@ -7,7 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, MAX_NAMESPACES, Memory, MemoryScope, check_namespace
+from swe_ai_fleet.domain.memory import (
+    MAX_MEMORY_CHARS,
+    Memory,
+    MemoryScope,
+    check_metadata,
+    check_namespace,
+    check_namespaces,
+)
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.memory.limits import moment
@@ -17,8 +24,6 @@ from swe_ai_fleet.tools.secrets import well_formed
 MAX_QUERY_CHARS = 2_000
 """Of a longer question its beginning is asked."""
 MAX_RECALLED = 100
-MAX_METADATA = 16
-MAX_METADATA_CHARS = 256
 MAX_SOURCE_CHARS = 256
 _ID_CHARS = 64
 
@@ -49,13 +54,8 @@ def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
 def admitted_scope(scope: MemoryScope) -> MemoryScope:
     """The scope itself. Raises InvalidRequest naming the field that is wrong."""
     check_identifier(scope.tenant, field="tenant")
-    if len(scope.namespaces) > MAX_NAMESPACES:
-        raise InvalidRequest(
-            f"{len(scope.namespaces)} namespaces", field="namespaces", hint=f"at most {MAX_NAMESPACES} at once"
-        )
-    for namespace in scope.namespaces:
-        check_namespace(namespace, field="namespaces")
-    _check_metadata(scope.metadata)
+    check_namespaces(scope.namespaces, field="namespaces")
+    check_metadata(scope.metadata)
     return scope
 
 
@@ -76,23 +76,8 @@ def admitted_query(query: str, limit: int) -> str:
 
 def admitted_metadata(metadata: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
     """Texts by name as they are kept. Raises InvalidRequest."""
-    _check_metadata(metadata)
+    check_metadata(metadata)
     return {mask(well_formed(name)): mask(well_formed(value)) for name, value in sorted(metadata.items())}
-
-
-def _check_metadata(metadata: Mapping[str, str]) -> None:
-    if len(metadata) > MAX_METADATA:
-        raise InvalidRequest(f"metadata has {len(metadata)} entries", field="metadata", hint=f"at most {MAX_METADATA}")
-    for name, value in metadata.items():
-        # Callers of the library are not held to the types.
-        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidRequest("metadata are texts by name", field="metadata", hint='such as {"topic": "build"}')
-        if not name or max(len(name), len(value)) > MAX_METADATA_CHARS:
-            raise InvalidRequest(
-                f"metadata {name[:40]!r} has no name or is too long",
-                field="metadata",
-                hint=f"at most {MAX_METADATA_CHARS} characters each",
-            )
 
 
 def _time(text: str, now: datetime) -> str:
