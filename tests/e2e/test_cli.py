@@ -210,7 +210,7 @@ async def test_bad_usage_is_2(shell: Shell, repository: Path, solved: tuple[Ran,
         (("show", str(uuid.uuid4())), "no execution"),
         (("cancel", str(uuid.uuid4())), "no execution"),
         (("audit", "verify", "no-such-task"), "no-such-task"),
-        (("list", "--status", "great"), "unknown status"),
+        (("list", "--status", "great"), "'great' is unknown"),
     )
     for arguments, says in attempts:
         plain, as_json = await asyncio.gather(shell.fleet(*arguments), shell.fleet(*arguments, "--json"))

@@ -24,8 +24,7 @@ from services.orchestrator.conversation import ConversationServicer, conversatio
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.telegram import BotApi, TelegramBot
-from swe_ai_fleet.cli.chat import ChatOrder, converse
-from swe_ai_fleet.cli.chat_client import chat_client
+from swe_ai_fleet.cli.chat import CHATS, ChatOrder, converse
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.telegram import FleetAnswers
@@ -290,8 +289,8 @@ class TestCommand:
     async def say(
         self, service: Service, shown: Screen, what: ChatOrder, read: Callable[[], str] | None = None
     ) -> Exit:
-        client = chat_client(service.settings, server=service.address, token=TOKEN)
-        return await converse(shown, client, what, read)
+        async with CHATS(service.settings, server=service.address, token=TOKEN) as calls:
+            return await converse(shown, calls, what, read)
 
     async def test_one_message_for_a_script(self, service: Service) -> None:
         await service.run("task-1")
@@ -310,7 +309,7 @@ class TestCommand:
         assert await self.say(service, shown, order(), lines(*said_lines)) is Exit.ACCEPTED
         printed = out.getvalue()
         assert "Here is everything." in printed and "Do task-1" in printed and "It won." in printed
-        assert "cli  2 turns  Show me the second one" in printed
+        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in printed.splitlines()]
         assert "list_executions ..." in err.getvalue()
 
     async def test_a_fault_does_not_end_the_conversation(self, service: Service) -> None:
@@ -377,15 +376,15 @@ class TestTelegram:
     async def test_from_a_phone_to_the_fleet_and_back(self, service: Service) -> None:
         await service.run("task-1", "task-2")
         store = MemoryKeyValue()
-        client_of = chat_client(service.settings, server=service.address, token=TOKEN)
-        async with TelegramServer() as telegram, client_of as client:
+        chats = CHATS(service.settings, server=service.address, token=TOKEN)
+        async with TelegramServer() as telegram, chats as calls:
 
             async def after_restart(*texts: str) -> Sequence[str]:
                 api = BotApi(telegram.url, BOT_TOKEN)
                 before = len(telegram.sent)
                 for text in texts:
                     telegram.say(7, text)
-                bot = TelegramBot(api, FleetAnswers(client), store, chats=[7], poll_seconds=0)
+                bot = TelegramBot(api, FleetAnswers(calls), store, chats=[7], poll_seconds=0)
                 await bot.poll()
                 await bot.settled()
                 await api.close()

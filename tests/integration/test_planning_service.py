@@ -29,7 +29,6 @@ from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.plan import carry_on, decide, pursue
-from swe_ai_fleet.cli.plan_client import PlanClient
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.message import UserMessage
@@ -523,9 +522,9 @@ def asked(goal: str, session_id: str, *entities: str) -> pb.ExecutePlanRequest:
 
 
 @asynccontextmanager
-async def client_of(one: Replica) -> AsyncIterator[PlanClient]:
+async def client_of(one: Replica) -> AsyncIterator[Calls]:
     async with grpc.aio.insecure_channel(one.address) as channel:
-        yield PlanClient(Calls(PlanningServiceStub, channel, address=one.address, token=TOKEN))
+        yield Calls(PlanningServiceStub, channel, address=one.address, token=TOKEN)
 
 
 class TestCommand:

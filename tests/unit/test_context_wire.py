@@ -20,7 +20,7 @@ from services.context.servicer import ContextServicer
 from services.errors import status
 from swe_ai_fleet.adapters.context_service import messages, outcome_messages
 from swe_ai_fleet.adapters.context_service.faults import fault_of
-from swe_ai_fleet.cli.context_client import document
+from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import TestSummary as Summary

@@ -15,6 +15,7 @@ from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import print_list
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.settings import Settings
@@ -77,15 +78,13 @@ def list_tokens(*, file: _File = None, json: Json = False) -> None:
     async def work(screen: Screen, settings: Settings) -> Exit:
         read = await _read(_path(file, settings))
         now = datetime.now(UTC)
-        if screen.json:
-            screen.document({"tokens": [_told(entry, now) for entry in read.tokens]})
-            return Exit.ACCEPTED
+        rows: list[tuple[str, ...]] = []
         for entry in read.tokens:
             until = _end(entry.expires)
             ending = "expired" if until and until <= now else _ending(until)
-            screen.line(f"{entry.name}  {entry.tenant}  {', '.join(sorted(entry.roles))}  {ending}")
-        if not read.tokens:
-            screen.note("no tokens")
+            rows.append((entry.name, entry.tenant, ", ".join(sorted(entry.roles)), ending))
+        told = {"tokens": [_told(entry, now) for entry in read.tokens]}
+        print_list(screen, told, ("name", "tenant", "roles", "holds"), rows, nothing="no tokens")
         return Exit.ACCEPTED
 
     carry_out(work, json=json)
@@ -102,10 +101,7 @@ def revoke(name: _Name, *, file: _File = None, json: Json = False) -> None:
         await _read(path)
         changed = without_token(await asyncio.to_thread(path.read_text), name)
         await asyncio.to_thread(_write, path, changed)
-        if screen.json:
-            screen.document({"revoked": name})
-        else:
-            screen.line(f"{name} is revoked")
+        screen.result({"revoked": name}, f"{name} is revoked")
         return Exit.ACCEPTED
 
     carry_out(work, json=json)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -13,12 +15,11 @@ from google.protobuf.message import Message
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.runtime.call_faults import named_field
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
-from swe_ai_fleet.runtime.place import find_place
-from swe_ai_fleet.settings import Settings
 
 R = TypeVar("R", bound=Message)
 
 START_HINT = "start one with `fleet up`, or run in this process with --local"
+CALL_SECONDS = 60.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _STATUS_EXITS = {
     grpc.StatusCode.INVALID_ARGUMENT: Exit.USAGE,
@@ -81,8 +82,10 @@ class Calls:
         bearer = (("authorization", f"Bearer {token}"),) if token else ()
         self._metadata = (*bearer, ("fleet-caller", caller)) if caller else bearer
 
-    async def one(self, method: str, request: Message | Iterable[Message], kind: type[R], *, seconds: float) -> R:
-        """The answer of a method that gives one."""
+    async def one(
+        self, method: str, request: Message | Iterable[Message], kind: type[R], *, seconds: float = CALL_SECONDS
+    ) -> R:
+        """The answer of a method that gives one, such as `GetContext`."""
         call = getattr(self._stub, method)(request, metadata=self._metadata, timeout=seconds)
         try:
             answer = await cast("Awaitable[object]", call)
@@ -106,19 +109,16 @@ class Calls:
             call.cancel()
 
 
-@asynccontextmanager
-async def fleet_calls(
-    stub: Callable[..., Any], settings: Settings, *, server: str, token: str
-) -> AsyncGenerator[Calls, None]:
-    """Calls to a service of the fleet that is named or runs here. Raises CommandFault where there is none."""
-    place = find_place(settings, server=server, token=token)
-    if place is None:
-        raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
-    async with open_calls(place.address, place.tls) as channel:
-        yield Calls(stub, channel, address=place.address, token=place.token)
-
-
 def open_calls(address: str, tls: ChannelTls | None) -> AbstractAsyncContextManager[grpc.aio.Channel]:
     """The channel that commands call over; nothing is sent yet. Without `tls` what is sent goes as plain text."""
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
     return open_channel(address, tls, options=options)
+
+
+def caller_name() -> str:
+    """How this user is called where something they say is kept; empty where that cannot be said."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+    return re.sub(r"[^A-Za-z0-9._@-]", "-", name)[:64]

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from fleet.conversation.v1 import conversation_pb2 as pb
-from swe_ai_fleet.cli.chat_client import ChatClient, chat_client
-from swe_ai_fleet.cli.edge import carry_out
+from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.lines import line_of_terminal, next_line
+from swe_ai_fleet.cli.messages import document, enum_name
 from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.place import calls_to
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import print_list
 from swe_ai_fleet.watching.text import clean, one_line
 
-_CHANNELS = {"plain": pb.CHANNEL_PLAIN, "markdown": pb.CHANNEL_MARKDOWN, "telegram": pb.CHANNEL_TELEGRAM}
+CHATS = calls_to(ConversationServiceStub)
+SEND_SECONDS = 600.0
+"""More than any limit on a message; the server ends it before."""
 _LISTED = 50
 _HELP = (
     "/new begins a new conversation, /list shows the last ones, /quit (or Ctrl-D) leaves; anything else is a message"
@@ -55,49 +61,31 @@ def chat(
 ) -> None:
     """Talk with the fleet: ask about executions, files and pages, have tasks proposed, started after your yes."""
     order = ChatOrder(
-        session_id=session or f"cli-{uuid.uuid4().hex[:12]}",
-        channel=channel,
-        namespaces=tuple(memory or ()),
-        once=once,
-        list_all=list_all,
-        end=end,
+        session_id=session, channel=channel, namespaces=tuple(memory or ()), once=once, list_all=list_all, end=end
     )
-    if end and not session:
-        fault = CommandFault("--end needs --session", exit_code=Exit.USAGE, field="session")
-        carry_out(lambda screen, settings: _fails(fault), json=json)
-    carry_out(
-        lambda screen, settings: converse(screen, chat_client(settings, server=server, token=token), order), json=json
-    )
+    carry_out_with(CHATS, lambda screen, calls: converse(screen, calls, order), server=server, token=token, json=json)
 
 
-async def converse(
-    screen: Screen,
-    fleet: AbstractAsyncContextManager[ChatClient],
-    order: ChatOrder,
-    read: Callable[[], str] | None = None,
-) -> Exit:
+async def converse(screen: Screen, calls: Calls, order: ChatOrder, read: Callable[[], str] | None = None) -> Exit:
     """Carry a command out; `read` gives the person's next line and raises EOFError behind the last."""
-    if order.channel not in _CHANNELS:
-        raise CommandFault(
-            f"there is no channel {order.channel!r}", exit_code=Exit.USAGE, field="channel", hint=", ".join(_CHANNELS)
-        )
-    async with fleet as client:
-        if order.list_all:
-            return await _list(screen, client)
-        if order.end:
-            return await _end(screen, client, order.session_id)
-        if order.once:
-            answer = await _say(screen, client, order, order.once, order.session_id)
-            return Exit.ACCEPTED if answer.success else Exit.NOT_ACCEPTED
-        if screen.json:
-            raise CommandFault("--json shows one message: give it with --once", exit_code=Exit.USAGE, field="once")
-        return await _talk(screen, client, order, read or line_of_terminal)
+    if order.list_all:
+        return await _list(screen, calls)
+    if order.end:
+        return await _end(screen, calls, order.session_id)
+    channel = enum_name(pb.Channel, order.channel, field="channel")
+    begin = pb.SendRequest(
+        session_id=order.session_id or _made_up_id(), channel=channel, memory_namespaces=order.namespaces
+    )
+    if order.once:
+        answer = await _say(screen, calls, begin, order.once)
+        return Exit.ACCEPTED if answer.success else Exit.NOT_ACCEPTED
+    if screen.json:
+        raise CommandFault("--json shows one message: give it with --once", exit_code=Exit.USAGE, field="once")
+    return await _talk(screen, calls, begin, read or line_of_terminal)
 
 
-async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Callable[[], str]) -> Exit:
-    session_id = order.session_id
-    seen_turn: int | None = None
-    screen.note(f"conversation {session_id}; {_HELP}")
+async def _talk(screen: Screen, calls: Calls, request: pb.SendRequest, read: Callable[[], str]) -> Exit:
+    screen.note(f"conversation {request.session_id}; {_HELP}")
     while True:
         try:
             text = (await next_line(read)).strip()
@@ -111,13 +99,14 @@ async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Call
             case "/help":
                 screen.note(_HELP)
             case "/new":
-                session_id, seen_turn = f"cli-{uuid.uuid4().hex[:12]}", None
-                screen.note(f"conversation {session_id}")
+                request.session_id = _made_up_id()
+                request.ClearField("seen_turn")
+                screen.note(f"conversation {request.session_id}")
             case "/list":
-                await _list(screen, client)
+                await _list(screen, calls)
             case _:
                 try:
-                    seen_turn = (await _say(screen, client, order, text, session_id, seen_turn)).turn
+                    request.seen_turn = (await _say(screen, calls, request, text)).turn
                 except CommandFault as fault:
                     # Whoever mistyped, or met a server that restarts, goes on talking.
                     screen.fault(fault)
@@ -125,20 +114,11 @@ async def _talk(screen: Screen, client: ChatClient, order: ChatOrder, read: Call
                         screen.note("send it again once the fleet is back")
 
 
-async def _say(
-    screen: Screen, client: ChatClient, order: ChatOrder, text: str, session_id: str, seen_turn: int | None = None
-) -> pb.Answer:
-    """Have a message answered and show the answer; `seen_turn` is the last that was shown here."""
-    request = pb.SendRequest(
-        session_id=session_id,
-        text=text,
-        channel=_CHANNELS[order.channel],
-        message_id=uuid.uuid4().hex,
-        memory_namespaces=order.namespaces,
-        seen_turn=seen_turn,
-    )
+async def _say(screen: Screen, calls: Calls, request: pb.SendRequest, text: str) -> pb.Answer:
+    """Have a message answered and show the answer; `request` has all else, such as the turn that was shown last."""
+    request.text, request.message_id = text, uuid.uuid4().hex
     answer: pb.Answer | None = None
-    async with aclosing(client.send(request)) as updates:
+    async with aclosing(calls.stream("Send", request, pb.SendResponse, seconds=SEND_SECONDS)) as updates:
         async for update in updates:
             match update.WhichOneof("update"):
                 case "tool_called":
@@ -152,7 +132,8 @@ async def _say(
     if answer is None:
         raise CommandFault("the fleet ended the call without an answer", exit_code=Exit.NOT_ACCEPTED)
     if screen.json:
-        screen.document(_document(answer))
+        cleaned = {"text": clean(answer.text), "pages": [clean(page) for page in answer.pages]}
+        screen.document({**document(answer), **cleaned})
     else:
         for page in answer.pages:
             screen.line(page)
@@ -160,67 +141,29 @@ async def _say(
     return answer
 
 
-async def _list(screen: Screen, client: ChatClient) -> Exit:
-    found = (await client.conversations(page_size=_LISTED)).conversations
-    if screen.json:
-        screen.document({"conversations": [_listed(one) for one in found]})
-    elif not found:
-        screen.line("no conversations yet")
-    for one in () if screen.json else found:
-        screen.line(f"{one.session_id}  {one.turn_count} turns  {one_line(one.last_text, 80)}")
+async def _list(screen: Screen, calls: Calls) -> Exit:
+    request = pb.ListConversationsRequest(page_size=_LISTED)
+    found = (await calls.one("ListConversations", request, pb.ListConversationsResponse)).conversations
+    told = {"conversations": [document(one) for one in found]}
+    rows = [(one.session_id, str(one.turn_count), one_line(one.last_text, 80)) for one in found]
+    print_list(screen, told, ("conversation", "turns", "said last"), rows, nothing="no conversations yet")
     return Exit.ACCEPTED
 
 
-async def _end(screen: Screen, client: ChatClient, session_id: str) -> Exit:
-    existed = await client.end(session_id)
-    if not existed:
+async def _end(screen: Screen, calls: Calls, session_id: str) -> Exit:
+    if not session_id:
+        raise CommandFault("--end needs --session", exit_code=Exit.USAGE, field="session")
+    if not await end_conversation(calls, session_id):
         raise CommandFault(f"there is no conversation {session_id!r}", exit_code=Exit.USAGE, field="session")
-    if screen.json:
-        screen.document({"session_id": session_id, "ended": True})
-    else:
-        screen.line(f"{session_id} is forgotten")
+    screen.result({"session_id": session_id, "ended": True}, f"{session_id} is forgotten")
     return Exit.ACCEPTED
 
 
-def _document(answer: pb.Answer) -> dict[str, object]:
-    return {
-        "session_id": answer.session_id,
-        "turn": answer.turn,
-        "text": clean(answer.text),
-        "pages": [clean(page) for page in answer.pages],
-        "tables": [
-            {"title": table.title, "columns": list(table.columns), "rows": [list(row.cells) for row in table.rows]}
-            for table in answer.tables
-        ],
-        "success": answer.success,
-        "stop_reason": answer.stop_reason,
-        "references": [_reference(one) for one in answer.references],
-        "tools": list(answer.tools),
-        "task_proposed": answer.task_proposed,
-        "execution_id": answer.execution_id,
-        "model_calls": answer.model_calls,
-    }
+async def end_conversation(calls: Calls, session_id: str) -> bool:
+    """Forget a session; whether there was one."""
+    request = pb.EndConversationRequest(session_id=session_id)
+    return (await calls.one("EndConversation", request, pb.EndConversationResponse)).existed
 
 
-def _reference(reference: pb.Reference) -> dict[str, object]:
-    standing = pb.ReferenceStanding.Name(reference.standing).removeprefix("REFERENCE_STANDING_").lower()
-    return {
-        "phrase": reference.phrase,
-        "standing": standing,
-        "things": [{"kind": one.kind, "name": one.name, "position": one.position} for one in reference.things],
-    }
-
-
-def _listed(one: pb.Conversation) -> dict[str, object]:
-    return {
-        "session_id": one.session_id,
-        "turns": one.turn_count,
-        "started_at_ms": one.started_at_ms,
-        "updated_at_ms": one.updated_at_ms,
-        "memory": list(one.memory_namespaces),
-        "last_text": one.last_text,
-    }
-
-
-async def _fails(fault: CommandFault) -> Exit:
-    raise fault
+def _made_up_id() -> str:
+    return f"cli-{uuid.uuid4().hex[:12]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
-from swe_ai_fleet.cli.calls import Calls, open_calls
+from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls, open_calls
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.runtime.channels import ChannelTls
 
@@ -23,7 +23,6 @@ R = TypeVar("R", bound=Message)
 SUBMIT_SECONDS = 600.0
 """Acceptance may clone a large repository first."""
 UPLOAD_SECONDS = 3_600.0
-_CALL_SECONDS = 60.0
 
 
 class FleetClient:
@@ -46,39 +45,39 @@ class FleetClient:
         return await self._calls.one("GetStatus", request, pb.GetStatusResponse, seconds=timeout_seconds)
 
     async def metrics(self, request: pb.GetMetricsRequest) -> pb.GetMetricsResponse:
-        return await self._calls.one("GetMetrics", request, pb.GetMetricsResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("GetMetrics", request, pb.GetMetricsResponse)
 
     async def executions(self, request: pb.ListExecutionsRequest) -> pb.ListExecutionsResponse:
-        return await self._calls.one("ListExecutions", request, pb.ListExecutionsResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("ListExecutions", request, pb.ListExecutionsResponse)
 
     async def execution(self, execution_id: str) -> pb.Execution:
         request = pb.GetExecutionRequest(execution_id=execution_id)
-        found = await self._calls.one("GetExecution", request, pb.GetExecutionResponse, seconds=_CALL_SECONDS)
+        found = await self._calls.one("GetExecution", request, pb.GetExecutionResponse)
         return found.execution
 
     async def cancel(self, execution_id: str, reason: str) -> pb.CancelExecutionResponse:
         request = pb.CancelExecutionRequest(execution_id=execution_id, reason=reason)
-        return await self._calls.one("CancelExecution", request, pb.CancelExecutionResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("CancelExecution", request, pb.CancelExecutionResponse)
 
     async def resolve(self, request: pb.ResolveApprovalRequest) -> pb.ResolveApprovalResponse:
-        return await self._calls.one("ResolveApproval", request, pb.ResolveApprovalResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("ResolveApproval", request, pb.ResolveApprovalResponse)
 
     async def councils(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
-        return await self._calls.one("ListCouncils", request, pb.ListCouncilsResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("ListCouncils", request, pb.ListCouncilsResponse)
 
     async def create_council(self, request: pb.CreateCouncilRequest) -> pb.CreateCouncilResponse:
-        return await self._calls.one("CreateCouncil", request, pb.CreateCouncilResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("CreateCouncil", request, pb.CreateCouncilResponse)
 
     async def delete_council(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
-        return await self._calls.one("DeleteCouncil", request, pb.DeleteCouncilResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("DeleteCouncil", request, pb.DeleteCouncilResponse)
 
     async def register_agent(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
-        return await self._calls.one("RegisterAgent", request, pb.RegisterAgentResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("RegisterAgent", request, pb.RegisterAgentResponse)
 
     async def unregister_agent(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
-        return await self._calls.one("UnregisterAgent", request, pb.UnregisterAgentResponse, seconds=_CALL_SECONDS)
+        return await self._calls.one("UnregisterAgent", request, pb.UnregisterAgentResponse)
 
-    async def workflow(self, method: str, request: Message, kind: type[R], *, seconds: float = _CALL_SECONDS) -> R:
+    async def workflow(self, method: str, request: Message, kind: type[R], *, seconds: float = CALL_SECONDS) -> R:
         """Call a method of the workflow service, such as `GetRun`."""
         return await self._workflows.one(method, request, kind, seconds=seconds)
 
@@ -91,6 +90,14 @@ class FleetClient:
         )
         return self._calls.stream("StreamExecution", request, pb.ExecutionEvent)
 
+    async def recorded(self, execution: pb.Execution) -> AsyncGenerator[pb.ExecutionEvent, None]:
+        """An execution's events as far as its log went when it was looked up, whether it has ended or not."""
+        async with aclosing(self.events(execution.execution_id)) as events:
+            async for event in events:
+                yield event
+                if event.sequence >= execution.last_sequence:
+                    return
+
     def orchestrate(self, request: pb.OrchestrateRequest) -> AsyncGenerator[pb.OrchestrationUpdate, None]:
         """Run a task; its updates as they happen, the last one with the final answer."""
         return self._calls.stream("StreamOrchestration", request, pb.OrchestrationUpdate)
@@ -98,7 +105,7 @@ class FleetClient:
     async def artifact(self, execution_id: str, digest: str) -> bytes:
         """A whole blob of an execution."""
         request = pb.GetArtifactRequest(execution_id=execution_id, digest=digest)
-        parts = self._calls.stream("GetArtifact", request, pb.GetArtifactResponse, seconds=_CALL_SECONDS)
+        parts = self._calls.stream("GetArtifact", request, pb.GetArtifactResponse, seconds=CALL_SECONDS)
         return b"".join([part.chunk async for part in parts])
 
     async def find(self, name: str) -> str:
@@ -111,6 +118,10 @@ class FleetClient:
                 f"no execution and no task has the id {name!r}", exit_code=Exit.USAGE, hint="see `fleet list`"
             )
         return found.executions[0].execution_id
+
+
+Fleet = AbstractAsyncContextManager[FleetClient]
+"""A client that is still to be opened, by commands that first see to something else."""
 
 
 @asynccontextmanager

@@ -8,21 +8,15 @@ from typing import Annotated
 import typer
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.cli.context_client import (
-    ContextServer,
-    ContextToken,
-    caller_name,
-    context_client,
-    document,
-    enum_name,
-)
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.context_change import change
+from swe_ai_fleet.cli.context_client import context_client
 from swe_ai_fleet.cli.context_stories import stories
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.messages import document, enum_name, enum_word
+from swe_ai_fleet.cli.options import ContextServer, ContextToken, Json
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import enum_word
-from swe_ai_fleet.settings import Settings
 
 context_app = typer.Typer(
     help="Stories, their tasks and decisions, and what agents are told of them.",
@@ -56,7 +50,7 @@ def story(
 ) -> None:
     """Begin a story."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.CreateStoryRequest(
             story=pb.Story(
                 story_id=story_id,
@@ -64,20 +58,17 @@ def story(
                 description=description,
                 acceptance_criteria=criterion,
                 case_id=case,
-                phase=enum_name(pb.Phase, "PHASE_", phase, field="phase"),
+                phase=enum_name(pb.Phase, phase, field="phase"),
             )
         )
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("CreateStory", request, pb.CreateStoryResponse)
-        if screen.json:
-            screen.document(document(answer))
-        else:
-            screen.line(
-                f"story {answer.story.story_id} is in phase {_phase(answer.story.phase)} (version {answer.version})"
-            )
+        answer = await context.one("CreateStory", request, pb.CreateStoryResponse)
+        screen.result(
+            document(answer),
+            f"story {answer.story.story_id} is in phase {_phase(answer.story.phase)} (version {answer.version})",
+        )
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @context_app.command()
@@ -98,27 +89,26 @@ def task(
 ) -> None:
     """Add a task to a story."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.CreateTaskRequest(
             task=pb.Task(
                 task_id=task_id,
                 story_id=story_id,
                 title=title,
                 description=description,
-                role=enum_name(pb.Role, "ROLE_", role, field="role"),
+                role=enum_name(pb.Role, role, field="role"),
                 depends_on=after,
             ),
             expected_version=expect,
         )
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("CreateTask", request, pb.CreateTaskResponse)
-        if screen.json:
-            screen.document(document(answer))
-        else:
-            screen.line(f"task {answer.task.task_id} is in story {answer.task.story_id} (version {answer.version})")
+        answer = await context.one("CreateTask", request, pb.CreateTaskResponse)
+        screen.result(
+            document(answer),
+            f"task {answer.task.task_id} is in story {answer.task.story_id} (version {answer.version})",
+        )
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @context_app.command()
@@ -140,7 +130,7 @@ def decide(
 ) -> None:
     """Add a decision, and why it was made."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.AddProjectDecisionRequest(
             decision=pb.Decision(
                 decision_id=decision_id,
@@ -150,21 +140,20 @@ def decide(
                 alternatives=instead_of,
                 state=pb.DECISION_STATE_PROPOSED if proposed else pb.DECISION_STATE_ACCEPTED,
                 supersedes=supersedes,
-                roles=[enum_name(pb.Role, "ROLE_", one, field="role") for one in role or ()],
+                roles=[enum_name(pb.Role, one, field="role") for one in role or ()],
                 task_ids=affects,
             ),
             expected_version=expect,
         )
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("AddProjectDecision", request, pb.AddProjectDecisionResponse)
+        answer = await context.one("AddProjectDecision", request, pb.AddProjectDecisionResponse)
         if screen.json:
             screen.document(document(answer))
         else:
-            state = enum_word(pb.DecisionState.Name(answer.decision.state), "DECISION_STATE_")
+            state = enum_word(pb.DecisionState, answer.decision.state)
             screen.line(f"decision {answer.decision.decision_id} is {state} (version {answer.version})")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @context_app.command()
@@ -180,15 +169,14 @@ def phase(
 ) -> None:
     """Take a story to its next phase, or back to an earlier one."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.TransitionPhaseRequest(
             story_id=story_id,
-            phase=enum_name(pb.Phase, "PHASE_", phase, field="phase"),
+            phase=enum_name(pb.Phase, phase, field="phase"),
             reason=reason,
             expected_version=expect,
         )
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("TransitionPhase", request, pb.TransitionPhaseResponse)
+        answer = await context.one("TransitionPhase", request, pb.TransitionPhaseResponse)
         if screen.json:
             screen.document(document(answer))
         else:
@@ -196,7 +184,7 @@ def phase(
             screen.line(f"story {answer.story.story_id}: {way} (version {answer.version})")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @context_app.command()
@@ -218,19 +206,18 @@ def show(
 ) -> None:
     """Show the context that agents get for a story; without one, what holds for the whole project."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.GetContextRequest(
             case_id=case,
             story_id=story_id,
             task_id=task,
-            role=enum_name(pb.Role, "ROLE_", role, field="role"),
-            phase=enum_name(pb.Phase, "PHASE_", phase, field="phase"),
+            role=enum_name(pb.Role, role, field="role"),
+            phase=enum_name(pb.Phase, phase, field="phase"),
             query=query,
             token_budget=tokens,
             namespaces=memory,
         )
-        async with context_client(settings, server=server, token=token) as client:
-            answer = await client.call("GetContext", request, pb.GetContextResponse)
+        answer = await context.one("GetContext", request, pb.GetContextResponse)
         if screen.json:
             screen.document(document(answer))
             return Exit.ACCEPTED
@@ -245,7 +232,7 @@ def show(
         screen.note(f"about {answer.token_count} tokens, content {answer.version_hash[:12]}{at}{left_out}")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @context_app.command()
@@ -263,28 +250,30 @@ def relations(
 ) -> None:
     """Show what is related to a story, a task, a decision, an execution, a commit or a file."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
-        kinds = [enum_name(pb.RelationKind, "RELATION_KIND_", one, field="kind") for one in kind or ()]
+    async def work(screen: Screen, context: Calls) -> Exit:
+        kinds = [enum_name(pb.RelationKind, one, field="kind") for one in kind or ()]
         request = pb.GetGraphRelationshipsRequest(node=node, depth=depth, kinds=kinds, page_size=1_000)
         found: list[pb.Relation] = []
-        async with context_client(settings, server=server, token=token) as client:
-            while True:
-                answer = await client.call("GetGraphRelationships", request, pb.GetGraphRelationshipsResponse)
-                found.extend(answer.relations)
-                if not answer.next_page_token:
-                    break
-                request.page_token = answer.next_page_token
+        while True:
+            answer = await context.one("GetGraphRelationships", request, pb.GetGraphRelationshipsResponse)
+            found.extend(answer.relations)
+            if not answer.next_page_token:
+                break
+            request.page_token = answer.next_page_token
         if screen.json:
             listed = [document(relation) for relation in found]
             screen.document({"relations": listed, "truncated": answer.truncated, "version": answer.version})
             return Exit.ACCEPTED
-        words = [enum_word(pb.RelationKind.Name(one.kind), "RELATION_KIND_").replace("_", " ") for one in found]
+        words = [enum_word(pb.RelationKind, one.kind).replace("_", " ") for one in found]
         _lines(screen, [f"{one.source} {word} {one.target}" for one, word in zip(found, words, strict=True)])
         if answer.truncated:
             screen.note("there is more; look around another node, or less far")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
+
+
+context_app.command()(change)
 
 
 def _lines(screen: Screen, lines: Sequence[str], *, nothing: str = "nothing is known") -> None:
@@ -295,4 +284,4 @@ def _lines(screen: Screen, lines: Sequence[str], *, nothing: str = "nothing is k
 
 
 def _phase(value: pb.Phase) -> str:
-    return enum_word(pb.Phase.Name(value), "PHASE_")
+    return enum_word(pb.Phase, value)

@@ -7,21 +7,14 @@ from typing import Annotated
 import typer
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.cli.context_client import (
-    ContextServer,
-    ContextToken,
-    caller_name,
-    context_client,
-    document,
-    enum_name,
-)
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.context_client import context_client
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.messages import document, enum_name, enum_word
+from swe_ai_fleet.cli.options import ContextServer, ContextToken, Json
 from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import enum_word
-from swe_ai_fleet.settings import Settings
 
 _ANYBODY = "anybody"
 
@@ -57,7 +50,7 @@ def change(
 ) -> None:
     """Change a story, a task or a decision; what is not named stays."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         if first and after:
             raise CommandFault("--first with --after", exit_code=Exit.USAGE, field="after", hint="one of the two")
         request = pb.UpdateContextRequest(
@@ -69,34 +62,30 @@ def change(
             description=description,
             acceptance_criteria=pb.Texts(values=criterion) if criterion else None,
             notes=pairs(note or (), "--note"),
-            state=enum_name(pb.TaskState, "TASK_STATE_", state, field="state"),
+            state=enum_name(pb.TaskState, state, field="state"),
             role=_role(role),
             depends_on=pb.Texts(values=after) if after or first else None,
             expected_version=expect,
         )
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("UpdateContext", request, pb.UpdateContextResponse)
-        if screen.json:
-            screen.document(document(answer))
-        else:
-            screen.line(f"{_changed(answer)} (version {answer.version})")
+        answer = await context.one("UpdateContext", request, pb.UpdateContextResponse)
+        screen.result(document(answer), f"{_changed(answer)} (version {answer.version})")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 def _role(word: str) -> str | None:
     """The role's name in the request; None leaves it as it is."""
     if word.strip().lower() == _ANYBODY:
         return "ROLE_UNSPECIFIED"
-    return enum_name(pb.Role, "ROLE_", word, field="role") if word else None
+    return enum_name(pb.Role, word, field="role") if word else None
 
 
 def _changed(answer: pb.UpdateContextResponse) -> str:
     if answer.HasField("decision"):
-        state = enum_word(pb.DecisionState.Name(answer.decision.state), "DECISION_STATE_")
+        state = enum_word(pb.DecisionState, answer.decision.state)
         return f"decision {answer.decision.decision_id} is {state}"
     if answer.HasField("task"):
-        state = enum_word(pb.TaskState.Name(answer.task.state), "TASK_STATE_").replace("_", " ")
+        state = enum_word(pb.TaskState, answer.task.state).replace("_", " ")
         return f"task {answer.task.task_id} is {state}"
     return f"story {answer.story.story_id} is changed"

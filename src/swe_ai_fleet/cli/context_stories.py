@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.cli.context_client import ContextServer, ContextToken, context_client, document, enum_name
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.context_client import context_client
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.messages import document, enum_name, enum_word
+from swe_ai_fleet.cli.options import ContextServer, ContextToken, Json
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import enum_word, plain_table
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.cli.tables import print_list
+from swe_ai_fleet.watching.events import moment
 
 _MAX_PAGE = 500
 
@@ -33,45 +34,38 @@ def stories(
 ) -> None:
     """List the stories, the one that was changed last first."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
-        phases = [enum_name(pb.Phase, "PHASE_", one, field="phase") for one in phase or ()]
+    async def work(screen: Screen, context: Calls) -> Exit:
+        phases = [enum_name(pb.Phase, one, field="phase") for one in phase or ()]
         request = pb.ListStoriesRequest(case_id=case, phases=phases)
         found: list[pb.StoryCard] = []
-        async with context_client(settings, server=server, token=token) as client:
-            while True:
-                request.page_size = min(limit - len(found), _MAX_PAGE)
-                answer = await client.call("ListStories", request, pb.ListStoriesResponse)
-                found.extend(answer.stories)
-                request.page_token = answer.next_page_token
-                if not request.page_token or len(found) >= limit:
-                    break
-        if screen.json:
-            screen.document({"stories": [document(one) for one in found], "more": bool(request.page_token)})
-            return Exit.ACCEPTED
-        if not found:
-            screen.note("there is no such story" if case or phases else "there is no story yet")
-            return Exit.ACCEPTED
-        rows = [(one.story_id, one.title, _phase(one), one.case_id, _tasks(one), _decisions(one), _changed(one))
-                for one in found]  # fmt: skip
-        screen.out.print(plain_table(("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows))
+        while True:
+            request.page_size = min(limit - len(found), _MAX_PAGE)
+            answer = await context.one("ListStories", request, pb.ListStoriesResponse)
+            found.extend(answer.stories)
+            request.page_token = answer.next_page_token
+            if not request.page_token or len(found) >= limit:
+                break
+        print_list(
+            screen,
+            {"stories": [document(one) for one in found], "more": bool(request.page_token)},
+            ("story", "title", "phase", "case", "tasks", "decisions", "changed (UTC)"),
+            [_row(one) for one in found],
+            nothing="there is no such story" if case or phases else "there is no story yet",
+        )
         if request.page_token:
             screen.note("there are more; --limit shows them")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
-def _phase(story: pb.StoryCard) -> str:
-    return enum_word(pb.Phase.Name(story.phase), "PHASE_")
-
-
-def _tasks(story: pb.StoryCard) -> str:
-    return f"{story.open_task_count} of {story.task_count} open" if story.task_count else "none"
-
-
-def _decisions(story: pb.StoryCard) -> str:
-    return str(story.decision_count)
-
-
-def _changed(story: pb.StoryCard) -> str:
-    return datetime.fromtimestamp(story.changed_at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+def _row(story: pb.StoryCard) -> tuple[str, ...]:
+    return (
+        story.story_id,
+        story.title,
+        enum_word(pb.Phase, story.phase),
+        story.case_id,
+        f"{story.open_task_count} of {story.task_count} open" if story.task_count else "none",
+        str(story.decision_count),
+        moment(story.changed_at_ms)[:19],
+    )

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Annotated
 
 import typer
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import councils_table, members_table
-
-Fleet = AbstractAsyncContextManager[FleetClient]
+from swe_ai_fleet.cli.tables import plain_table
 
 councils_app = typer.Typer(help="Who solves the tasks of each role.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,9 +33,8 @@ def list_councils(
     json: Json = False,
 ) -> None:
     """Show councils and their agents."""
-    carry_out(
-        lambda screen, settings: show_councils(screen, fleet_client(settings, server=server, token=token), role),
-        json=json,
+    carry_out_with(
+        fleet_client, lambda screen, client: show_councils(screen, client, role), server=server, token=token, json=json
     )
 
 
@@ -62,25 +58,39 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a role's council."""
-    config = pb.CouncilConfig(
-        deliberation_rounds=rounds or 0, enable_peer_review=rounds != 0, model_profile=profile, agent_type=kind
-    )
-    request = pb.CreateCouncilRequest(role=role, num_agents=agents, config=config)
-    carry_out(
-        lambda screen, settings: create_council(
-            screen, fleet_client(settings, server=server, token=token), request, tuple(param or ())
-        ),
-        json=json,
-    )
+
+    async def work(screen: Screen, client: FleetClient) -> Exit:
+        config = pb.CouncilConfig(
+            deliberation_rounds=rounds or 0,
+            enable_peer_review=rounds != 0,
+            model_profile=profile,
+            agent_type=kind,
+            custom_params=pairs(param or (), "--param"),
+        )
+        request = pb.CreateCouncilRequest(role=role, num_agents=agents, config=config)
+        answer = await client.create_council(request)
+        made = ", ".join(answer.agent_ids) or "no agents yet; register them"
+        screen.result(
+            {"council_id": answer.council_id, "agent_ids": list(answer.agent_ids)},
+            f"{answer.council_id} is created: {made}",
+        )
+        return Exit.ACCEPTED
+
+    carry_out_with(fleet_client, work, server=server, token=token, json=json)
 
 
 @councils_app.command()
 def delete(role: _Role, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Delete a role's council; agents are made for each of its tasks from then on."""
-    carry_out(
-        lambda screen, settings: delete_council(screen, fleet_client(settings, server=server, token=token), role),
-        json=json,
-    )
+
+    async def work(screen: Screen, client: FleetClient) -> Exit:
+        answer = await client.delete_council(pb.DeleteCouncilRequest(role=role))
+        if not answer.success:
+            raise CommandFault(answer.message, exit_code=Exit.USAGE, field="role")
+        screen.result({"message": answer.message, "agents_removed": answer.agents_removed}, answer.message)
+        return Exit.ACCEPTED
+
+    carry_out_with(fleet_client, work, server=server, token=token, json=json)
 
 
 @councils_app.command()
@@ -100,120 +110,57 @@ def register(
     json: Json = False,
 ) -> None:
     """Let an agent join a role's council."""
-    request = pb.RegisterAgentRequest(
-        agent_id=agent,
-        role=role,
-        endpoint=endpoint,
-        capabilities=pb.AgentCapabilities(
-            model_profile=profile, max_concurrent_tasks=max_tasks, languages=tuple(language or ())
-        ),
-    )
-    carry_out(
-        lambda screen, settings: register_agent(
-            screen, fleet_client(settings, server=server, token=token), request, tuple(metadata or ())
-        ),
-        json=json,
-    )
+
+    async def work(screen: Screen, client: FleetClient) -> Exit:
+        request = pb.RegisterAgentRequest(
+            agent_id=agent,
+            role=role,
+            endpoint=endpoint,
+            capabilities=pb.AgentCapabilities(
+                model_profile=profile, max_concurrent_tasks=max_tasks, languages=language
+            ),
+            metadata=pairs(metadata or (), "--metadata"),
+        )
+        answer = await client.register_agent(request)
+        screen.result(
+            {"council_id": answer.council_id, "message": answer.message}, f"{answer.council_id}: {answer.message}"
+        )
+        return Exit.ACCEPTED
+
+    carry_out_with(fleet_client, work, server=server, token=token, json=json)
 
 
 @councils_app.command()
 def unregister(role: _Role, agent: _AgentId, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Let an agent leave a role's council."""
-    carry_out(
-        lambda screen, settings: unregister_agent(
-            screen, fleet_client(settings, server=server, token=token), role=role, agent=agent
-        ),
-        json=json,
-    )
 
-
-async def show_councils(screen: Screen, fleet: Fleet, role: str) -> Exit:
-    """Every council with its agents."""
-    async with fleet as client:
-        request = pb.ListCouncilsRequest(role_filter=role, include_agents=True)
-        found = (await client.councils(request)).councils
-    if screen.json:
-        screen.document({"councils": [_document(council) for council in found]})
-    elif not found:
-        screen.line("no councils; agents are made for each task")
-    else:
-        screen.out.print(councils_table(found))
-        screen.out.print(members_table(found))
-    return Exit.ACCEPTED
-
-
-async def create_council(screen: Screen, fleet: Fleet, request: pb.CreateCouncilRequest, params: Sequence[str]) -> Exit:
-    """Create a council; `params` are K=V."""
-    request.config.custom_params.update(pairs(params, "--param"))
-    async with fleet as client:
-        answer = await client.create_council(request)
-    if screen.json:
-        screen.document({"council_id": answer.council_id, "agent_ids": list(answer.agent_ids)})
-    else:
-        agents = ", ".join(answer.agent_ids) or "no agents yet; register them"
-        screen.line(f"{answer.council_id} is created: {agents}")
-    return Exit.ACCEPTED
-
-
-async def delete_council(screen: Screen, fleet: Fleet, role: str) -> Exit:
-    """Delete a role's council."""
-    async with fleet as client:
-        answer = await client.delete_council(pb.DeleteCouncilRequest(role=role))
-    if not answer.success:
-        raise CommandFault(answer.message, exit_code=Exit.USAGE, field="role")
-    if screen.json:
-        screen.document({"message": answer.message, "agents_removed": answer.agents_removed})
-    else:
-        screen.line(answer.message)
-    return Exit.ACCEPTED
-
-
-async def register_agent(
-    screen: Screen, fleet: Fleet, request: pb.RegisterAgentRequest, metadata: Sequence[str]
-) -> Exit:
-    """Let an agent join; `metadata` are K=V."""
-    request.metadata.update(pairs(metadata, "--metadata"))
-    async with fleet as client:
-        answer = await client.register_agent(request)
-    if screen.json:
-        screen.document({"council_id": answer.council_id, "message": answer.message})
-    else:
-        screen.line(f"{answer.council_id}: {answer.message}")
-    return Exit.ACCEPTED
-
-
-async def unregister_agent(screen: Screen, fleet: Fleet, *, role: str, agent: str) -> Exit:
-    """Let an agent leave."""
-    async with fleet as client:
+    async def work(screen: Screen, client: FleetClient) -> Exit:
         answer = await client.unregister_agent(pb.UnregisterAgentRequest(agent_id=agent, role=role))
-    if not answer.success:
-        raise CommandFault(answer.message, exit_code=Exit.USAGE, field="agent_id")
+        if not answer.success:
+            raise CommandFault(answer.message, exit_code=Exit.USAGE, field="agent_id")
+        screen.result({"message": answer.message}, answer.message)
+        return Exit.ACCEPTED
+
+    carry_out_with(fleet_client, work, server=server, token=token, json=json)
+
+
+async def show_councils(screen: Screen, client: FleetClient, role: str) -> Exit:
+    """Every council with its agents."""
+    found = (await client.councils(pb.ListCouncilsRequest(role_filter=role, include_agents=True))).councils
     if screen.json:
-        screen.document({"message": answer.message})
+        screen.document({"councils": [document(council) for council in found]})
+    elif not found:
+        screen.note("no councils; agents are made for each task")
     else:
-        screen.line(answer.message)
+        councils = [(one.council_id, one.role, str(one.num_agents), one.status, one.model) for one in found]
+        screen.out.print(plain_table(("council", "role", "agents", "status", "model"), councils))
+        members = [_member(council, agent) for council in found for agent in council.agents]
+        screen.out.print(plain_table(("agent", "role", "run by", "profile", "tasks", "languages"), members))
     return Exit.ACCEPTED
 
 
-def _document(council: pb.CouncilInfo) -> dict[str, object]:
-    return {
-        "council_id": council.council_id,
-        "role": council.role,
-        "num_agents": council.num_agents,
-        "status": council.status,
-        "model": council.model,
-        "agents": [
-            {
-                "agent_id": agent.agent_id,
-                "endpoint": agent.endpoint,
-                "model_profile": agent.capabilities.model_profile,
-                "max_concurrent_tasks": agent.capabilities.max_concurrent_tasks,
-                "supported_tasks": list(agent.capabilities.supported_tasks),
-                "languages": list(agent.capabilities.languages),
-                "metadata": dict(agent.metadata),
-                "registered_at_ms": agent.registered_at_ms,
-                "running_tasks": agent.running_tasks,
-            }
-            for agent in council.agents
-        ],
-    }
+def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
+    can = agent.capabilities
+    tasks = f"{agent.running_tasks} of {can.max_concurrent_tasks}" if agent.endpoint else str(agent.running_tasks)
+    runs = agent.endpoint or "the fleet"
+    return agent.agent_id, council.role, runs, can.model_profile, tasks, ", ".join(can.languages)

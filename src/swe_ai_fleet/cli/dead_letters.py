@@ -10,7 +10,9 @@ import typer
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import print_list
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.settings import Settings
 
@@ -43,7 +45,6 @@ def drop(number: Number, *, json: Json = False) -> None:
 async def _list(screen: Screen, settings: Settings) -> Exit:
     from swe_ai_fleet.adapters.jetstream import subjects
     from swe_ai_fleet.adapters.jetstream.reader import messages
-    from swe_ai_fleet.cli.telegram import nats_of
     from swe_ai_fleet.runtime.factories import connect_log
 
     found: list[StoredMessage] = []
@@ -61,25 +62,20 @@ async def _list(screen: Screen, settings: Settings) -> Exit:
         }
         for one in found
     ]
-    if screen.json:
-        screen.document({"letters": told})
-    for one in told if not screen.json else ():
-        screen.line(f"{one['number']}  {one['subject']}  tried {one['deliveries']} times: {one['reason']}")
-    if not told:
-        screen.note("nothing is there")
+    rows = [tuple(map(str, one.values())) for one in told]
+    print_list(screen, {"letters": told}, tuple(told[0]) if told else (), rows, nothing="nothing is there")
     return Exit.ACCEPTED
 
 
 async def _settle(screen: Screen, settings: Settings, number: int, *, again: bool) -> Exit:
-    from swe_ai_fleet.cli.telegram import nats_of
     from swe_ai_fleet.runtime.factories import connect_log
 
     async with connect_log(nats_of(settings), name="dlq") as log:
         subject = await settle(log.connection, number, again=again)
-    if screen.json:
-        screen.document({"number": number, "subject": subject, "replayed": again})
-    else:
-        screen.line(f"{number} is on {subject} again" if again else f"{number} is dropped")
+    screen.result(
+        {"number": number, "subject": subject, "replayed": again},
+        f"{number} is on {subject} again" if again else f"{number} is dropped",
+    )
     return Exit.ACCEPTED
 
 

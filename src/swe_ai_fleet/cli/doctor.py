@@ -18,7 +18,7 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.finding import Finding, Health, output
 from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import findings_table
+from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.runtime.place import find_place
@@ -54,8 +54,10 @@ async def doctor(screen: Screen, settings: Settings, *, server: str, token: str)
     if screen.json:
         screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
     else:
-        rows = [((f.part, str(f.state), f.version, f.cause, f.mend), _STYLES[f.state]) for f in findings]
-        screen.out.print(findings_table(rows))
+        table = empty_table("part", "state", "version", "what was found", "mend")
+        for one in findings:
+            add_row(table, one.part, str(one.state), one.version, one.cause, one.mend, style=_STYLES[one.state])
+        screen.out.print(table)
     return Exit.ACCEPTED if well else Exit.UNAVAILABLE
 
 

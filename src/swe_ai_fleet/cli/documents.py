@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import exit_of
-from swe_ai_fleet.cli.tables import enum_word, status_word
+from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import RankedCandidate
@@ -50,9 +50,9 @@ def listed_document(execution: pb.Execution) -> dict[str, object]:
     return {
         "execution_id": execution.execution_id,
         "task_id": execution.task_id,
-        "kind": enum_word(pb.ExecutionKind.Name(execution.kind), "EXECUTION_KIND_"),
-        "status": status_word(execution.status),
-        "role": enum_word(pb.Role.Name(execution.role), "ROLE_").upper(),
+        "kind": enum_word(pb.ExecutionKind, execution.kind),
+        "status": enum_word(pb.DeliberationStatus, execution.status),
+        "role": enum_word(pb.Role, execution.role).upper(),
         "task": execution.task_description,
         "winner": execution.winner_id,
         "created_at": moment(execution.created_at_ms),

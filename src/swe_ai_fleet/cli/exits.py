@@ -37,6 +37,12 @@ class CommandFault(Exception):
         self.hint = hint
         self.field = field
 
+    @property
+    def told(self) -> str:
+        """The whole of it in one line: `field: message (hint)`."""
+        where = f"{self.field}: " if self.field else ""
+        return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
 
 def exit_of(status: ExecutionStatus) -> Exit:
     """The exit code that tells how an execution stands; one that goes on counts as not accepted."""

@@ -5,26 +5,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.context_client import document
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import document, enum_name, enum_word
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import plain_table, status_word
-from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.watching.events import moment
-
-Fleet = AbstractAsyncContextManager[FleetClient]
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
@@ -41,23 +36,21 @@ def metrics(
     json: Json = False,
 ) -> None:
     """Show how long executions, agents, model and tool calls took, and what was spent."""
-    carry_out(
-        lambda screen, settings: show_metrics(
-            screen, fleet_client(settings, server=server, token=token), since=since, role=role
-        ),
+    carry_out_with(
+        fleet_client,
+        lambda screen, client: show_metrics(screen, client, since=since, role=role),
+        server=server,
+        token=token,
         json=json,
     )
 
 
-async def show_metrics(screen: Screen, fleet: Fleet, *, since: str, role: str) -> Exit:
+async def show_metrics(screen: Screen, client: FleetClient, *, since: str, role: str) -> Exit:
     """Print the figures of a span of time that ends now. Raises CommandFault."""
-    request = pb.GetMetricsRequest()
+    request = pb.GetMetricsRequest(role=enum_name(pb.Role, role, field="role"))
     if since:
         request.start_time_ms = int((time.time() - seconds(since)) * 1000)
-    if role:
-        request.role = _role(role)
-    async with fleet as client:
-        reply = await client.metrics(request)
+    reply = await client.metrics(request)
     if screen.json:
         screen.document(document(reply))
         return Exit.ACCEPTED
@@ -81,7 +74,9 @@ def seconds(span: str) -> int:
 def summary(reply: pb.GetMetricsResponse) -> list[str]:
     """What there is to say in words."""
     agents, usage = reply.agents, reply.usage
-    ended = ", ".join(f"{one.count} {status_word(one.status)}" for one in reply.executions) or "none"
+    ended = (
+        ", ".join(f"{one.count} {enum_word(pb.DeliberationStatus, one.status)}" for one in reply.executions) or "none"
+    )
     lines = [
         f"from {moment(reply.start_time_ms)[:19]} to {moment(reply.end_time_ms)[:19]} (UTC)",
         f"executions ended: {ended}",
@@ -150,10 +145,3 @@ def metrics_tables(reply: pb.GetMetricsResponse) -> list[Table]:
 
 def _took(milliseconds: float) -> str:
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
-
-
-def _role(word: str) -> pb.Role:
-    try:
-        return cast("pb.Role", pb.Role.Value(f"ROLE_{Role.parse(word)}"))
-    except InvalidRequest as error:
-        raise CommandFault(error.message, exit_code=Exit.USAGE, field="role", hint=error.hint) from None

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.context_client import document
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.messages import document, enum_word
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.place import fleet_client
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import enum_word, plain_table
-
-Fleet = AbstractAsyncContextManager[FleetClient]
+from swe_ai_fleet.cli.tables import plain_table
 
 _SECONDS = 20.0
 
 
 def status(*, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Show hosts, machines, model servers and the queue as they are now; exit code 1 where something is down."""
-    carry_out(
-        lambda screen, settings: show_status(screen, fleet_client(settings, server=server, token=token)), json=json
-    )
+    carry_out_with(fleet_client, show_status, server=server, token=token, json=json)
 
 
-async def show_status(screen: Screen, fleet: Fleet) -> Exit:
+async def show_status(screen: Screen, client: FleetClient) -> Exit:
     """Print the fleet as it is now. Raises CommandFault."""
-    async with fleet as client:
-        reply = await client.status(timeout_seconds=_SECONDS, include_fleet=True)
+    reply = await client.status(timeout_seconds=_SECONDS, include_fleet=True)
     if screen.json:
         screen.document(document(reply))
     else:
@@ -126,4 +119,4 @@ def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
 
 
 def _state(state: pb.ComponentState) -> str:
-    return enum_word(pb.ComponentState.Name(state), "COMPONENT_STATE_")
+    return enum_word(pb.ComponentState, state)

@@ -11,17 +11,11 @@ import typer
 from fleet.context.v1 import context_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb_fleet
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.context_client import (
-    ContextServer,
-    ContextToken,
-    caller_name,
-    context_client,
-    document,
-    enum_name,
-)
+from swe_ai_fleet.cli.context_client import context_client
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.messages import document, enum_name
+from swe_ai_fleet.cli.options import ContextServer, ContextToken, Json
 from swe_ai_fleet.cli.order import repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
@@ -55,10 +49,10 @@ def rate(
     """Say how good the outcome of an execution was; recommendations learn from it."""
 
     async def work(screen: Screen, settings: Settings) -> Exit:
-        subject = await _subject(settings, name, place=find_place(settings, server=fleet, token=fleet_token))
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
+        subject = await _subject(name, place=find_place(settings, server=fleet, token=fleet_token))
+        async with context_client(settings, server=server, token=token) as client:
             request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject, rating=rating, comment=comment))
-            answer = await client.call("RecordOutcome", request, pb.RecordOutcomeResponse)
+            answer = await client.one("RecordOutcome", request, pb.RecordOutcomeResponse)
         if screen.json:
             screen.document(document(answer.outcome))
         else:
@@ -89,13 +83,13 @@ def recommend(
         place = repo_ref(repo, ref="", uncommitted=UncommittedChanges.IGNORE) if repo else None
         request = pb.RecommendApproachRequest(
             goal=goal,
-            role=enum_name(pb.Role, "ROLE_", role, field="role"),
+            role=enum_name(pb.Role, role, field="role"),
             repository=(place.path or place.url) if place is not None else "",
             model_profiles=profile or sorted(settings.model_profiles),
             agents=agents or (),
         )
         async with context_client(settings, server=server, token=token) as client:
-            answer = await client.call("RecommendApproach", request, pb.RecommendApproachResponse)
+            answer = await client.one("RecommendApproach", request, pb.RecommendApproachResponse)
         if screen.json:
             screen.document(document(answer))
         else:
@@ -105,7 +99,7 @@ def recommend(
     carry_out(work, json=json)
 
 
-async def _subject(settings: Settings, name: str, *, place: Place | None) -> str:
+async def _subject(name: str, *, place: Place | None) -> str:
     """What is rated: the newest execution of a task, or the name itself where no fleet knows a task by it."""
     try:
         return str(UUID(name))

@@ -16,7 +16,7 @@ from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.speech import TEXT_DELTA, Speech
-from swe_ai_fleet.cli.tables import agents_table
+from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, advance
 from swe_ai_fleet.watching.events import moment, stored_event
@@ -70,7 +70,7 @@ class Progress:
         ]
 
     def table(self) -> Table:
-        return agents_table(self.rows())
+        return plain_table(("agent", "step", "last tool", "tokens", "seconds", "state"), self.rows())
 
     def _seconds(self, agent: AgentProgress) -> float:
         first, last = self._spans.get(agent.agent_id, (0.0, 0.0))

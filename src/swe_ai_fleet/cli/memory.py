@@ -8,20 +8,14 @@ from typing import Annotated
 import typer
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.cli.context_client import (
-    ContextServer,
-    ContextToken,
-    caller_name,
-    context_client,
-    document,
-    enum_name,
-)
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.context_client import context_client
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import Exit
-from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.messages import document, enum_name
+from swe_ai_fleet.cli.options import ContextServer, ContextToken, Json
 from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.settings import Settings
 
 memory_app = typer.Typer(
     help="What agents remember from one run to the next.", no_args_is_help=True, rich_markup_mode=None
@@ -49,17 +43,15 @@ def add(
 ) -> None:
     """Remember a fact."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.AddFactRequest(namespace=namespace, text=text, metadata=pairs(metadata or (), "--metadata"))
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("AddFact", request, pb.AddFactResponse)
-        if screen.json:
-            screen.document(document(answer))
-        else:
-            screen.line(f"{'known already' if answer.already_existed else 'remembered'}: {answer.memory_id}")
+        answer = await context.one("AddFact", request, pb.AddFactResponse)
+        screen.result(
+            document(answer), f"{'known already' if answer.already_existed else 'remembered'}: {answer.memory_id}"
+        )
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @memory_app.command()
@@ -76,7 +68,7 @@ def recall(
 ) -> None:
     """Show what fits a question, best first: how well, where it belongs, where it comes from, its id."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.RecallRequest(
             query=query,
             namespaces=namespace,
@@ -84,8 +76,7 @@ def recall(
             metadata=pairs(metadata or (), "--metadata"),
             limit=limit,
         )
-        async with context_client(settings, server=server, token=token) as client:
-            answer = await client.call("Recall", request, pb.RecallResponse)
+        answer = await context.one("Recall", request, pb.RecallResponse)
         if screen.json:
             screen.document(document(answer))
             return Exit.ACCEPTED
@@ -97,7 +88,7 @@ def recall(
             screen.line(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}", style="dim")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 @memory_app.command()
@@ -114,7 +105,7 @@ def clear(
 ) -> None:
     """Forget memories for good."""
 
-    async def work(screen: Screen, settings: Settings) -> Exit:
+    async def work(screen: Screen, context: Calls) -> Exit:
         request = pb.ClearMemoryRequest(
             namespaces=namespace,
             kinds=_kinds(kind),
@@ -122,16 +113,12 @@ def clear(
             memory_ids=memory_ids,
             everywhere=everywhere,
         )
-        async with context_client(settings, server=server, token=token, caller=caller_name()) as client:
-            answer = await client.call("ClearMemory", request, pb.ClearMemoryResponse)
-        if screen.json:
-            screen.document(document(answer))
-        else:
-            screen.line(f"forgotten: {answer.removed}")
+        answer = await context.one("ClearMemory", request, pb.ClearMemoryResponse)
+        screen.result(document(answer), f"forgotten: {answer.removed}")
         return Exit.ACCEPTED
 
-    carry_out(work, json=json)
+    carry_out_with(context_client, work, server=server, token=token, json=json)
 
 
 def _kinds(words: Sequence[str] | None) -> list[str]:
-    return [enum_name(pb.MemoryKind, "MEMORY_KIND_", word, field="kind") for word in words or ()]
+    return [enum_name(pb.MemoryKind, word, field="kind") for word in words or ()]

@@ -1,4 +1,4 @@
-"""The nodes of a workflow's run as a table. Every cell may hold untrusted text and is cleaned."""
+"""The nodes of a workflow's run as a table."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import json
 from collections.abc import Iterable
 from typing import cast
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
+from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.watching.text import one_line
 
 _STYLES = {"completed": "green", "failed": "bold red", "paused": "yellow", "waiting": "yellow", "skipped": "dim"}
-_CELL = 100
+_WHAT = 100
 
 
 def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
     """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
-    table = Table(box=SIMPLE_HEAD)
-    for name in ("node", "status", "attempt", "seconds", "tokens", "what"):
-        table.add_column(name, no_wrap=name in ("node", "status"))
-    for row in rows:
-        table.add_row(*(Text(one_line(cell, _CELL)) for cell in row), style=_STYLES.get(row[1], ""))
+    table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
+    for *told, what in rows:
+        add_row(table, *told, one_line(what, _WHAT), style=_STYLES.get(told[1], ""))
     return table
 
 

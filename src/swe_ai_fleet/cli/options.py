@@ -14,6 +14,14 @@ Server = Annotated[
     str, typer.Option("--server", envvar="FLEET_SERVER", metavar="HOST:PORT", help="A fleet other than this home's.")
 ]
 Token = Annotated[str, typer.Option(envvar="FLEET_TOKEN", hidden=True)]
+ContextServer = Annotated[
+    str,
+    typer.Option(
+        "--server", envvar="FLEET_CONTEXT_URL", metavar="HOST:PORT", help="A context service other than this home's."
+    ),
+]
+ContextToken = Annotated[str, typer.Option("--token", envvar="FLEET_CONTEXT_TOKEN", hidden=True)]
+Execution = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
 Ref = Annotated[str, typer.Option(help="Branch, tag or commit to start from. Default: what is checked out.")]
 Rounds = Annotated[int | None, typer.Option(min=0, help="Rounds of peer review. Default: the council's, or 1.")]
 Role = Annotated[str, typer.Option(help="DEV, QA, ARCHITECT, DEVOPS or DATA.")]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
-from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.approvals import policy_value
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.messages import enum_name
+from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.task import PlanningMode, Role, UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
 from swe_ai_fleet.runtime.repository_reference import repository_reference
 
 _SLUG_LENGTH = 40
@@ -58,10 +58,11 @@ class Order:
     def request(self) -> pb.SubmitTaskRequest:
         """The request. Raises CommandFault naming the option that is wrong."""
         try:
-            task_id = check_identifier(self.task_id, field="--task-id") if self.task_id else self._made_up_id()
+            wanted = self.task_id or made_up_id(self.description, self.name, otherwise="task")
+            task_id = check_identifier(wanted, field="--task-id")
             role = str(Role.parse(self.role))
         except FleetError as error:
-            raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
+            raise fault_of(error) from None
         if not self.description.strip():
             raise CommandFault("the task is empty", exit_code=Exit.USAGE, hint='fleet run --repo PATH "what to do"')
         if self.deliberate_only and self.branch:
@@ -81,7 +82,7 @@ class Order:
             network=pb.NetworkPolicy(allowed_hosts=self.network) if self.network else None,
         )
         environment = pb.EnvironmentSpec(
-            setup_commands=self.setup, variables=self._variables(), path_directories=self.path
+            setup_commands=self.setup, variables=pairs(self.variables, "--env"), path_directories=self.path
         )
         given = environment if self.setup or self.variables or self.path else None
         # Who names what memory is asked about wants it read.
@@ -108,8 +109,8 @@ class Order:
                     constraints=constraints,
                     rounds=self.rounds or 0,
                     num_agents=self.agents,
-                    approval=policy_value(self.approve),
-                    planning_mode=mode_value(self.mode),
+                    approval=enum_name(pb.ApprovalPolicy, self.approve, field="approve"),
+                    planning_mode=enum_name(pb.PlanningMode, self.mode, field="mode"),
                     model_profile=self.profile,
                     priority=self.priority,
                     architect_top_k=self.architect,
@@ -136,8 +137,8 @@ class Order:
                 priority=self.priority,
                 repo=repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential),
                 delivery=pb.Delivery(branch=self.branch),
-                approval=policy_value(self.approve),
-                planning_mode=mode_value(self.mode),
+                approval=enum_name(pb.ApprovalPolicy, self.approve, field="approve"),
+                planning_mode=enum_name(pb.PlanningMode, self.mode, field="mode"),
                 model_profile=self.profile,
                 environment=given,
                 memory=memory,
@@ -145,18 +146,11 @@ class Order:
             )
         )
 
-    def _made_up_id(self) -> str:
-        words = _NO_SLUG.sub("-", self.description.lower())[:_SLUG_LENGTH].strip("-")
-        return f"{words or 'task'}-{self.name}"
 
-    def _variables(self) -> dict[str, str]:
-        variables: dict[str, str] = {}
-        for assignment in self.variables:
-            name, equals, value = assignment.partition("=")
-            if not equals or not name:
-                raise CommandFault(f"--env {assignment!r} is not KEY=VALUE", exit_code=Exit.USAGE)
-            variables[name] = value
-        return variables
+def made_up_id(text: str, name: str, *, otherwise: str) -> str:
+    """A task id of the first words of a text and a name that makes it one of its own."""
+    words = _NO_SLUG.sub("-", text.lower())[:_SLUG_LENGTH].strip("-")
+    return f"{words or otherwise}-{name}"
 
 
 def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, credential: str = "") -> pb.RepoRef:
@@ -169,12 +163,3 @@ def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, creden
         raise CommandFault("--credential is for repositories behind URLs", exit_code=Exit.USAGE)
     named.credential_ref = credential
     return named
-
-
-def mode_value(word: str) -> pb.PlanningMode:
-    """The planning mode that a word names; empty is the server's own. Raises CommandFault."""
-    name = f"PLANNING_MODE_{word.strip().upper() or 'UNSPECIFIED'}"
-    if name not in pb.PlanningMode.keys():  # noqa: SIM118 - not a mapping
-        known = ", ".join(mode.value for mode in PlanningMode)
-        raise CommandFault(f"unknown --mode {word!r}", exit_code=Exit.USAGE, hint=f"one of {known}")
-    return cast("pb.PlanningMode", pb.PlanningMode.Value(name))

@@ -25,7 +25,7 @@ _STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
 async def current_state(client: FleetClient, execution: pb.Execution) -> ExecutionState:
     """An execution's state as far as its log goes now, whether it has ended or not."""
-    state = await fold_events(client.events(execution.execution_id), until_sequence=execution.last_sequence)
+    state = await fold_events(client.recorded(execution))
     if state is None:
         raise CommandFault(f"execution {execution.execution_id} has no events", exit_code=Exit.NOT_ACCEPTED)
     return state

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from swe_ai_fleet.cli.calls import START_HINT
+from swe_ai_fleet.cli.calls import START_HINT, Calls, open_calls
 from swe_ai_fleet.cli.client import FleetClient, connect
+from swe_ai_fleet.cli.edge import Connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.runtime.place import find_place, running_place
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.runtime.place import Place, find_place, running_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,11 +24,26 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def fleet_client(settings: Settings, *, server: str, token: str) -> AsyncGenerator[FleetClient, None]:
     """A client of a running fleet. Raises CommandFault where there is none."""
-    place = find_place(settings, server=server, token=token)
-    if place is None:
-        raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
+    place = _there(find_place(settings, server=server, token=token), settings)
     async with connect(place.address, place.token, tls=place.tls) as client:
         yield client
+
+
+def calls_to(stub: Callable[..., Any]) -> Connect[Calls]:
+    """What opens calls to another service of a running fleet, by its generated stub."""
+
+    @asynccontextmanager
+    async def opened(settings: Settings, *, server: str, token: str) -> AsyncGenerator[Calls, None]:
+        place = _there(find_place(settings, server=server, token=token), settings)
+        async with open_calls(place.address, place.tls) as channel:
+            yield Calls(stub, channel, address=place.address, token=place.token)
+
+    return opened
+
+
+def home_fleet(settings: Settings) -> Place:
+    """The fleet that runs on the home. Raises CommandFault where none does."""
+    return _there(running_place(settings.home), settings)
 
 
 def chosen_client(
@@ -64,3 +82,33 @@ async def started_fleet(settings: Settings) -> AsyncGenerator[RunningFleet, None
             yield running
     except FleetError as error:
         raise fault_of(error, starting=True) from error
+
+
+def nats_of(settings: Settings) -> Settings:
+    """The settings with the NATS server of the fleet that runs on the home, where they name none.
+
+    Raises PreconditionFailed where there is neither.
+    """
+    if settings.nats_url:
+        return settings
+    url, token = _card(settings.home / "fleet.json")
+    if not url:
+        raise PreconditionFailed(
+            "where the fleet's NATS is cannot be told", field="nats_url", hint="set FLEET_NATS_URL and FLEET_NATS_TOKEN"
+        )
+    return settings.model_copy(update={"nats_url": url, "nats_token": token})
+
+
+def _card(path: Path) -> tuple[str, str]:
+    try:
+        card: object = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return "", ""
+    entries = cast("dict[str, object]", card) if isinstance(card, dict) else {}
+    return str(entries.get("nats_url") or ""), str(entries.get("nats_token") or "")
+
+
+def _there(place: Place | None, settings: Settings) -> Place:
+    if place is None:
+        raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
+    return place

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from fleet.planning.v1 import planning_pb2 as pb
-from swe_ai_fleet.cli.context_client import document
-from swe_ai_fleet.cli.edge import carry_out
+from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.lines import line_of_terminal, next_line
+from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import Json, Server, Token
 from swe_ai_fleet.cli.order import repo_ref
-from swe_ai_fleet.cli.plan_client import PlanClient, plan_client
-from swe_ai_fleet.cli.plan_view import how_to_decide, show_card, show_proposal, show_result, show_session
+from swe_ai_fleet.cli.place import calls_to
+from swe_ai_fleet.cli.plan_view import card_row, how_to_decide, show_proposal, show_result, show_session
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import print_list
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.watching.text import one_line
 
 _FIRST = "goal"
+_SERVICE = calls_to(PlanningServiceStub)
+WORK_SECONDS = 900.0
+"""More than any limit on a request; the server ends it before."""
 _QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
 
 
@@ -72,16 +77,18 @@ def goal(
         ref=ref,
     )
 
-    async def work(screen: Screen, client: PlanClient) -> Exit:
-        return await pursue(screen, client, request)
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        return await pursue(screen, calls, request)
 
-    _with_client(work, server=server, token=token, json=json)
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 @plan_app.command()
 def approve(name: SessionName, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Approve the approach that waits; `fleet plan continue` carries it out."""
-    _with_client(lambda screen, client: decide(screen, client, name, "approved"), server=server, token=token, json=json)
+    carry_out_with(
+        _SERVICE, lambda screen, calls: decide(screen, calls, name, "approved"), server=server, token=token, json=json
+    )
 
 
 @plan_app.command()
@@ -94,8 +101,12 @@ def reject(
     json: Json = False,
 ) -> None:
     """Reject the approach that waits; the session ends."""
-    _with_client(
-        lambda screen, client: decide(screen, client, name, "rejected", text), server=server, token=token, json=json
+    carry_out_with(
+        _SERVICE,
+        lambda screen, calls: decide(screen, calls, name, "rejected", text),
+        server=server,
+        token=token,
+        json=json,
     )
 
 
@@ -109,23 +120,28 @@ def adjust(
     json: Json = False,
 ) -> None:
     """Have another approach proposed."""
-    _with_client(
-        lambda screen, client: decide(screen, client, name, "adjusted", text), server=server, token=token, json=json
+    carry_out_with(
+        _SERVICE,
+        lambda screen, calls: decide(screen, calls, name, "adjusted", text),
+        server=server,
+        token=token,
+        json=json,
     )
 
 
 @plan_app.command("continue")
 def go_on(name: SessionName, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Carry out what was approved. Again shows the same result."""
-    _with_client(lambda screen, client: carry_on(screen, client, name), server=server, token=token, json=json)
+    carry_out_with(_SERVICE, lambda screen, calls: carry_on(screen, calls, name), server=server, token=token, json=json)
 
 
 @plan_app.command()
 def show(name: SessionName, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Show a session as it stands."""
 
-    async def work(screen: Screen, client: PlanClient) -> Exit:
-        session = await client.session(name)
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        request = pb.GetPlanSessionRequest(session_id=name)
+        session = (await calls.one("GetPlanSession", request, pb.GetPlanSessionResponse)).session
         if screen.json:
             screen.document(document(session))
         else:
@@ -134,7 +150,7 @@ def show(name: SessionName, *, server: Server = "", token: Token = "", json: Jso
                 screen.note(f"answer with: {how_to_decide(name)}")
         return Exit.ACCEPTED
 
-    _with_client(work, server=server, token=token, json=json)
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 @plan_app.command("list")
@@ -147,27 +163,27 @@ def list_all(
 ) -> None:
     """List the sessions that were worked on last."""
 
-    async def work(screen: Screen, client: PlanClient) -> Exit:
-        found = await client.sessions(page_size=limit)
-        if screen.json:
-            screen.document({"sessions": [document(one) for one in found]})
-        elif not found:
-            screen.line("no plan sessions yet")
-        for one in () if screen.json else found:
-            show_card(screen, one)
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        request = pb.ListPlanSessionsRequest(page_size=limit)
+        found = (await calls.one("ListPlanSessions", request, pb.ListPlanSessionsResponse)).sessions
+        told = {"sessions": [document(one) for one in found]}
+        rows = [card_row(one) for one in found]
+        print_list(screen, told, ("session", "status", "goal"), rows, nothing="no plan sessions yet")
         return Exit.ACCEPTED
 
-    _with_client(work, server=server, token=token, json=json)
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 async def pursue(
     screen: Screen,
-    client: PlanClient,
+    calls: Calls,
     request: pb.ExecutePlanRequest,
     read: Callable[[], str] | None = None,
 ) -> Exit:
     """Have an approach proposed and, where somebody is there, ask them; `read` gives their next line."""
-    proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await client.execute(request)
+    proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await calls.one(
+        "ExecutePlan", request, pb.ExecutePlanResponse, seconds=WORK_SECONDS
+    )
     if screen.json:
         screen.document(document(proposal))
         return _exit_of(proposal.status)
@@ -180,20 +196,20 @@ async def pursue(
                 screen.note(f"answer with: {how_to_decide(proposal.session_id)}")
                 return Exit.ACCEPTED
             case "approve" | "approved" | "yes" | "y":
-                await client.decide(proposal.session_id, "approved", proposal=proposal.proposal)
-                return await carry_on(screen, client, proposal.session_id)
+                await _decided(calls, proposal.session_id, "approved", proposal=proposal.proposal)
+                return await carry_on(screen, calls, proposal.session_id)
             case "reject" | "rejected" | "no" | "n":
-                ended = await client.decide(proposal.session_id, "rejected", proposal=proposal.proposal)
+                ended = await _decided(calls, proposal.session_id, "rejected", proposal=proposal.proposal)
                 screen.line(one_line(ended.message))
                 return Exit.REJECTED
             case _:
-                proposal = await client.decide(proposal.session_id, "adjusted", answer, proposal=proposal.proposal)
+                proposal = await _decided(calls, proposal.session_id, "adjusted", answer, proposal=proposal.proposal)
     raise _nothing_proposed(proposal)
 
 
-async def decide(screen: Screen, client: PlanClient, session_id: str, decision: str, text: str = "") -> Exit:
+async def decide(screen: Screen, calls: Calls, session_id: str, decision: str, text: str = "") -> Exit:
     """Answer what a session waits for."""
-    answer = await client.decide(session_id, decision, text)
+    answer = await _decided(calls, session_id, decision, text)
     if screen.json:
         screen.document(document(answer))
         return _exit_of(answer.status)
@@ -210,14 +226,25 @@ async def decide(screen: Screen, client: PlanClient, session_id: str, decision: 
     return Exit.ACCEPTED
 
 
-async def carry_on(screen: Screen, client: PlanClient, session_id: str) -> Exit:
+async def carry_on(screen: Screen, calls: Calls, session_id: str) -> Exit:
     """Have what was approved carried out."""
-    result = await client.go_on(session_id)
+    request = pb.ContinuePlanRequest(session_id=session_id)
+    result = await calls.one("ContinuePlan", request, pb.ContinuePlanResponse, seconds=WORK_SECONDS)
     if screen.json:
         screen.document(document(result))
     else:
         show_result(screen, result)
     return Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED
+
+
+async def _decided(
+    calls: Calls, session_id: str, decision: str, adjustment: str = "", *, proposal: int = 0
+) -> pb.ApproveApproachResponse:
+    """What comes of a decision: approved, rejected or adjusted. `proposal` 0: about whichever waits."""
+    request = pb.ApproveApproachRequest(
+        session_id=session_id, decision=decision, adjustment=adjustment, proposal=proposal
+    )
+    return await calls.one("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
 
 
 async def _answer(screen: Screen, read: Callable[[], str]) -> str:
@@ -238,11 +265,3 @@ def _nothing_proposed(answer: pb.ExecutePlanResponse | pb.ApproveApproachRespons
 
 def _exit_of(status: str) -> Exit:
     return Exit.NOT_ACCEPTED if status == "error" else Exit.ACCEPTED
-
-
-def _with_client(work: Callable[[Screen, PlanClient], Awaitable[Exit]], *, server: str, token: str, json: bool) -> None:
-    async def connected(screen: Screen, fleet: AbstractAsyncContextManager[PlanClient]) -> Exit:
-        async with fleet as client:
-            return await work(screen, client)
-
-    carry_out(lambda screen, settings: connected(screen, plan_client(settings, server=server, token=token)), json=json)

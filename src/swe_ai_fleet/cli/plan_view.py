@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from fleet.planning.v1 import planning_pb2 as pb
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.watching.text import one_line, visible
+from swe_ai_fleet.watching.text import one_line
 
-_LINES = 60
 _GOAL = 80
 
 
@@ -16,16 +15,16 @@ def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveA
     """What is proposed, and what it rests on."""
     screen.line(f"plan {proposal.session_id}: {one_line(proposal.goal, _GOAL)}", style="bold")
     _show_memory(screen, proposal.memory_results)
-    _block(screen, "approach", proposal.approach)
-    _block(screen, "why", proposal.reasoning)
+    screen.block("approach", proposal.approach)
+    screen.block("why", proposal.reasoning)
 
 
 def show_result(screen: Screen, result: pb.ContinuePlanResponse) -> None:
     """What came of an approved plan."""
     screen.line(f"plan {result.session_id}: {result.status} after {result.iterations} iterations", style="bold")
     _show_calls(screen, result.tool_calls_made)
-    _block(screen, "results", result.results)
-    _block(screen, "error", result.error)
+    screen.block("results", result.results)
+    screen.block("error", result.error)
     usage = result.usage
     screen.line(
         f"{usage.model_calls} model calls, {usage.prompt_tokens} + {usage.completion_tokens} tokens"
@@ -39,16 +38,16 @@ def show_session(screen: Screen, session: pb.PlanSession) -> None:
     screen.line(f"plan {session.session_id}: {one_line(session.goal, _GOAL)}", style="bold")
     screen.line(f"status {session.status}{', being worked on' if session.working else ''}")
     _show_memory(screen, session.memory_results)
-    _block(screen, "approach", session.approach)
-    _block(screen, "why", session.reasoning)
+    screen.block("approach", session.approach)
+    screen.block("why", session.reasoning)
     _show_calls(screen, session.tool_calls_made)
-    _block(screen, "results", session.results)
-    _block(screen, "error", session.error)
+    screen.block("results", session.results)
+    screen.block("error", session.error)
 
 
-def show_card(screen: Screen, session: pb.PlanSession) -> None:
-    """A session in one line."""
-    screen.line(f"{session.session_id}  {session.status}  {one_line(session.goal, _GOAL)}")
+def card_row(session: pb.PlanSession) -> tuple[str, str, str]:
+    """A session in a list."""
+    return session.session_id, session.status, one_line(session.goal, _GOAL)
 
 
 def how_to_decide(session_id: str) -> str:
@@ -64,7 +63,7 @@ def _show_memory(screen: Screen, memory: pb.MemoryResults) -> None:
         screen.line(f"  source: {one_line(source)}", style="dim")
     if memory.HasField("research"):
         research = memory.research
-        _block(screen, "researched", research.summary or research.error)
+        screen.block("researched", research.summary or research.error)
         for source in research.sources:
             screen.line(f"  source: {one_line(source)}", style="dim")
 
@@ -72,14 +71,3 @@ def _show_memory(screen: Screen, memory: pb.MemoryResults) -> None:
 def _show_calls(screen: Screen, calls: Iterable[pb.ToolCallMade]) -> None:
     for call in calls:
         screen.line(f"  {call.step}. {one_line(call.tool, _GOAL)}: {call.outcome}")
-
-
-def _block(screen: Screen, title: str, text: str) -> None:
-    if not text.strip():
-        return
-    lines = visible(text).splitlines()
-    screen.line(f"  {title}:")
-    for line in lines[:_LINES]:
-        screen.line(f"    {line}")
-    if len(lines) > _LINES:
-        screen.line(f"    ... {len(lines) - _LINES} more lines; --json has them all", style="dim")

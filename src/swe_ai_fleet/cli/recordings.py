@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from swe_ai_fleet.agents.exports import markdown, openai_messages, trajectory, whole_run
-from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.codec import to_plain
@@ -20,28 +19,23 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.text import one_line
 
-Fleet = AbstractAsyncContextManager[FleetClient]
 FORMATS = ("trajectory", "openai", "markdown", "patch")
 _SHOWN_CHARS = 400
 
 
-async def export(screen: Screen, fleet: Fleet, name: str, *, kind: str, agent: str, output: Path | None) -> Exit:
+async def export(screen: Screen, client: FleetClient, name: str, *, kind: str, agent: str, output: Path | None) -> Exit:
     """One agent's run in a format of the field; without an agent, the winner's, else the first one's."""
     if kind not in FORMATS:
         raise CommandFault(f"unknown format {kind!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(FORMATS)}")
-    async with fleet as client:
-        events, state = await _recorded(client, name)
-        agent = _agent(state, agent)
-        patch = b""
-        if kind == "patch":
-            candidate = state.candidates.get(agent)
-            if candidate is None or candidate.artifacts.patch is None:
-                raise CommandFault(f"{agent} has handed in no patch", exit_code=Exit.USAGE)
-            patch = await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
+    events, state = await _recorded(client, name)
+    agent = _agent(state, agent)
     run = whole_run((stored.event for stored in events), agent)
     match kind:
         case "patch":
-            content = patch
+            candidate = state.candidates.get(agent)
+            if candidate is None or candidate.artifacts.patch is None:
+                raise CommandFault(f"{agent} has handed in no patch", exit_code=Exit.USAGE)
+            content = await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
         case "markdown":
             content = markdown(run).encode()
         case "openai":
@@ -74,13 +68,7 @@ async def run_again(
 
 async def _recorded(client: FleetClient, name: str) -> tuple[list[StoredEvent], ExecutionState]:
     execution = await client.execution(await client.find(name))
-    events: list[StoredEvent] = []
-    async for event in client.events(execution.execution_id):
-        stored = stored_event(event)
-        if stored is not None:
-            events.append(stored)
-        if event.sequence >= execution.last_sequence:
-            break
+    events = [stored async for event in client.recorded(execution) if (stored := stored_event(event)) is not None]
     state = fold(events)
     if state is None:
         raise CommandFault("the log of this execution has no beginning", exit_code=Exit.NOT_ACCEPTED)

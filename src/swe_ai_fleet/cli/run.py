@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
 from swe_ai_fleet.cli.interrupts import Interrupts, interrupts
 from swe_ai_fleet.cli.live import Progress, follow, view
@@ -17,7 +17,7 @@ from swe_ai_fleet.cli.uploading import Uploaded, elsewhere, fetch_back, local_pa
 from swe_ai_fleet.domain.execution import ExecutionState
 
 
-async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], order: Order) -> Exit:
+async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
     """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
     request = order.request()
     with interrupts() as signals:
@@ -51,22 +51,19 @@ async def _sent(
     yield None
 
 
-async def watch(
-    screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], name: str, *, text: bool = False
-) -> Exit:
+async def watch(screen: Screen, client: FleetClient, name: str, *, text: bool = False) -> Exit:
     """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
-    async with fleet as client:
-        execution_id = await client.find(name)
-        progress = Progress()
-        with interrupts() as signals, view(screen, progress, json_lines=True) as show:
-            following = await signals.race(follow(client, execution_id, progress, show, text=text))
-            if not following.done():
-                following.cancel()
-                raise CommandFault("stopped watching; the execution goes on", exit_code=Exit.STOPPED)
-            state = following.result()
-        if screen.json:
-            return exit_of(state.status)
-        return await show_outcome(screen, client, state)
+    execution_id = await client.find(name)
+    progress = Progress()
+    with interrupts() as signals, view(screen, progress, json_lines=True) as show:
+        following = await signals.race(follow(client, execution_id, progress, show, text=text))
+        if not following.done():
+            following.cancel()
+            raise CommandFault("stopped watching; the execution goes on", exit_code=Exit.STOPPED)
+        state = following.result()
+    if screen.json:
+        return exit_of(state.status)
+    return await show_outcome(screen, client, state)
 
 
 async def _watch(screen: Screen, client: FleetClient, execution_id: str, signals: Interrupts) -> ExecutionState:

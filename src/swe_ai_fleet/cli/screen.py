@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.watching.text import clean, one_line
+from swe_ai_fleet.watching.text import clean, one_line, visible
 
 _WIDTH_WITHOUT_TERMINAL = 160
+_BLOCK_LINES = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,13 @@ class Screen:
         self.out.file.write(json.dumps(value) + "\n")
         self.out.file.flush()
 
+    def result(self, document: Mapping[str, object], line: str) -> None:
+        """Print what a command came to: with `json` the document, else the line."""
+        if self.json:
+            self.document(document)
+        else:
+            self.line(line)
+
     def content(self, content: bytes) -> None:
         """Print a file's content: every byte of it, unless it is a terminal that it would be printed to."""
         if self.out.file.isatty():
@@ -52,6 +60,17 @@ class Screen:
     def line(self, text: str, *, style: str = "") -> None:
         """Print a line of a result; the text may be untrusted."""
         self.out.print(Text(clean(text), style=style), soft_wrap=True)
+
+    def block(self, title: str, text: str) -> None:
+        """Print a text of several lines under its title, the first of them; nothing where there is none."""
+        if not text.strip():
+            return
+        lines = visible(text).splitlines()
+        self.line(f"  {title}:")
+        for line in lines[:_BLOCK_LINES]:
+            self.line(f"    {line}")
+        if len(lines) > _BLOCK_LINES:
+            self.line(f"    ... {len(lines) - _BLOCK_LINES} more lines; --json has them all", style="dim")
 
     def note(self, text: str, *, style: str = "dim") -> None:
         """Print a line about the way there; the text may be untrusted."""

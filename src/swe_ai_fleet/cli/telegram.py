@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from pathlib import Path
-from typing import cast
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from swe_ai_fleet.adapters.telegram import TELEGRAM_BUCKET, BotApi, TelegramBot
-from swe_ai_fleet.cli.chat_client import ChatClient, chat_client
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.chat import CHATS, SEND_SECONDS, end_conversation
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.interrupts import interrupts
+from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.runtime.factories import connect_log
@@ -29,11 +28,11 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
     api = BotApi(settings.telegram_url, settings.telegram_token)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
-        client = await stack.enter_async_context(chat_client(settings, server=server, token=token))
+        calls = await stack.enter_async_context(CHATS(settings, server=server, token=token))
         log = await stack.enter_async_context(connect_log(nats_of(settings), name="telegram"))
         store = await log.bucket(TELEGRAM_BUCKET, ttl_seconds=_KEPT_SECONDS)
-        bot = TelegramBot(api, FleetAnswers(client), store, chats=chats)
-        screen.note(f"the bot serves {len(chats)} chats of the fleet at {client.address}; Ctrl-C stops it")
+        bot = TelegramBot(api, FleetAnswers(calls), store, chats=chats)
+        screen.note(f"the bot serves {len(chats)} chats of the fleet at {calls.address}; Ctrl-C stops it")
         with interrupts() as signals:
             running = await signals.race(bot.run())
             if running.done():
@@ -46,8 +45,8 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
 class FleetAnswers:
     """A fleet's chats as a bot asks them."""
 
-    def __init__(self, client: ChatClient) -> None:
-        self._client = client
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
 
     async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
         """The answer in pages of MarkdownV2. Raises InvalidRequest, PreconditionFailed, Unavailable, FleetError."""
@@ -59,7 +58,7 @@ class FleetAnswers:
             seen_turn=None if seen else 0,
         )
         try:
-            async with aclosing(self._client.send(request)) as updates:
+            async with aclosing(self._calls.stream("Send", request, pb.SendResponse, seconds=SEND_SECONDS)) as updates:
                 async for update in updates:
                     if update.WhichOneof("update") == "answer":
                         return tuple(update.answer.pages)
@@ -70,7 +69,7 @@ class FleetAnswers:
     async def forget(self, session_id: str) -> None:
         """End a session. Raises FleetError."""
         try:
-            await self._client.end(session_id)
+            await end_conversation(self._calls, session_id)
         except CommandFault as fault:
             raise _fault(fault) from fault
 
@@ -89,30 +88,6 @@ def allowed_chats(text: str) -> frozenset[int]:
             hint="set FLEET_TELEGRAM_CHATS to the ids of yours; the bot tells an unknown chat its id",
         )
     return frozenset(found)
-
-
-def nats_of(settings: Settings) -> Settings:
-    """The settings with the NATS server of the fleet that runs on the home, where they name none.
-
-    Raises PreconditionFailed where there is neither.
-    """
-    if settings.nats_url:
-        return settings
-    url, token = _card(settings.home / "fleet.json")
-    if not url:
-        raise PreconditionFailed(
-            "where the fleet's NATS is cannot be told", field="nats_url", hint="set FLEET_NATS_URL and FLEET_NATS_TOKEN"
-        )
-    return settings.model_copy(update={"nats_url": url, "nats_token": token})
-
-
-def _card(path: Path) -> tuple[str, str]:
-    try:
-        card: object = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return "", ""
-    entries = cast("dict[str, object]", card) if isinstance(card, dict) else {}
-    return str(entries.get("nats_url") or ""), str(entries.get("nats_token") or "")
 
 
 def _fault(fault: CommandFault) -> FleetError:

@@ -11,14 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
 from swe_ai_fleet.cli.documents import audit_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import audit_table
+from swe_ai_fleet.cli.tables import audit_table, plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.environment import Environment
@@ -39,6 +36,7 @@ from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.watching.chains import ChainVerdict
 from swe_ai_fleet.watching.text import one_line
 
+_COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")
 AGENT = "terminal"
 """Who the audit names for operations that a person ran."""
 
@@ -52,7 +50,7 @@ async def show_tools(screen: Screen, *, role: str, read_only: bool) -> Exit:
     if screen.json:
         screen.document({"tools": [_document(spec) for spec in specs]})
     else:
-        screen.out.print(_table(specs))
+        screen.out.print(plain_table(_COLUMNS, map(_row, specs)))
     return Exit.ACCEPTED
 
 
@@ -62,14 +60,14 @@ async def run_tool(
     *,
     operation: str,
     workspace: Path,
-    pairs: Sequence[str],
+    texts: Sequence[str],
     arguments: str,
     role: str,
     read_only: bool,
 ) -> Exit:
     """One operation over a directory; every entry of its audit is on disk when the operation goes on."""
     spec = _found(operation)
-    given = _arguments(spec, arguments, pairs)
+    given = _arguments(spec, arguments, texts)
     root = _directory(workspace)
     audit = AuditFile(audit_path(settings))
     trail = AuditTrail(
@@ -164,8 +162,8 @@ def _found(name: str) -> OperationSpec:
     raise CommandFault(f"there is no operation {name[:64]!r}", exit_code=Exit.USAGE, hint=hint)
 
 
-def _arguments(spec: OperationSpec, text: str, pairs: Sequence[str]) -> dict[str, object]:
-    """The arguments of `--args` and of `key=value`, which wins. Whether they fit, the operation's own check says."""
+def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:
+    """The arguments of `--args` and of `K=V`, which wins. Whether they fit, the operation's own check says."""
     given: dict[str, object] = {}
     if text:
         try:
@@ -176,12 +174,8 @@ def _arguments(spec: OperationSpec, text: str, pairs: Sequence[str]) -> dict[str
             raise CommandFault("--args is no JSON object", exit_code=Exit.USAGE, field="args")
         given = cast("dict[str, object]", read)
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters.get("properties", {}))
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise CommandFault(f"{pair[:80]!r} is not of the form key=value", exit_code=Exit.USAGE)
-        given[key] = _value(properties.get(key, {}), value)
-    return given
+    named = {key: _value(properties.get(key, {}), value) for key, value in pairs(texts, "argument").items()}
+    return {**given, **named}
 
 
 def _value(schema: Mapping[str, Any], text: str) -> object:
@@ -211,26 +205,20 @@ def _document(spec: OperationSpec) -> dict[str, object]:
     return {**to_plain(spec), "locks": sorted(spec.locks), "roles": [role.value for role in Role if role in spec.roles]}
 
 
-def _table(specs: Sequence[OperationSpec]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles"):
-        table.add_column(column, no_wrap=column == "operation")
-    table.add_column("what it does", overflow="fold")
-    for spec in specs:
-        roles = "all" if spec.roles == frozenset(Role) else ", ".join(role.value for role in Role if role in spec.roles)
-        table.add_row(
-            spec.name,
-            _yes(spec.read_only),
-            str(spec.risk),
-            _yes(spec.network),
-            _yes(spec.executes),
-            ", ".join(sorted(spec.locks)) or "-",
-            # What executes keeps the time limit of its command, which the task sets.
-            "the task's" if spec.executes else f"{spec.time_limit_seconds:g}",
-            roles,
-            Text(one_line(spec.description.partition("\n")[0], 120)),
-        )
-    return table
+def _row(spec: OperationSpec) -> tuple[str, ...]:
+    roles = "all" if spec.roles == frozenset(Role) else ", ".join(role.value for role in Role if role in spec.roles)
+    return (
+        spec.name,
+        _yes(spec.read_only),
+        str(spec.risk),
+        _yes(spec.network),
+        _yes(spec.executes),
+        ", ".join(sorted(spec.locks)) or "-",
+        # What executes keeps the time limit of its command, which the task sets.
+        "the task's" if spec.executes else f"{spec.time_limit_seconds:g}",
+        roles,
+        one_line(spec.description.partition("\n")[0], 120),
+    )
 
 
 def _yes(value: bool) -> str:

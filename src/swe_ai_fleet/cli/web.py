@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import html
 
-from swe_ai_fleet.cli.calls import START_HINT
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.place import home_fleet
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.runtime.place import running_place
 from swe_ai_fleet.settings import Settings
 
 
@@ -20,18 +19,13 @@ def page_url(base: str, token: str) -> str:
 
 async def open_page(screen: Screen, settings: Settings, *, browser: bool) -> Exit:
     """Print the address of the page, and on request open it. Raises CommandFault where there is none."""
-    place = running_place(settings.home)
-    if place is None:
-        raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
+    place = home_fleet(settings)
     if not place.http:
         raise CommandFault(
             "this fleet has no page", exit_code=Exit.UNAVAILABLE, hint="start it without FLEET_HTTP_LISTEN=off"
         )
     url = page_url(place.http, place.token)
-    if screen.json:
-        screen.document({"page": url})
-    else:
-        screen.line(url)
+    screen.result({"page": url}, url)
     if browser and not await asyncio.to_thread(_browse, url, settings):
         raise CommandFault(
             "no browser could be started", exit_code=Exit.UNAVAILABLE, hint="open the address that stands above"

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from fleet.notification.v1 import notification_pb2 as pb
+from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
-from swe_ai_fleet.cli.edge import carry_out
+from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.edge import carry_out_with
 from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import document, enum_name, enum_word
 from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.place import calls_to
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.webhook_client import WebhookClient, webhook_client
+from swe_ai_fleet.cli.tables import print_list
+from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import one_line
-
-Fleet = AbstractAsyncContextManager[WebhookClient]
 
 webhooks_app = typer.Typer(
     help="Who outside is told what happens to executions.", no_args_is_help=True, rich_markup_mode=None
 )
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id.")]
 _ERROR_CHARS = 120
-_STATUSES = orchestrator.DeliberationStatus
+_SERVICE = calls_to(NotificationServiceStub)
+_DELIVERIES = ("at (UTC)", "event", "attempt", "status", "answer", "took", "error", "again at", "event id")
 
 
 @webhooks_app.command()
@@ -60,49 +62,81 @@ def add(
 ) -> None:
     """Tell a URL what happens from now on. The secret that signs the messages is shown this once."""
 
-    async def work(screen: Screen, fleet: Fleet) -> Exit:
+    async def work(screen: Screen, calls: Calls) -> Exit:
         # URLs of chats are secrets, and what stands on a command line can be read by others on the machine.
         target = sys.stdin.readline().strip() if url == "-" else url
-        only = pb.WebhookFilter(
-            task_id_prefix=task, roles=role or (), statuses=_statuses(status or []), include_parts=parts
-        )
+        statuses = [enum_name(orchestrator.DeliberationStatus, one, field="status") for one in status or ()]
         request = pb.CreateWebhookRequest(
             url=target,
-            events=event or (),
-            format=_format(form),
-            filter=only,
+            events=event,
+            format=enum_name(pb.WebhookFormat, form, field="format"),
+            filter=pb.WebhookFilter(task_id_prefix=task, roles=role, statuses=statuses, include_parts=parts),
             webhook_id=name,
             secret=_secret(secret_variable),
         )
-        return await add_webhook(screen, fleet, request)
+        answer = await calls.one("CreateWebhook", request, pb.CreateWebhookResponse)
+        made = answer.webhook
+        if screen.json:
+            existed = {"secret": answer.secret, "already_existed": answer.already_existed}
+            screen.document({**document(made), **existed})
+            return Exit.ACCEPTED
+        screen.line(f"{made.webhook_id}  {enum_word(pb.WebhookFormat, made.format)}  {', '.join(made.events)}")
+        if answer.already_existed:
+            screen.note("it was there already; its secret was shown when it was created")
+        else:
+            screen.line(f"secret: {answer.secret}")
+            screen.note("keep it: it is not shown again")
+        return Exit.ACCEPTED
 
-    carry_out(lambda screen, settings: work(screen, webhook_client(settings, server=server, token=token)), json=json)
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 @webhooks_app.command("list")
 def list_webhooks(*, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Show the webhooks there are."""
-    carry_out(
-        lambda screen, settings: show_webhooks(screen, webhook_client(settings, server=server, token=token)), json=json
-    )
+
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        found = (await calls.one("ListWebhooks", pb.ListWebhooksRequest(), pb.ListWebhooksResponse)).webhooks
+        rows = [
+            (one.webhook_id, enum_word(pb.WebhookFormat, one.format), one.url, ", ".join(one.events), _standing(one))
+            for one in found
+        ]
+        told = {"webhooks": [document(one) for one in found]}
+        print_list(screen, told, ("webhook", "format", "url", "events", "standing"), rows, nothing="no webhooks")
+        return Exit.ACCEPTED
+
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 @webhooks_app.command()
 def remove(name: _Id, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Forget a webhook; what it was not told yet, it is not told any more."""
-    carry_out(
-        lambda screen, settings: remove_webhook(screen, webhook_client(settings, server=server, token=token), name),
-        json=json,
-    )
+
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        request = pb.DeleteWebhookRequest(webhook_id=name)
+        if not (await calls.one("DeleteWebhook", request, pb.DeleteWebhookResponse)).existed:
+            raise CommandFault(f"there is no webhook {name!r}", exit_code=Exit.USAGE, field="webhook_id")
+        screen.result({"webhook_id": name, "existed": True}, f"{name} is forgotten")
+        return Exit.ACCEPTED
+
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 @webhooks_app.command()
 def test(name: _Id, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Send a test message; exit code 1 where it is not taken. A disabled webhook that takes it is told again."""
-    carry_out(
-        lambda screen, settings: test_webhook(screen, webhook_client(settings, server=server, token=token), name),
-        json=json,
-    )
+
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        answer = await calls.one("TestWebhook", pb.TestWebhookRequest(webhook_id=name), pb.TestWebhookResponse)
+        screen.result(
+            {**document(answer.delivery), "enabled": answer.enabled}, "  ".join(filter(None, _row(answer.delivery)))
+        )
+        if answer.enabled and not screen.json:
+            screen.line("it is told of events again, from now on")
+        taken = answer.delivery.status == pb.DELIVERY_STATUS_DELIVERED
+        return Exit.ACCEPTED if taken else Exit.NOT_ACCEPTED
+
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
 @webhooks_app.command()
@@ -115,166 +149,36 @@ def deliveries(
     json: Json = False,
 ) -> None:
     """Show the last attempts to tell a webhook, the newest first."""
-    carry_out(
-        lambda screen, settings: show_deliveries(
-            screen, webhook_client(settings, server=server, token=token), name, limit=limit
-        ),
-        json=json,
-    )
 
-
-async def add_webhook(screen: Screen, fleet: Fleet, request: pb.CreateWebhookRequest) -> Exit:
-    """Keep a webhook and show its secret."""
-    async with fleet as client:
-        answer = await client.create(request)
-    made = answer.webhook
-    if screen.json:
-        existed = {"secret": answer.secret, "already_existed": answer.already_existed}
-        screen.document({**_webhook(made), **existed})
+    async def work(screen: Screen, calls: Calls) -> Exit:
+        request = pb.ListDeliveriesRequest(webhook_id=name, limit=limit)
+        found = (await calls.one("ListDeliveries", request, pb.ListDeliveriesResponse)).deliveries
+        told = {"deliveries": [document(one) for one in found]}
+        print_list(screen, told, _DELIVERIES, [_row(one) for one in found], nothing="nothing was sent lately")
         return Exit.ACCEPTED
-    screen.line(f"{made.webhook_id}  {_name(made.format)}  {', '.join(made.events)}")
-    if answer.already_existed:
-        screen.note("it was there already; its secret was shown when it was created")
-    else:
-        screen.line(f"secret: {answer.secret}")
-        screen.note("keep it: it is not shown again")
-    return Exit.ACCEPTED
+
+    carry_out_with(_SERVICE, work, server=server, token=token, json=json)
 
 
-async def show_webhooks(screen: Screen, fleet: Fleet) -> Exit:
-    """List webhooks."""
-    async with fleet as client:
-        found = (await client.all()).webhooks
-    if screen.json:
-        screen.document({"webhooks": [_webhook(one) for one in found]})
-        return Exit.ACCEPTED
-    if not found:
-        screen.line("no webhooks")
-    for one in found:
-        standing = "active" if one.active else f"disabled: {one.disabled_reason}"
-        if one.dead_letters:
-            standing += f"; {one.dead_letters} given up, at last: {one_line(one.last_error, _ERROR_CHARS)}"
-        screen.line(f"{one.webhook_id}  {_name(one.format)}  {one.url}  {', '.join(one.events)}  {standing}")
-    return Exit.ACCEPTED
+def _standing(one: pb.Webhook) -> str:
+    standing = "active" if one.active else f"disabled: {one.disabled_reason}"
+    if one.dead_letters:
+        standing += f"; {one.dead_letters} given up, at last: {one_line(one.last_error, _ERROR_CHARS)}"
+    return standing
 
 
-async def remove_webhook(screen: Screen, fleet: Fleet, name: str) -> Exit:
-    """Forget a webhook."""
-    async with fleet as client:
-        existed = await client.remove(name)
-    if not existed:
-        raise CommandFault(f"there is no webhook {name!r}", exit_code=Exit.USAGE, field="webhook_id")
-    if screen.json:
-        screen.document({"webhook_id": name, "existed": True})
-    else:
-        screen.line(f"{name} is forgotten")
-    return Exit.ACCEPTED
-
-
-async def test_webhook(screen: Screen, fleet: Fleet, name: str) -> Exit:
-    """Send a test message."""
-    async with fleet as client:
-        answer = await client.test(name)
-    if screen.json:
-        screen.document({**_delivery(answer.delivery), "enabled": answer.enabled})
-    else:
-        screen.line(_line(answer.delivery))
-        if answer.enabled:
-            screen.line("it is told of events again, from now on")
-    taken = answer.delivery.status == pb.DELIVERY_STATUS_DELIVERED
-    return Exit.ACCEPTED if taken else Exit.NOT_ACCEPTED
-
-
-async def show_deliveries(screen: Screen, fleet: Fleet, name: str, *, limit: int) -> Exit:
-    """List attempts."""
-    async with fleet as client:
-        found = (await client.deliveries(name, limit=limit)).deliveries
-    if screen.json:
-        screen.document({"deliveries": [_delivery(one) for one in found]})
-        return Exit.ACCEPTED
-    if not found:
-        screen.line("nothing was sent lately")
-    for one in found:
-        screen.line(_line(one))
-    return Exit.ACCEPTED
-
-
-def _line(one: pb.Delivery) -> str:
-    said = f"HTTP {one.http_status}" if one.http_status else "no answer"
-    error = f"  {one_line(one.error, _ERROR_CHARS)}" if one.error else ""
-    then = f"  again at {_time(one.next_at_ms)}" if one.next_at_ms else ""
+def _row(one: pb.Delivery) -> tuple[str, ...]:
     return (
-        f"{_time(one.at_ms)}  {one.type}  attempt {one.attempt}  {_status(one.status)}  {said}  "
-        f"{one.duration_ms} ms{error}{then}  {one.event_id}"
+        moment(one.at_ms)[:19],
+        one.type,
+        str(one.attempt),
+        enum_word(pb.DeliveryStatus, one.status),
+        f"HTTP {one.http_status}" if one.http_status else "no answer",
+        f"{one.duration_ms} ms",
+        one_line(one.error, _ERROR_CHARS),
+        moment(one.next_at_ms)[:19],
+        one.event_id,
     )
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _webhook(one: pb.Webhook) -> dict[str, object]:
-    return {
-        "webhook_id": one.webhook_id,
-        "url": one.url,
-        "events": list(one.events),
-        "format": _name(one.format),
-        "filter": {
-            "task_id_prefix": one.filter.task_id_prefix,
-            "roles": list(one.filter.roles),
-            "statuses": [
-                orchestrator.DeliberationStatus.Name(status).removeprefix("DELIBERATION_STATUS_").lower()
-                for status in one.filter.statuses
-            ],
-            "include_parts": one.filter.include_parts,
-        },
-        "created_at_ms": one.created_at_ms,
-        "active": one.active,
-        "disabled_reason": one.disabled_reason,
-        "dead_letters": one.dead_letters,
-        "last_error": one.last_error,
-        "consumer": one.consumer,
-    }
-
-
-def _delivery(one: pb.Delivery) -> dict[str, object]:
-    return {
-        "event_id": one.event_id,
-        "type": one.type,
-        "execution_id": one.execution_id,
-        "attempt": one.attempt,
-        "status": _status(one.status),
-        "http_status": one.http_status,
-        "error": one.error,
-        "at_ms": one.at_ms,
-        "duration_ms": one.duration_ms,
-        "next_at_ms": one.next_at_ms,
-    }
-
-
-def _name(form: pb.WebhookFormat) -> str:
-    return pb.WebhookFormat.Name(form).removeprefix("WEBHOOK_FORMAT_").lower()
-
-
-def _status(status: pb.DeliveryStatus) -> str:
-    return pb.DeliveryStatus.Name(status).removeprefix("DELIVERY_STATUS_").lower()
-
-
-def _format(text: str) -> pb.WebhookFormat:
-    known = {
-        name.removeprefix("WEBHOOK_FORMAT_").lower(): number for name, number in pb.WebhookFormat.items() if number
-    }
-    if text.lower() not in known:
-        raise CommandFault(f"there is no format {text!r}", exit_code=Exit.USAGE, field="format", hint=", ".join(known))
-    return cast("pb.WebhookFormat", known[text.lower()])
-
-
-def _statuses(texts: list[str]) -> list[orchestrator.DeliberationStatus]:
-    known = {name.removeprefix("DELIBERATION_STATUS_").lower(): number for name, number in _STATUSES.items()}
-    for text in texts:
-        if text.lower() not in known:
-            raise CommandFault(f"there is no status {text!r}", exit_code=Exit.USAGE, field="filter.statuses")
-    return [cast("orchestrator.DeliberationStatus", known[text.lower()]) for text in texts]
 
 
 def _secret(variable: str) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.edge import carry_out
-from swe_ai_fleet.cli.options import Json, Server, Token
+from swe_ai_fleet.cli.edge import carry_out, carry_out_with
+from swe_ai_fleet.cli.options import Execution, Json, Server, Token
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 
 workflow_app = typer.Typer(
@@ -19,7 +19,6 @@ workflow_app = typer.Typer(
 Workflow = Annotated[
     str, typer.Argument(metavar="NAME|FILE", help="A workflow that the fleet knows, or a file (*.yaml).")
 ]
-Run = Annotated[str, typer.Argument(metavar="ID", help="An execution id, or a task id for its newest execution.")]
 
 
 @workflow_app.command("list")
@@ -27,7 +26,9 @@ def list_workflows(*, server: Server = "", token: Token = "", json: Json = False
     """Show the workflows that the fleet knows, with their inputs."""
     from swe_ai_fleet.cli.workflow_files import show_list
 
-    carry_out(lambda screen, settings: show_list(screen, fleet_client(settings, server=server, token=token)), json=json)
+    carry_out_with(
+        fleet_client, lambda screen, client: show_list(screen, client), server=server, token=token, json=json
+    )
 
 
 @workflow_app.command()
@@ -108,18 +109,18 @@ def graph(
 
 
 @workflow_app.command()
-def show(name: Run, *, server: Server = "", token: Token = "", json: Json = False) -> None:
+def show(name: Execution, *, server: Server = "", token: Token = "", json: Json = False) -> None:
     """Show a run as it stands: its nodes, what paused ones would be given, what it gave."""
     from swe_ai_fleet.cli.workflow_runs import show as work
 
-    carry_out(
-        lambda screen, settings: work(screen, fleet_client(settings, server=server, token=token), name), json=json
+    carry_out_with(
+        fleet_client, lambda screen, client: work(screen, client, name), server=server, token=token, json=json
     )
 
 
 @workflow_app.command()
 def steer(
-    name: Run,
+    name: Execution,
     action: Annotated[str, typer.Argument(help="pause, step or continue.")],
     *,
     node: Annotated[str, typer.Option(help="Of step: the node to let go. Default: all that are paused.")] = "",
@@ -131,9 +132,10 @@ def steer(
     """Pause a run before its next nodes, let paused nodes go, or have it continue."""
     from swe_ai_fleet.cli.workflow_runs import steer as work
 
-    carry_out(
-        lambda screen, settings: work(
-            screen, fleet_client(settings, server=server, token=token), name, action, node=node, by=by
-        ),
+    carry_out_with(
+        fleet_client,
+        lambda screen, client: work(screen, client, name, action, node=node, by=by),
+        server=server,
+        token=token,
         json=json,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from fleet.workflow.v1 import workflow_pb2 as pb
@@ -39,10 +38,9 @@ def file_text(path: Path) -> str:
         raise CommandFault(f"{path} cannot be read: {error.strerror}", exit_code=Exit.USAGE) from None
 
 
-async def show_list(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient]) -> Exit:
+async def show_list(screen: Screen, client: FleetClient) -> Exit:
     """Print the workflows of a fleet."""
-    async with fleet as client:
-        found = await client.workflow("ListWorkflows", pb.ListWorkflowsRequest(), pb.ListWorkflowsResponse)
+    found = await client.workflow("ListWorkflows", pb.ListWorkflowsRequest(), pb.ListWorkflowsResponse)
     if screen.json:
         screen.document({"workflows": [summary(one) for one in found.workflows], "broken": list(found.broken)})
         return Exit.ACCEPTED

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -15,28 +13,22 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
-from swe_ai_fleet.cli.approvals import policy_value
-from swe_ai_fleet.cli.client import SUBMIT_SECONDS, FleetClient
-from swe_ai_fleet.cli.context_client import caller_name
-from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of
+from swe_ai_fleet.cli.calls import caller_name
+from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
+from swe_ai_fleet.cli.exits import CommandFault, Exit, exit_of, fault_of
 from swe_ai_fleet.cli.interrupts import interrupts
 from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.messages import enum_name, enum_word
 from swe_ai_fleet.cli.node_tables import gist, node_row, nodes_table
-from swe_ai_fleet.cli.order import repo_ref
+from swe_ai_fleet.cli.order import made_up_id, repo_ref
+from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import enum_word, status_word
 from swe_ai_fleet.cli.workflow_files import file_text, is_file
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.watching.text import one_line
 
-_ACTIONS = {
-    "pause": pb.STEER_ACTION_PAUSE,
-    "step": pb.STEER_ACTION_STEP,
-    "continue": pb.STEER_ACTION_CONTINUE,
-}
-_NO_SLUG = re.compile(r"[^a-z0-9]+")
 _SHOWN_CHARS = 4_000
 
 
@@ -62,7 +54,7 @@ class WorkflowOrder:
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
         """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
         request = pb.RunWorkflowRequest(
-            approval=policy_value(self.approve),
+            approval=enum_name(orchestrator.ApprovalPolicy, self.approve, field="approve"),
             model_profile=self.profile,
             constraints=orchestrator.TaskConstraints(
                 timeout_seconds=self.timeout_seconds,
@@ -91,13 +83,11 @@ class WorkflowOrder:
         if self.memory:
             request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
         try:
-            request.task_id = check_identifier(self.task_id or self._made_up_id(summary.name), field="--task-id")
+            wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
+            request.task_id = check_identifier(wanted, field="--task-id")
         except FleetError as error:
-            raise CommandFault(error.message, exit_code=Exit.USAGE, hint=error.hint) from None
+            raise fault_of(error) from None
         return request
-
-    def _made_up_id(self, workflow: str) -> str:
-        return f"{_NO_SLUG.sub('-', workflow.lower()).strip('-') or 'workflow'}-{self.name}"
 
     def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -109,15 +99,12 @@ class WorkflowOrder:
             if not isinstance(read, dict):
                 raise CommandFault(f"--inputs {self.inputs} holds no JSON object", exit_code=Exit.USAGE)
             found = cast("dict[str, object]", read)
-        for pair in self.given:
-            name, equals, text = pair.partition("=")
-            if not equals or not name:
-                raise CommandFault(f"--input {pair!r} is not KEY=VALUE", exit_code=Exit.USAGE)
+        for name, text in pairs(self.given, "--input").items():
             found[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
         return found
 
 
-async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], order: WorkflowOrder) -> Exit:
+async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
     """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves at once."""
     with interrupts() as signals:
         async with fleet as client:
@@ -141,35 +128,23 @@ async def run(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], o
             return await _shown(screen, client, accepted.execution_id)
 
 
-async def show(screen: Screen, fleet: AbstractAsyncContextManager[FleetClient], name: str) -> Exit:
+async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
     """Print a run as it stands; the exit code tells how it ended, 0 while it goes on."""
-    async with fleet as client:
-        return await _shown(screen, client, await client.find(name), as_it_stands=True)
+    return await _shown(screen, client, await client.find(name), as_it_stands=True)
 
 
-async def steer(
-    screen: Screen,
-    fleet: AbstractAsyncContextManager[FleetClient],
-    name: str,
-    action: str,
-    *,
-    node: str = "",
-    by: str = "",
-) -> Exit:
+async def steer(screen: Screen, client: FleetClient, name: str, action: str, *, node: str = "", by: str = "") -> Exit:
     """Pause, step or continue a run."""
-    if action not in _ACTIONS:
-        raise CommandFault(f"unknown action {action!r}", exit_code=Exit.USAGE, hint=f"one of {', '.join(_ACTIONS)}")
-    async with fleet as client:
-        execution_id = await client.find(name)
-        request = pb.SteerWorkflowRequest(
-            execution_id=execution_id, action=_ACTIONS[action], node_id=node, by=by or caller_name()
-        )
-        answer = await client.workflow("SteerWorkflow", request, pb.SteerWorkflowResponse)
-    if screen.json:
-        screen.document({"execution_id": execution_id, "action": action, "paused": list(answer.paused)})
-        return Exit.ACCEPTED
+    request = pb.SteerWorkflowRequest(
+        action=enum_name(pb.SteerAction, action, field="action"), node_id=node, by=by or caller_name()
+    )
+    request.execution_id = await client.find(name)
+    answer = await client.workflow("SteerWorkflow", request, pb.SteerWorkflowResponse)
     paused = f"; paused then: {', '.join(answer.paused)}" if answer.paused else ""
-    screen.line(f"{execution_id}: {action}{paused}")
+    screen.result(
+        {"execution_id": request.execution_id, "action": action, "paused": list(answer.paused)},
+        f"{request.execution_id}: {action}{paused}",
+    )
     return Exit.ACCEPTED
 
 
@@ -186,7 +161,7 @@ async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_i
     outputs = run.outputs_json
     if run.HasField("output_artifact"):
         outputs = (await client.artifact(execution_id, run.output_artifact.digest)).decode("utf-8", "replace")
-    status = ExecutionStatus(status_word(run.status))
+    status = ExecutionStatus(enum_word(orchestrator.DeliberationStatus, run.status))
     ended = exit_of(status) if status.terminal or not as_it_stands else Exit.ACCEPTED
     if screen.json:
         screen.document(_document(run, outputs))
@@ -196,7 +171,7 @@ async def _shown(screen: Screen, client: FleetClient, execution_id: str, *, as_i
     rows = [
         (
             one.node_id,
-            enum_word(pb.NodeStatus.Name(one.status), "NODE_STATUS_"),
+            enum_word(pb.NodeStatus, one.status),
             str(one.attempt),
             f"{one.duration_ms / 1000:.1f}" if one.duration_ms else "",
             f"{one.usage.prompt_tokens + one.usage.completion_tokens:,}" if one.usage.prompt_tokens else "",
@@ -224,13 +199,13 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
         "execution_id": run.execution_id,
         "task_id": run.task_id,
         "workflow": run.workflow,
-        "status": status_word(run.status),
+        "status": enum_word(orchestrator.DeliberationStatus, run.status),
         "inputs": _fields(run.inputs_json),
         "outputs": _fields(outputs),
         "nodes": [
             {
                 "node_id": one.node_id,
-                "status": enum_word(pb.NodeStatus.Name(one.status), "NODE_STATUS_"),
+                "status": enum_word(pb.NodeStatus, one.status),
                 "attempt": one.attempt,
                 "failures": one.failures,
                 "inputs": json.loads(one.inputs_json) if one.inputs_json else None,
@@ -249,10 +224,7 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
 
 
 def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
-    if screen.json:
-        screen.document({"execution_id": accepted.execution_id, "task_id": accepted.task_id})
-    else:
-        screen.line(accepted.execution_id)
+    screen.result({"execution_id": accepted.execution_id, "task_id": accepted.task_id}, accepted.execution_id)
     return Exit.ACCEPTED
 
 

@@ -37,15 +37,13 @@ def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
     )
 
 
-async def fold_events(events: AsyncIterator[pb.ExecutionEvent], *, until_sequence: int = 0) -> ExecutionState | None:
-    """The state that events lead to; with `until_sequence`, reading stops at the first event that reaches it."""
+async def fold_events(events: AsyncIterator[pb.ExecutionEvent]) -> ExecutionState | None:
+    """The state that events lead to; None for none."""
     state: ExecutionState | None = None
     async for event in events:
         stored = stored_event(event)
         if stored is not None:
             state = advance(state, stored)
-        if until_sequence and event.sequence >= until_sequence:
-            break
     return state
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from swe_ai_fleet.cli.edge import carry_out
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Json
+from swe_ai_fleet.cli.place import nats_of
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the backup.")]
 
@@ -46,7 +44,6 @@ async def _back_up(screen: Screen, settings: Settings, directory: Path) -> Exit:
     from importlib.metadata import version
 
     from swe_ai_fleet.cli.backup.making import back_up
-    from swe_ai_fleet.cli.telegram import nats_of
     from swe_ai_fleet.runtime.factories import connect_log
 
     async with connect_log(nats_of(settings), name="backup") as log:

@@ -7,14 +7,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
-from rich.box import SIMPLE_HEAD
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from swe_ai_fleet.cli.batch.results import Row
 from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.watching.text import one_line
 
 _BAR_CHARS = 30
@@ -82,13 +81,13 @@ class Board:
 
     def table(self) -> Table:
         """The records under way."""
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, caption=f"{self._done} of {self._total} ended")
-        for column in ("record", "state", "agents", "steps", "tokens", "seconds"):
-            table.add_column(column)
+        columns = ("record", "state", "agents", "steps", "tokens", "seconds")
+        table = empty_table(*columns, caption=f"{self._done} of {self._total} ended")
         for instance_id, entry in self._running.items():
             state = entry.progress.state if entry.progress else None
             agents = [agent for name, agent in state.agents.items() if name != "_"] if state else []
-            cells = (
+            add_row(
+                table,
                 one_line(instance_id, 60),
                 one_line(entry.note, 60) or (str(state.status) if state else "handed in"),
                 str(len(agents)),
@@ -96,18 +95,15 @@ class Board:
                 f"{sum(agent.usage.total_tokens for agent in agents):,}",
                 f"{time.monotonic() - entry.since:.0f}",
             )
-            table.add_row(*(Text(cell) for cell in cells))
         return table
 
 
 def histogram_table(counted: dict[str, int]) -> Table:
     """How many records ended how."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("ended", "records", "share", ""):
-        table.add_column(column)
+    table = empty_table("ended", "records", "share", "")
     total = sum(counted.values())
     for status, count in counted.items():
         share = count / total
         bar = "█" * round(_BAR_CHARS * share)
-        table.add_row(Text(status, style=_STYLES.get(status, "")), str(count), f"{100 * share:.1f} %", bar)
+        add_row(table, status, str(count), f"{100 * share:.1f} %", bar, style=_STYLES.get(status, ""))
     return table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -14,7 +13,7 @@ from swe_ai_fleet.cli.batch.evaluation import evaluate
 from swe_ai_fleet.cli.batch.plan import Plan
 from swe_ai_fleet.cli.batch.records import BadLine, Record, read_records, task_id
 from swe_ai_fleet.cli.batch.results import ERROR, Results, Row, histogram, open_results, write_predictions
-from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.interrupts import interrupts
 from swe_ai_fleet.cli.live import Progress
@@ -57,7 +56,7 @@ class Work:
 
 async def batch(
     screen: Screen,
-    fleet: AbstractAsyncContextManager[FleetClient],
+    fleet: Fleet,
     plan: Plan,
     workspaces: WorkspaceProvider | None = None,
     *,
@@ -131,7 +130,7 @@ def planned(plan: Plan, records: Sequence[Record], results: Results) -> tuple[li
         try:
             request = plan.request(record, attempt=attempt)
         except CommandFault as fault:
-            refused.append(BadLine(line=record.line, reason=f"{fault.message}; {fault.hint}".rstrip("; ")))
+            refused.append(BadLine(line=record.line, reason=fault.told))
         else:
             works.append(Work(record=record, request=request, ended=None if again else ended))
     return works, refused
@@ -188,9 +187,7 @@ class _Batch:
                 patch = await winning_diff(client, state)
             except CommandFault as fault:
                 if fault.exit_code is not Exit.UNAVAILABLE:
-                    where = f"{fault.field}: " if fault.field else ""
-                    hint = f" ({fault.hint})" if fault.hint else ""
-                    return replace(row, error=f"{where}{fault.message}{hint}")
+                    return replace(row, error=fault.told)
                 if progress.state is not None:
                     pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
                 if loop.time() - heard_at > self.patience_seconds:

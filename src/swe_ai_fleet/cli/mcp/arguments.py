@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
-
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 
 MAX_DIFF_CHARS = 200_000
 Id = Annotated[str, Field(description="An execution id, or a task id for its newest execution.", max_length=200)]
@@ -25,8 +22,3 @@ StatusWord = Literal[
     "cancelled",
     "rejected",
 ]
-DECISIONS: Mapping[str, pb.ApprovalDecision] = {
-    "approved": pb.APPROVAL_DECISION_APPROVED,
-    "rejected": pb.APPROVAL_DECISION_REJECTED,
-    "adjusted": pb.APPROVAL_DECISION_ADJUSTED,
-}

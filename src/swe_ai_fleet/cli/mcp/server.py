@@ -13,18 +13,18 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.approvals import resolution
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.executions import status_value
 from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.mcp import shapes
-from swe_ai_fleet.cli.mcp.arguments import DECISIONS, MAX_DIFF_CHARS, Decision, Id, Policy, Role, StatusWord
+from swe_ai_fleet.cli.mcp.arguments import MAX_DIFF_CHARS, Decision, Id, Policy, Role, StatusWord
 from swe_ai_fleet.cli.mcp.diffs import winning_diff
 from swe_ai_fleet.cli.mcp.ordering import submission
 from swe_ai_fleet.cli.mcp.telling import execution, listed, result, standing, told
 from swe_ai_fleet.cli.mcp.waiting import Waiting
+from swe_ai_fleet.cli.messages import enum_name, enum_word
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.place import fleet_client
-from swe_ai_fleet.cli.tables import enum_word, status_word
 from swe_ai_fleet.settings import Settings
 
 INSTRUCTIONS = """A fleet of coding agents: several solve a task side by side, checks decide, the winner gets a branch.
@@ -118,7 +118,7 @@ class FleetTools:
         answer = shapes.Submitted(
             execution_id=accepted.execution_id,
             task_id=accepted.task_id,
-            status=status_word(accepted.status),
+            status=enum_word(pb.DeliberationStatus, accepted.status),
             already_existed=accepted.already_existed,
         )
         return told(f"execution {answer.execution_id}: {answer.status}; wait_for_result waits for its end", answer)
@@ -174,7 +174,7 @@ class FleetTools:
     ) -> Annotated[CallToolResult, shapes.Executions]:
         """List executions, the newest first."""
         async with self._fleet() as client:
-            wanted = [status_value(word) for word in status or ()]
+            wanted = [enum_name(pb.DeliberationStatus, word, field="status") for word in status or ()]
             request = pb.ListExecutionsRequest(task_id=task_id, statuses=wanted, page_size=limit)
             found = await client.executions(request)
         answer = listed(found.executions)
@@ -190,22 +190,14 @@ class FleetTools:
         approval_id: Annotated[str, Field(description="Which one, where several wait.", max_length=300)] = "",
     ) -> Annotated[CallToolResult, shapes.Resolved]:
         """Answer what an execution waits for, as the person whom you asked has decided. Never decide it yourself."""
-        adjusted = decision == "adjusted"
-        if adjusted and not text.strip():
-            raise ToolError("text: it is empty (say what is to be done otherwise)")
         async with self._fleet() as client:
-            reply = await client.resolve(
-                pb.ResolveApprovalRequest(
-                    execution_id=await client.find(execution_id),
-                    decision=DECISIONS[decision],
-                    adjustment=text if adjusted else "",
-                    comment="" if adjusted else text,
-                    approver=APPROVER,
-                    approval_id=approval_id,
-                )
-            )
+            wanted = resolution(decision, approval_id=approval_id, text=text, approver=APPROVER)
+            wanted.execution_id = await client.find(execution_id)
+            reply = await client.resolve(wanted)
         answer = shapes.Resolved(
-            execution_id=reply.execution_id, status=status_word(reply.status), still_pending=reply.pending_approvals
+            execution_id=reply.execution_id,
+            status=enum_word(pb.DeliberationStatus, reply.status),
+            still_pending=reply.pending_approvals,
         )
         return told(f"execution {answer.execution_id}: {decision}; {answer.status}", answer)
 
@@ -218,7 +210,9 @@ class FleetTools:
         async with self._fleet() as client:
             reply = await client.cancel(await client.find(execution_id), reason)
         answer = shapes.Cancelled(
-            execution_id=reply.execution_id, status=status_word(reply.status), already_ended=reply.already_ended
+            execution_id=reply.execution_id,
+            status=enum_word(pb.DeliberationStatus, reply.status),
+            already_ended=reply.already_ended,
         )
         return told(f"execution {answer.execution_id}: {answer.status}", answer)
 
@@ -250,7 +244,7 @@ class FleetTools:
             components=[
                 shapes.Component(
                     name=one.name,
-                    state=enum_word(pb.ComponentState.Name(one.state), "COMPONENT_STATE_"),
+                    state=enum_word(pb.ComponentState, one.state),
                     message=one.message,
                 )
                 for one in found.components
@@ -274,9 +268,7 @@ class FleetTools:
             async with fleet_client(self._settings, server=self._server, token=self._token) as client:
                 yield client
         except CommandFault as fault:
-            field = f"{fault.field}: " if fault.field else ""
-            hint = f" ({fault.hint})" if fault.hint else ""
-            raise ToolError(f"{field}{fault.message}{hint}") from None
+            raise ToolError(fault.told) from None
 
     def _standing(self, found: pb.Execution) -> CallToolResult:
         answer = execution(found)

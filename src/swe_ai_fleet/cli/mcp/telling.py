@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.mcp import shapes
-from swe_ai_fleet.cli.tables import enum_word, status_word
+from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import clean, one_line, visible
@@ -36,18 +36,18 @@ def told(summary: str, answer: BaseModel) -> CallToolResult:
 
 def execution(found: pb.Execution) -> shapes.ExecutionState:
     """Where an execution stands."""
-    status = status_word(found.status)
+    status = enum_word(pb.DeliberationStatus, found.status)
     return shapes.ExecutionState(
         execution_id=found.execution_id,
         task_id=found.task_id,
-        kind=enum_word(pb.ExecutionKind.Name(found.kind), "EXECUTION_KIND_"),
+        kind=enum_word(pb.ExecutionKind, found.kind),
         status=status,
         ended=status in _ENDED,
         task=cut(found.task_description, TASK_CHARS),
         agents=[
             shapes.AgentState(
                 agent_id=agent.agent_id,
-                status=enum_word(pb.AgentStatus.Name(agent.status), "AGENT_STATUS_"),
+                status=enum_word(pb.AgentStatus, agent.status),
                 steps=agent.step,
                 last_tool=agent.last_tool,
             )
@@ -57,7 +57,7 @@ def execution(found: pb.Execution) -> shapes.ExecutionState:
             shapes.Approval(
                 approval_id=asked.approval_id,
                 agent_id=asked.agent_id,
-                policy=enum_word(pb.ApprovalPolicy.Name(asked.policy), "APPROVAL_POLICY_"),
+                policy=enum_word(pb.ApprovalPolicy, asked.policy),
                 proposal=cut(asked.proposal, PROPOSAL_CHARS),
                 reasons=[cut(reason, MESSAGE_CHARS) for reason in asked.reasons],
                 expires_at=moment(asked.expires_at_ms),
@@ -120,8 +120,8 @@ def listed(found: Iterable[pb.Execution]) -> shapes.Executions:
             shapes.Listed(
                 execution_id=one.execution_id,
                 task_id=one.task_id,
-                kind=enum_word(pb.ExecutionKind.Name(one.kind), "EXECUTION_KIND_"),
-                status=status_word(one.status),
+                kind=enum_word(pb.ExecutionKind, one.kind),
+                status=enum_word(pb.DeliberationStatus, one.status),
                 task=one_line(one.task_description, 200),
                 winner_id=one.winner_id,
                 created_at=moment(one.created_at_ms),

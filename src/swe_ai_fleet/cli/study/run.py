@@ -5,22 +5,22 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from swe_ai_fleet.cli.batch.plan import Plan
 from swe_ai_fleet.cli.batch.records import read_records
 from swe_ai_fleet.cli.batch.results import Row, open_results
 from swe_ai_fleet.cli.batch.run import batch
-from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.study.report import HEADINGS, arms, cells, document, markdown
 from swe_ai_fleet.cli.study.trials import Detail, Trial, detail_of, keep_details, read_details
+from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.ports import WorkspaceProvider
 from swe_ai_fleet.watching.events import fold_events
 
@@ -63,7 +63,7 @@ class Study:
 
 async def study(
     screen: Screen,
-    fleet: AbstractAsyncContextManager[FleetClient],
+    fleet: Fleet,
     wanted: Study,
     workspaces: WorkspaceProvider | None = None,
 ) -> Exit:
@@ -148,10 +148,7 @@ def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing
     if screen.json:
         screen.document({**told, "stopped": stopped, "exit_code": int(code)})
         return code
-    table = Table(*HEADINGS, box=None, pad_edge=False)
-    for arm in found:
-        table.add_row(*cells(arm))
-    screen.out.print(table)
+    screen.out.print(plain_table(HEADINGS, map(cells, found)))
     if missing:
         screen.line(f"{missing} trials are missing; the same command goes on from here")
     screen.line(f"report: {wanted.directory / 'report.md'}")
