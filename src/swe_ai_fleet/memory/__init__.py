@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
+__all__ = ["MemoryManager"]  # pyright: ignore[reportUnsupportedDunderAll]
+
 
 def __getattr__(name: str) -> object:
-    if name != "MemoryManager":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("swe_ai_fleet"), name)

@@ -31,6 +31,7 @@ _HOMES = {
     "svg": "swe_ai_fleet.workflows.drawing",
     "workflow_schema": "swe_ai_fleet.workflows.schema",
 }  # fmt: skip
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,8 @@ from pathlib import Path
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.ports import MemoryIndex
 
+__all__ = ["FILE_NAME", "open_memory_index"]
+
 FILE_NAME = "memory-index.db"
 
 
