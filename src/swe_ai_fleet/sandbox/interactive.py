@@ -23,7 +23,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
-from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
 
 _CHUNK = 64 * 1024

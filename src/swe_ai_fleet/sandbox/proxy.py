@@ -21,7 +21,6 @@ _CONNECT_SECONDS = 30.0
 _MAX_CONNECTIONS = 128
 _CHUNK = 64 * 1024
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# `name`, `name:port`, `[v6]`, `[v6]:port` or a bare IPv6 address.
 # Headers that speak to a proxy, or that a proxy decides.
 _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade", "host"})
 

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroup
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.sandbox.pipes import Pipes
 from swe_ai_fleet.sandbox.runner import LAUNCHER
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _CHUNK = 64 * 1024
 # A pipe holds 1 MiB at most unless root made it larger; what is left behind that is not worth waiting for.
@@ -336,12 +337,3 @@ class _Clock:
     def stop(self) -> None:
         for timer in self._timers:
             timer.cancel()
-
-
-async def uninterrupted(work: Awaitable[None]) -> None:
-    """Await `work` to its end whatever cancellations come; the caller is already on its way out."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
-    task.result()

@@ -27,7 +27,8 @@ from swe_ai_fleet.sandbox.landlock import Handover, Identity, Landlock, check_mo
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
-from swe_ai_fleet.sandbox.session import Launch, Session, uninterrupted
+from swe_ai_fleet.sandbox.session import Launch, Session
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 # More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
 _KEPT_SESSIONS = 2

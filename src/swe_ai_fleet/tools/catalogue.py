@@ -16,7 +16,9 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox
 from swe_ai_fleet.tools.access import ToolAccess
 from swe_ai_fleet.tools.builtin import BuiltinTools
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.docker import DockerTool, Owner
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
@@ -24,7 +26,7 @@ from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http.transport import HttpPolicy
 from swe_ai_fleet.tools.mcp import McpTool
-from swe_ai_fleet.tools.operation import Definition, Toolkit
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
@@ -169,7 +171,7 @@ def _idle(
     if task.constraints.allowed_hosts:
         profile.add("http_get")
     if task.approval is ApprovalPolicy.PLAN:
-        profile.add("propose_approach")
+        profile.add(PROPOSE)
     useless = _useless(kits, access, task, networked=networked)
     # Whoever runs the fleet named each plug-in.
     specs = [
@@ -197,7 +199,7 @@ def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, net
         "read_webpage": networked,
         # Nobody can be asked here, and a plan is only asked for where one has to be approved.
         "ask_user": False,
-        "propose_approach": task.approval is ApprovalPolicy.PLAN,
+        PROPOSE: task.approval is ApprovalPolicy.PLAN,
         **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
         **dict.fromkeys(RUNNERS, False),
     }

@@ -1,7 +1,7 @@
 """The tools that are always there: arithmetic, code, files, the web, questions to the user."""
 
 from swe_ai_fleet.tools.builtin.calculator import Calculator
-from swe_ai_fleet.tools.builtin.dialogue import Answerer, AskUser, FinalAnswer, Proposal, ProposeApproach
+from swe_ai_fleet.tools.builtin.dialogue import Answerer, AskUser, FinalAnswer, ProposeApproach
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.builtin.file_reader import FileReader
 from swe_ai_fleet.tools.builtin.python_executor import PythonExecutor
@@ -18,7 +18,6 @@ __all__ = [
     "FileReader",
     "FinalAnswer",
     "Network",
-    "Proposal",
     "ProposeApproach",
     "PythonExecutor",
     "ReadWebpage",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
@@ -16,7 +16,7 @@ Answerer = Callable[[str], Awaitable[str]]
 """Puts a question to somebody and gives back what they say."""
 ANSWER_KEYS = ("result", "reason", "answer", "response", "output", "reply")
 """The keys under which models write their final answer, in the order in which they count."""
-MAX_PROPOSALS = 100
+PROPOSE = "propose_approach"
 
 
 class AskUser(BaseTool):
@@ -56,18 +56,10 @@ class AskUser(BaseTool):
         return replace(presented(self.name, value), content=answer or "The user gave an empty answer.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """An approach that an agent proposed, and why."""
-
-    approach: str
-    reasoning: str
-
-
 class ProposeApproach(BaseTool):
-    """`propose_approach(approach, reasoning) -> {approach, reasoning, status: "proposed"}`; keeps what was proposed."""
+    """`propose_approach(approach, reasoning) -> {approach, reasoning, status: "proposed"}`."""
 
-    name = "propose_approach"
+    name = PROPOSE
     description = "Propose how you would go about the task, before doing anything with a side effect."
     parameters = (
         ToolParameter("approach", "string", "The steps, in order."),
@@ -78,15 +70,10 @@ class ProposeApproach(BaseTool):
     network = False
     locks = frozenset({"proposal"})
 
-    def __init__(self) -> None:
-        self.proposals: list[Proposal] = []
-
     async def execute(self, approach: str, reasoning: str) -> dict[str, object]:
-        """Record the proposal. Raises ToolFailure for an empty one."""
+        """The proposal, for whoever reads the result. Raises ToolFailure for an empty one."""
         if not approach.strip():
             raise ToolFailure("the approach is empty; say what you would do, step by step")
-        self.proposals.append(Proposal(approach=approach, reasoning=reasoning))
-        del self.proposals[:-MAX_PROPOSALS]
         return {"approach": approach, "reasoning": reasoning, "status": "proposed"}
 
 

@@ -17,11 +17,12 @@ from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Rung, Sandbox, SandboxPolicy, choose_rung, default_slots
 from swe_ai_fleet.sandbox.jail import python
-from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import remove_tree
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.registry.plain_text import as_text, presented
+from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CODE_BYTES = 100_000
 """The code is handed over as one argument of a process, which may have 128 KiB."""
@@ -84,7 +85,11 @@ class PythonExecutor(BaseTool):
         async with self._place() as workspace:
             result = await workspace.run(self._command(workspace, code))
         report = _Report.of(result, self.time_limit_seconds)
-        found: dict[str, object] = {"result": report.result, "code": code, "output": self._output(result)}
+        found: dict[str, object] = {
+            "result": report.result,
+            "code": code,
+            "output": truncate(result.stdout.text().rstrip("\n"), self._max_chars),
+        }
         return {**found, "error": report.error} if report.error else found
 
     def present(self, value: object) -> ToolResult:
@@ -134,13 +139,6 @@ class PythonExecutor(BaseTool):
             grace_seconds=_GRACE_SECONDS,
         )
         return Sandbox(policy, default_slots())
-
-    def _output(self, result: CommandResult) -> str:
-        text = result.stdout.text().rstrip("\n")
-        if len(text) <= self._max_chars:
-            return text
-        half = self._max_chars // 2
-        return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.docker.container import ContainerRequest
-from swe_ai_fleet.tools.docker.engine import Engine, surely
+from swe_ai_fleet.tools.docker.engine import Engine
 from swe_ai_fleet.tools.docker.names import Entry
 from swe_ai_fleet.tools.docker.output import Printout
 from swe_ai_fleet.tools.failure import ToolFailure
@@ -39,7 +40,7 @@ async def run_to_end(engine: Engine, request: ContainerRequest, name: str, *, se
     finally:
         # What is left because the engine went away is the reaper's.
         with suppress(ToolFailure):
-            await surely(engine.remove(identifier))
+            await uninterrupted(engine.remove(identifier))
     note = f" (it ran out of its {request.limits.memory_mb} MiB of memory)" if state.get("OOMKilled") else ""
     return ended("docker_run", printout, code=state["ExitCode"], late=late, started_at=started_at, note=note)
 
@@ -51,7 +52,7 @@ async def start(engine: Engine, request: ContainerRequest, name: str) -> str:
         await engine.start(identifier)
     except BaseException:
         with suppress(ToolFailure):
-            await surely(engine.remove(identifier))
+            await uninterrupted(engine.remove(identifier))
         raise
     return identifier
 
@@ -77,11 +78,11 @@ async def execute(
             raise
         late = True
     except asyncio.CancelledError:
-        await surely(engine.kill(entry.id))
+        await uninterrupted(engine.kill(entry.id))
         raise
     note = ""
     if late or code is None:
-        await surely(engine.restart(entry.id))
+        await uninterrupted(engine.restart(entry.id))
         note = f"; to end it the container {entry.name} was started anew"
     return ended("docker_exec", printout, code=code, late=late, started_at=started_at, note=note)
 

@@ -6,11 +6,12 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import IO, Any, ParamSpec, TypeVar
 
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.docker.output import Printout
 from swe_ai_fleet.tools.failure import ToolFailure
 
@@ -99,7 +100,7 @@ class Engine:
             return (await _seen_through(asked, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
         except asyncio.CancelledError:
             if asked.done() and asked.exception() is None:
-                await surely(self.remove(asked.result()["Id"]))
+                await uninterrupted(self.remove(asked.result()["Id"]))
             raise
 
     async def start(self, reference: str) -> None:
@@ -291,18 +292,6 @@ class Engine:
             f"no container engine answers at {self._host}: {str(error)[:_MAX_MESSAGE_CHARS]}. "
             "Go on without containers, or have somebody start docker or podman there"
         )
-
-
-async def surely(work: Coroutine[Any, Any, T]) -> T:
-    """Carry something out to its end though the caller be cancelled meanwhile; the cancellation then goes on."""
-    running = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # nobody is left to hear it
-        raise
 
 
 @contextmanager

@@ -14,9 +14,10 @@ from pydantic import Field
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.docker import building, containers
 from swe_ai_fleet.tools.docker.container import MOUNT, Access, ContainerRequest, image_facts, safe_facts, short_id
-from swe_ai_fleet.tools.docker.engine import Engine, surely
+from swe_ai_fleet.tools.docker.engine import Engine
 from swe_ai_fleet.tools.docker.guard import GuardedOperation
 from swe_ai_fleet.tools.docker.names import Names
 from swe_ai_fleet.tools.docker.output import Printout
@@ -42,7 +43,6 @@ _SECRET_ARGUMENTS = frozenset({"environment", "build_args"})
 Image = Annotated[str, Field(description="An image built in this run, or an allowed one, such as app:latest.")]
 Container = Annotated[str, Field(description="Name of a container of this run.")]
 Argv = Annotated[list[str], Field(description="Program and arguments, one item each; no shell reads them.")]
-Mounted = Annotated[Access, Field(description="The workspace at /workspace: ro, rw or none.")]
 Network = Annotated[str, Field(description="none, or a network that was granted.")]
 Memory = Annotated[int | None, Field(description="Memory in MiB; always limited.")]
 Cpus = Annotated[float | None, Field(description="CPUs, 0.5 is half of one; always limited.")]
@@ -94,7 +94,7 @@ class DockerTool(Toolkit):
 
         Raises ToolFailure where the engine has gone away; a later `reap` removes what is left.
         """
-        return await surely(self._close())
+        return await uninterrupted(self._close())
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
         return {name: _masked(value) if name in _SECRET_ARGUMENTS else value for name, value in arguments.items()}

@@ -25,7 +25,7 @@ from mcp.types import (
 from pydantic import BaseModel, ValidationError
 
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
-from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.mcp.content import Answer, answer
 from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, ServerTool

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
-from swe_ai_fleet.sandbox.session import uninterrupted
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.mcp.listing import Offer, ServerTool, offers
 from swe_ai_fleet.tools.mcp.server import McpServer

@@ -1,0 +1,25 @@
+"""Work that is carried out to its end whatever happens to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Await work to its end though the caller be cancelled meanwhile, any number of times; that then goes on."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # nobody is left to hear it
+        raise cancelled
+    return task.result()

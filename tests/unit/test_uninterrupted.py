@@ -1,0 +1,51 @@
+"""What must come to its end does, and whoever was cancelled meanwhile hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+
+
+async def test_it_gives_back_what_the_work_does() -> None:
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    assert await uninterrupted(work()) == 7
+
+
+async def test_a_fault_passes() -> None:
+    async def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await uninterrupted(work())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_cancelled_again_and_again_it_ends_first_and_passes_the_cancellation_on(fails: bool) -> None:
+    go, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        await go.wait()
+        ended.set()
+        if fails:
+            raise ValueError("nobody is left to hear it")
+
+    async def caller() -> str:
+        await uninterrupted(work())
+        return "went on"
+
+    task = asyncio.create_task(caller())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
