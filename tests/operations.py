@@ -10,7 +10,8 @@ from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import TOOLKITS
-from swe_ai_fleet.tools.operation import Definition, Toolkit
+from swe_ai_fleet.tools.definition import Definition
+from swe_ai_fleet.tools.operation import Toolkit
 
 PATCH = "--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
 SQL = "SELECT 1"

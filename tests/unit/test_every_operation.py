@@ -24,8 +24,9 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.operation import Definition, Toolkit, TypedOperation
+from swe_ai_fleet.tools.operation import Toolkit, TypedOperation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation

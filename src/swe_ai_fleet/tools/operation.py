@@ -6,34 +6,20 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.definition import Definition, Holder
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 P = ParamSpec("P")
 Kit = TypeVar("Kit", bound="Toolkit")
 _MARK = "__operation__"
-
-
-class Definition(Protocol):
-    """An operation apart from any workspace: what a model sees of it, and how one call is checked and carried out."""
-
-    @property
-    def spec(self) -> OperationSpec: ...
-
-    def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
-        ...
-
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
-        """Carry out one call with validated arguments."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +76,7 @@ class TypedOperation:
         """The arguments as the function takes them. Raises ToolFailure naming each problem and the signature."""
         return checked_arguments(self.arguments, self.spec, arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         """Call the function on a toolkit."""
         return self.function(toolkit, **arguments)
 

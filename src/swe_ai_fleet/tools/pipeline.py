@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import structlog
 
@@ -15,14 +15,12 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.definition import Definition, Holder
 from swe_ai_fleet.tools.failure import ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets, well_formed
 from swe_ai_fleet.tools.truncation import beginning, truncate
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Definition, Toolkit
 
 MAX_ERROR_CHARS = 4_000
 MAX_NAME_CHARS = 200
@@ -84,7 +82,7 @@ class Pipeline:
         )
 
     async def call(
-        self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object], *, call_id: str = ""
+        self, definition: Definition, toolkit: Holder, arguments: Mapping[str, object], *, call_id: str = ""
     ) -> ToolResult:
         """One call from its raw arguments to its audited result. Only a cancellation or a bug raises."""
         spec, started_at = definition.spec, time.monotonic()
@@ -131,7 +129,7 @@ class Pipeline:
             return record.close(final, Decision.REFUSED, final.error, result.content)
         return record.close(final, reason="answered from the cache" if final.cached else "", whole=result.content)
 
-    async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def _run(self, definition: Definition, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
         limit = None if spec.executes else spec.time_limit_seconds
         scope = asyncio.timeout(limit)

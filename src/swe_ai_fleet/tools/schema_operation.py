@@ -13,8 +13,9 @@ from referencing.exceptions import Unresolvable
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.tools.definition import Holder
 from swe_ai_fleet.tools.failure import ToolFailure
-from swe_ai_fleet.tools.operation import Toolkit, signature
+from swe_ai_fleet.tools.operation import signature
 
 # A stranger's regular expression can run for ever; whoever wrote the schema checks its patterns again anyway.
 _WITHOUT_PATTERNS = {"pattern": None, "patternProperties": None, "format": None}
@@ -62,7 +63,7 @@ class SchemaOperation:
             raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self._spec)}")
         return dict(arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         """Carry out one call."""
         return self._call(dict(arguments))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.tools.definition import Definition, Holder
 from swe_ai_fleet.tools.docker.policy import refuse_never
-from swe_ai_fleet.tools.operation import Definition, Toolkit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,6 @@ class GuardedOperation:
         refuse_never({name: value for name, value in arguments.items() if name not in known})
         return self.inner.validate(arguments)
 
-    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
         """Carry out one call."""
         return await self.inner.run(toolkit, arguments)

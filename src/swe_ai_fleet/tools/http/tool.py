@@ -68,6 +68,15 @@ Content = Annotated[
 ]
 Seconds = Annotated[float, Field(description="Limit of the whole exchange, in seconds.", gt=0, le=MAX_SECONDS)]
 _LIMIT = MAX_SECONDS + _SPARE_SECONDS
+_SENDING = operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+_LOOKING = operation(
+    read_only=True,
+    network=True,
+    risk=Risk.MEDIUM,
+    locks=(),
+    time_limit_seconds=_LIMIT,
+    cache_seconds=FRESH_MAX_SECONDS,
+)
 
 
 class HttpTool(Toolkit):
@@ -103,35 +112,21 @@ class HttpTool(Toolkit):
         self._given_tls = tls
         self._max_body_bytes = max_body_bytes
 
-    @operation(
-        read_only=True,
-        network=True,
-        risk=Risk.MEDIUM,
-        locks=(),
-        time_limit_seconds=_LIMIT,
-        cache_seconds=FRESH_MAX_SECONDS,
-    )
+    @_LOOKING
     async def get(
         self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
     ) -> ToolResult:
         """Fetch a URL: status, headers and body. Text is shown; anything else is described by type, size and hash."""
         return await self._call("get", url, headers, params, None, timeout_seconds)
 
-    @operation(
-        read_only=True,
-        network=True,
-        risk=Risk.MEDIUM,
-        locks=(),
-        time_limit_seconds=_LIMIT,
-        cache_seconds=FRESH_MAX_SECONDS,
-    )
+    @_LOOKING
     async def head(
         self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
     ) -> ToolResult:
         """Fetch only the status and the headers of a URL."""
         return await self._call("head", url, headers, params, None, timeout_seconds)
 
-    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    @_SENDING
     async def post(
         self,
         url: Url,
@@ -143,7 +138,7 @@ class HttpTool(Toolkit):
         """Send a POST request with a body."""
         return await self._call("post", url, headers, params, body, timeout_seconds)
 
-    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    @_SENDING
     async def put(
         self,
         url: Url,
@@ -155,7 +150,7 @@ class HttpTool(Toolkit):
         """Send a PUT request with a body."""
         return await self._call("put", url, headers, params, body, timeout_seconds)
 
-    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    @_SENDING
     async def patch(
         self,
         url: Url,
@@ -167,7 +162,7 @@ class HttpTool(Toolkit):
         """Send a PATCH request with a body."""
         return await self._call("patch", url, headers, params, body, timeout_seconds)
 
-    @operation(network=True, risk=Risk.MEDIUM, locks=(), time_limit_seconds=_LIMIT)
+    @_SENDING
     async def delete(
         self, url: Url, headers: Headers = None, params: Params = None, timeout_seconds: Seconds = 30.0
     ) -> ToolResult:

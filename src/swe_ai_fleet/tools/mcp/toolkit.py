@@ -12,9 +12,10 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
+from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.mcp.link import Link
 from swe_ai_fleet.tools.mcp.server import McpServer
-from swe_ai_fleet.tools.operation import Definition, Toolkit
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.schema_operation import SchemaOperation
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.definition import Holder
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.operation import Toolkit
@@ -75,7 +76,7 @@ class RegisteredOperation:
         """The arguments as `execute` takes them. Raises ToolFailure naming each problem and the signature."""
         return self.tool.checked(arguments, self._spec)
 
-    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
         """Execute the tool. Whatever it raises becomes a ToolFailure that says so."""
         tool = self.tool
         scope = asyncio.timeout(None if tool.executes else self._seconds)

@@ -1,0 +1,38 @@
+"""An operation as the pipeline carries it out, whichever toolkit it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+
+
+class Holder(Protocol):
+    """What the pipeline asks the toolkit that a call is one of."""
+
+    lasting: bool
+    """Whether what a call began may go on changing the workspace after the call's end."""
+
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        """The unchecked arguments as the audit may show them."""
+        ...
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        """What the results of a cacheable operation depend on beside arguments; None: they are shared with nobody."""
+        ...
+
+
+class Definition(Protocol):
+    """An operation apart from any workspace: what a model sees of it, and how one call is checked and carried out."""
+
+    @property
+    def spec(self) -> OperationSpec: ...
+
+    def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
+        ...
+
+    def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+        """Carry out one call with validated arguments."""
+        ...
