@@ -18,6 +18,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import drive
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import SystemMessage, UserMessage
@@ -73,14 +74,13 @@ class _Service:
 
     async def _once(self, request: str) -> float:
         began = time.perf_counter()
-        trajectory = await drive(
-            PlanningMode.HYBRID,
+        parts = RunParts(
             model=self.model,
             toolbox=self.toolbox,
             history=History((SystemMessage(content="You are an agent."), UserMessage(content=request))),
             budget=Budget(LIMITS),
-            task_text=request,
         )
+        trajectory = await drive(PlanningMode.HYBRID, parts, task_text=request)
         if trajectory.stop_reason is not StopReason.FINAL_ANSWER:
             raise RuntimeError(f"{request}: {trajectory.error}")
         return 1000 * (time.perf_counter() - began)

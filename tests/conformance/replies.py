@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, ToolMessage, UserMessage
@@ -24,7 +25,8 @@ from swe_ai_fleet.domain.trajectory import Trajectory
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.testing import Conversation, Failure, Script, Turn
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
-from swe_ai_fleet.tools.operation import Definition, Toolkit
+from swe_ai_fleet.tools.definition import Definition
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 CASES = Path(__file__).parent / "cases"
@@ -178,15 +180,15 @@ async def run_agent(
     toolbox = Toolbox({kit.name: kit}, pipeline, idle=idle)
     history = History((SystemMessage(content="You are an agent."), UserMessage(content=prompt)))
     heard: list[str] = []
-    run = AgentRun(
+    parts = RunParts(
         model=model,
         toolbox=toolbox,
         history=history,
         budget=Budget(limits or Limits(max_iterations=12, max_tool_calls=40, timeout_seconds=20.0)),
-        rules=rules,
+        rules=rules or Rules(),
         on_delta=heard.append if stream else None,
     )
-    trajectory = await run.drive()
+    trajectory = await AgentRun(parts).drive()
     return Ran(trajectory=trajectory, calls=kit.calls, history=history)
 
 

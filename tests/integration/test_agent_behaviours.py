@@ -21,6 +21,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import drive
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import Consent, solve
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
@@ -346,14 +347,13 @@ class TestSpeed:
             pipeline = Pipeline()
             kit = FileTool(workspace, pipeline)
             before, began = server.requests, time.monotonic()
-            trajectory = await drive(
-                PlanningMode.HYBRID,
+            parts = RunParts(
                 model=model,
                 toolbox=Toolbox({kit.name: kit}, pipeline),
                 history=History((SystemMessage(content="You are an agent."), UserMessage(content=request_))),
                 budget=Budget(Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)),
-                task_text=request_,
             )
+            trajectory = await drive(PlanningMode.HYBRID, parts, task_text=request_)
             took = time.monotonic() - began
             assert server.requests - before == replies
         assert trajectory.stop_reason is StopReason.FINAL_ANSWER

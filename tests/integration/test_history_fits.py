@@ -13,6 +13,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.history.history import RECORD
 from swe_ai_fleet.agents.loop_guard import LoopGuard
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import ModelError
@@ -74,7 +75,7 @@ def has_record(request: ScriptRequest) -> bool:
 def run(model: OpenAIChatModel, history: History, notes: Notes, budget: Budget | None = None) -> AgentRun:
     pipeline = Pipeline()
     toolbox = Toolbox({"library": Library(BareDirectory(Path()), pipeline)}, pipeline)
-    return AgentRun(
+    parts = RunParts(
         model=model,
         toolbox=toolbox,
         history=history,
@@ -82,6 +83,7 @@ def run(model: OpenAIChatModel, history: History, notes: Notes, budget: Budget |
         journal=notes,
         guard=LoopGuard(toolbox.specs),
     )
+    return AgentRun(parts)
 
 
 @pytest.mark.parametrize("context", [CONTEXT, 0])

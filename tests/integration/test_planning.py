@@ -21,6 +21,7 @@ from swe_ai_fleet.agents.call_preview import CallPreview
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning import ModeRules, PlanRules, drive
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.budget import Limits
@@ -147,17 +148,18 @@ class Bench:
     budget: Budget
     history: History = field(default_factory=lambda: opening(TASK))
 
-    async def run(self, mode: PlanningMode = PlanningMode.SIMPLE, **options: Any) -> Trajectory:
-        given: dict[str, Any] = {
-            "model": self.model,
-            "toolbox": self.toolbox,
-            "history": self.history,
-            "budget": self.budget,
-            "task_text": TASK,
-            "journal": self.journal,
-            **options,
-        }
-        trajectory = await drive(mode, **given)
+    async def run(
+        self,
+        mode: PlanningMode = PlanningMode.SIMPLE,
+        *,
+        task_text: str = TASK,
+        mode_rules: ModeRules | None = None,
+        **others: Any,
+    ) -> Trajectory:
+        parts = RunParts(
+            model=self.model, toolbox=self.toolbox, history=self.history, budget=self.budget, journal=self.journal
+        )
+        trajectory = await drive(mode, replace(parts, **others), task_text=task_text, mode_rules=mode_rules)
         await self.journal.flush()
         well_formed(self.history.messages)
         return trajectory

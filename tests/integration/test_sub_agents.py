@@ -13,6 +13,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Usage
@@ -382,14 +383,14 @@ class TestInARun:
         async with world(tmp_path, turns) as place:
             budget = Budget(Limits())
             kit = place.sub_agents(budget)
-            run = AgentRun(
+            parts = RunParts(
                 model=place.model,
                 toolbox=Toolbox({kit.name: kit}, place.pipeline),
                 history=History([SystemMessage(content="You are the parent"), UserMessage(content="Go.")]),
                 budget=budget,
                 rules=Rules(),
             )
-            driving = asyncio.create_task(run.drive())
+            driving = asyncio.create_task(AgentRun(parts).drive())
             async with asyncio.timeout(10):
                 await place.server.wait_until(in_flight=2)
                 trajectory = await driving
@@ -414,13 +415,13 @@ class TestInARun:
             budget = Budget(Limits())
             kit = place.sub_agents(budget)
             idle, unlisted = idle_sub_agents(Role.DEV, can_research=False)
-            run = AgentRun(
+            parts = RunParts(
                 model=place.model,
                 toolbox=Toolbox({kit.name: kit}, place.pipeline, idle=idle, unlisted=unlisted),
                 history=History([SystemMessage(content="You are the parent"), UserMessage(content="Go.")]),
                 budget=budget,
             )
-            trajectory = await run.drive()
+            trajectory = await AgentRun(parts).drive()
             shown = [{tool["function"]["name"] for tool in body["tools"]} for body in place.requests("You are")]
         assert trajectory.stop_reason is StopReason.FINAL_ANSWER
         assert shown[0] == {"request_tools", "final_answer"}

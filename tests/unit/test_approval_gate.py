@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from swe_ai_fleet.agents.approval_gate import NOBODY, PROPOSE, PUT_AWAY, PolicyGate, Reading, Verdict
+from swe_ai_fleet.agents.approval_gate import NOBODY, PUT_AWAY, PolicyGate, Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.secrets import Secrets
 

@@ -20,6 +20,7 @@ from swe_ai_fleet.agents.planning.fast_path import fast_path
 from swe_ai_fleet.agents.planning.operations import MAX_STEPS, Operations
 from swe_ai_fleet.agents.planning.plan_run import PlanRun
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
@@ -504,8 +505,8 @@ _SAYINGS = st.one_of(
 async def test_whatever_the_model_says_the_run_ends_with_a_reason(toolbox: Toolbox, texts: list[str]) -> None:
     model, history = Babbler(texts), History((UserMessage(content="Do it."),))
     budget = Budget(Limits(max_iterations=6, max_tool_calls=10))
-    run = PlanRun(model=model, toolbox=toolbox, history=history, budget=budget, goal="Do it.")
-    trajectory = await run.drive()
+    parts = RunParts(model=model, toolbox=toolbox, history=history, budget=budget)
+    trajectory = await PlanRun(parts, goal="Do it.").drive()
     assert trajectory.stop_reason in set(StopReason)
     assert trajectory.error or trajectory.stop_reason is StopReason.FINAL_ANSWER
     assert model.asked <= 6 and trajectory.usage.tool_calls <= 12

@@ -15,6 +15,7 @@ from swe_ai_fleet.adapters.openai_model.requests import RequestWriter
 from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
@@ -76,14 +77,14 @@ async def test_an_agent_ends_with_a_reason_whatever_the_model_says(servers: Serv
     async with OpenAIChatModel(base_url=url) as model:
         for seed in range(4):
             history = History(OPENING)
-            run = AgentRun(
+            parts = RunParts(
                 model=model,
                 toolbox=calculator(),
                 history=history,
                 budget=Budget(Limits(max_iterations=4, timeout_seconds=120)),
                 sampling=Sampling(seed=seed, temperature=1.0, max_tokens=300),
             )
-            trajectory = await run.drive()
+            trajectory = await AgentRun(parts).drive()
             assert trajectory.stop_reason in set(StopReason) - {StopReason.MODEL_ERROR}, trajectory.error
             assert trajectory.usage.prompt_tokens > 0
             well_formed(list(history.messages))

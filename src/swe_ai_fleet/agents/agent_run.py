@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
-from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.conduct import Conduct, Rules, answer_of
-from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.approval_gate import ruled_on
+from swe_ai_fleet.agents.conduct import Conduct, answer_of
+from swe_ai_fleet.agents.loop_guard import Remedy
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
-from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
+from swe_ai_fleet.domain.event import CallRepaired, LoopNoticed, MessageAdded, ModelReplied
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
-from swe_ai_fleet.ports import ChatModel, Journal
 
 LAST_WORDS = (
     "The run ends here: {limit}. Call nothing. Answer from what you have found: "
@@ -41,48 +38,14 @@ class AgentRun:
     """One agent, from its first message to its stop reason; or from where an earlier process left it.
 
     Args:
-        model: The model that plans.
-        toolbox: What it can call.
-        history: The conversation; calls in it that nothing answers yet are carried out first.
-        budget: What the run may spend.
-        rules: What ends it beside that.
-        journal: Where each reply is recorded (tool calls are recorded by the toolbox's audit trail).
-        guard: Notices loops; None: nobody does.
-        gate: Decides which calls wait for a person; None: none does.
-        sampling: How the model samples.
-        steps: What an earlier part of the same run did.
-        on_delta: Hears the model's text as it comes in.
-        on_step: Hears each step once its calls are answered.
+        parts: What the run is made of.
     """
 
-    def __init__(
-        self,
-        *,
-        model: ChatModel,
-        toolbox: Toolbox,
-        history: History,
-        budget: Budget,
-        rules: Rules | None = None,
-        journal: Journal | None = None,
-        guard: LoopGuard | None = None,
-        gate: ApprovalGate | None = None,
-        sampling: Sampling | None = None,
-        steps: Sequence[Step] = (),
-        on_delta: Callable[[str], None] | None = None,
-        on_step: Callable[[Step], None] | None = None,
-    ) -> None:
-        self._model = model
-        self._toolbox = toolbox
-        self._history = history
-        self._budget = budget
-        self._rules = rules or Rules()
-        self._journal = journal
-        self._conduct = Conduct(self._rules, guard)
-        self._gate = gate
-        self._sampling = sampling or Sampling()
-        self._steps = list(steps)
-        self._on_delta = on_delta
-        self._on_step = on_step
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
+        self._toolbox, self._history, self._budget = parts.toolbox, parts.history, parts.budget
+        self._conduct = Conduct(parts.rules, parts.guard)
+        self._steps = list(parts.steps)
 
     async def drive(self) -> Trajectory:
         """Run to the end. Spent limits and model faults are stop reasons; a cancellation and bugs are raised."""
@@ -113,12 +76,12 @@ class AgentRun:
     async def _ask(self) -> ModelReply:
         """The model's next reply to a history that fits; recorded, paid for and part of the history."""
         number, asked_at = len(self._steps) + 1, time.monotonic()
-        self._post(await self._history.fit(step=number))
+        self._parts.post(await self._history.fit(step=number))
         while True:
             try:
-                reply = await self._model.reply(
+                reply = await self._parts.model.reply(
                     ModelRequest(
-                        self._history.messages, self._toolbox.specs, self._affordable(), on_delta=self._on_delta
+                        self._history.messages, self._toolbox.specs, self._affordable(), on_delta=self._parts.on_delta
                     )
                 )
                 break
@@ -126,18 +89,20 @@ class AgentRun:
                 condensed = await self._history.shrink(step=number)
                 if condensed is None:
                     raise
-                self._post(condensed)
+                self._parts.post(condensed)
         self._budget.settle(reply.usage)
         self._history.told(reply.usage)
-        self._post(ModelReplied(step=number, reply=reply, duration_ms=round((time.monotonic() - asked_at) * 1000)))
+        self._parts.post(
+            ModelReplied(step=number, reply=reply, duration_ms=round((time.monotonic() - asked_at) * 1000))
+        )
         if reply.repairs:
-            self._post(CallRepaired(step=number, repairs=reply.repairs))
+            self._parts.post(CallRepaired(step=number, repairs=reply.repairs))
         self._history.add(reply.message)
         return reply
 
     async def _observe(self, step: Step, calls: Sequence[ToolCall], *, truncated: bool = False) -> StopReason | None:
         """Carry out a reply's calls, as many as limits and people allow; each call gets exactly one observation."""
-        ruled = await ruled_on(calls, self._gate, step=step.number, truncated=truncated)
+        ruled = await ruled_on(calls, self._parts.gate, step=step.number, truncated=truncated)
         if ruled.waits:
             self._steps.append(step)
             return StopReason.AWAITING_APPROVAL
@@ -149,46 +114,42 @@ class AgentRun:
             told = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
             self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, told))), step=step.number)
             if seen.repairs:
-                self._post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
+                self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         step = replace(step, observations=(*step.observations, *observations))
         self._steps.append(step)
-        if self._on_step is not None:
-            self._on_step(step)
+        if self._parts.on_step is not None:
+            self._parts.on_step(step)
         return StopReason.REJECTED if ruled.ends else self._judged(step, truncated=truncated)
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
         """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
         judgement = self._conduct.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
         if (loop := judgement.loop) is not None:
-            self._post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.remedy))
+            self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.remedy))
             if loop.remedy is Remedy.REPLAN:
-                self._post(self._history.forget(loop.steps, step=step.number))
+                self._parts.post(self._history.forget(loop.steps, step=step.number))
         for text in judgement.texts:
             self._add(UserMessage(content=text), step=step.number)
         return judgement.stop
 
     def _add(self, message: ToolMessage | UserMessage, *, step: int) -> None:
         self._history.add(message)
-        self._post(MessageAdded(step=step, message=message))
-
-    def _post(self, body: EventBody | None) -> None:
-        if self._journal is not None and body is not None:
-            self._journal.post(body)
+        self._parts.post(MessageAdded(step=step, message=message))
 
     def _affordable(self) -> Sampling:
         """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
-        left, room = self._budget.tokens_left, self._history.room
-        if left is None or (self._sampling.max_tokens is not None and self._sampling.max_tokens <= left):
-            return self._sampling
+        sampling, left, room = self._parts.sampling, self._budget.tokens_left, self._history.room
+        if left is None or (sampling.max_tokens is not None and sampling.max_tokens <= left):
+            return sampling
         # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
-        return replace(self._sampling, max_tokens=left) if room is None or left < room * 3 // 4 else self._sampling
+        return replace(sampling, max_tokens=left) if room is None or left < room * 3 // 4 else sampling
 
     async def _ended(self, stop: StopReason, error: str) -> Trajectory:
         answer = answer_of(self._steps)
         if stop is not StopReason.AWAITING_APPROVAL:
             for call in self._history.unanswered():
                 self._history.add(ToolMessage(call_id=call.call_id, content=f"Error: not finished: {stop}"))
-        if self._rules.answer_at_limit and stop in _LIMITS:
+        if self._parts.rules.answer_at_limit and stop in _LIMITS:
             answer = await self._last_words(stop) or answer
         if not error and stop is not StopReason.FINAL_ANSWER:
             error = f"the run stopped: {stop}"
@@ -198,15 +159,15 @@ class AgentRun:
 
     async def _last_words(self, stop: StopReason) -> str:
         """What the model makes of what it has, where a limit ended the run; empty where it can't be had."""
-        text = LAST_WORDS.format(limit=str(stop).replace("_", " "))
+        parts, text = self._parts, LAST_WORDS.format(limit=str(stop).replace("_", " "))
         self._add(UserMessage(content=text), step=len(self._steps))
         try:
-            async with asyncio.timeout(min(self._rules.last_words_seconds, self._budget.limits.timeout_seconds)):
-                reply = await self._model.reply(
-                    ModelRequest(self._history.messages, (), self._sampling, on_delta=self._on_delta)
+            async with asyncio.timeout(min(parts.rules.last_words_seconds, self._budget.limits.timeout_seconds)):
+                reply = await parts.model.reply(
+                    ModelRequest(self._history.messages, (), parts.sampling, on_delta=parts.on_delta)
                 )
         except (ModelError, TimeoutError):
             return ""
         self._budget.settle(reply.usage)
-        self._post(ModelReplied(step=len(self._steps) + 1, reply=reply, duration_ms=reply.usage.duration_ms))
+        parts.post(ModelReplied(step=len(self._steps) + 1, reply=reply, duration_ms=reply.usage.duration_ms))
         return reply.message.content

@@ -20,11 +20,11 @@ from swe_ai_fleet.domain.message import AssistantMessage, ToolMessage
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.ports import Clone, Journal, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.truncation import beginning
 
 MEMORY_TOOLS = frozenset({"search_memory", "research"})
 MAX_MEMORY_CHARS = 16_000
 MAX_DIFF_CHARS = 32_000
-_CUT = "\n[cut; the whole is stored beside this]\n"
 
 
 @dataclass(kw_only=True)
@@ -132,7 +132,7 @@ class ApprovalDesk:
         if len(text) <= MAX_DIFF_CHARS:
             return text, None
         whole = await self.store(text.encode()) if self.store is not None else None
-        return text[:MAX_DIFF_CHARS] + _CUT, whole
+        return beginning(text, MAX_DIFF_CHARS), whole
 
     def _memory(self) -> str:
         """What searching in memory, and research, gave so far."""
@@ -143,5 +143,4 @@ class ApprovalDesk:
                 asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
             elif isinstance(message, ToolMessage) and message.call_id in asked:
                 found.append(message.content)
-        text = self.mask("\n\n".join(found))
-        return text if len(text) <= MAX_MEMORY_CHARS else text[:MAX_MEMORY_CHARS] + "\n[cut]"
+        return beginning(self.mask("\n\n".join(found)), MAX_MEMORY_CHARS)

@@ -13,9 +13,9 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.risk import assess
 
-PROPOSE = "propose_approach"
 MAX_APPROACH_CHARS = 16_000
 PROPOSE_FIRST = (
     f"propose first: call {PROPOSE} with what you mean to do, step by step, and do nothing that changes anything "

@@ -25,7 +25,6 @@ class Budget:
         self.usage = spent or Usage()
         self._prices = prices
         self._reserved = Usage()
-        self._iterations = 0
         self._started_at = time.monotonic() - self.usage.duration_ms / 1000
 
     @property

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
+from swe_ai_fleet.agents.function_calling.conversation import write_conversation
+from swe_ai_fleet.agents.untrusted import fenced
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.event import Event, HistoryCondensed, LoopNoticed
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import ToolMessage
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.tools.truncation import truncate
 
 FORMAT = "swe-ai-fleet.trajectory/1"
 _LONGEST_SHOWN = 4_000
@@ -22,7 +25,7 @@ def whole_run(events: Iterable[Event], agent_id: str) -> RunState:
 
 def openai_messages(run: RunState) -> list[dict[str, object]]:
     """The conversation as the OpenAI chat API writes messages, call ids ours throughout."""
-    return [_message(message) for message in run.messages]
+    return write_conversation(run.messages)
 
 
 def trajectory(run: RunState, events: Iterable[Event] = ()) -> dict[str, object]:
@@ -46,7 +49,7 @@ def trajectory(run: RunState, events: Iterable[Event] = ()) -> dict[str, object]
         "temperature": started.temperature if started else None,
         "seed": started.seed if started else None,
         "tools": list(started.tools) if started else [],
-        "opening": [_message(message) for message in started.messages] if started else [],
+        "opening": write_conversation(started.messages) if started else [],
         "steps": [_step(step) for step in run.steps],
         "notes": notes,
         "approvals": [to_plain(resolution) for resolution in run.resolutions.values()],
@@ -65,45 +68,28 @@ def markdown(run: RunState) -> str:
     if started is not None:
         lines += [f"{started.role}, model {started.model or 'unknown'}, temperature {started.temperature}", ""]
         for message in started.messages:
-            lines += [f"## {message.role}", "", _fenced(message.content), ""]
+            lines += [f"## {message.role}", "", _shown(message.content), ""]
     answered = {message.call_id: message.content for message in run.messages if isinstance(message, ToolMessage)}
     for step in run.steps:
         lines += [f"## Step {step.number}", ""]
         if step.reply.content:
-            lines += [_fenced(step.reply.content), ""]
+            lines += [_shown(step.reply.content), ""]
         seen = {observation.call_id: observation for observation in step.observations}
         for call in step.reply.tool_calls:
-            lines += [f"**{_inline(call.name)}**", "", _fenced(call.arguments, "json"), ""]
+            lines += [f"**{_inline(call.name)}**", "", _shown(call.arguments, "json"), ""]
             observation = seen.get(call.call_id)
             if observation is not None:
                 lines += [_verdict(observation), ""]
-            lines += [_fenced(answered.get(call.call_id, "(no answer)")), ""]
+            lines += [_shown(answered.get(call.call_id, "(no answer)")), ""]
     if finished is not None:
         usage = finished.usage
-        lines += [f"## {finished.stop_reason}", "", _fenced(finished.answer or finished.error), ""]
+        lines += [f"## {finished.stop_reason}", "", _shown(finished.answer or finished.error), ""]
         lines += [
             f"{usage.model_calls} model calls, {usage.tool_calls} tool calls, {usage.prompt_tokens} prompt tokens "
             f"({usage.cached_tokens} cached), {usage.completion_tokens} completion tokens, {usage.duration_ms} ms",
             "",
         ]
     return "\n".join(lines)
-
-
-def _message(message: Message) -> dict[str, object]:
-    match message:
-        case ToolMessage(call_id=call_id, content=content):
-            return {"role": "tool", "tool_call_id": call_id, "content": content}
-        case AssistantMessage(content=content, tool_calls=calls) if calls:
-            functions = [
-                {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in calls
-            ]
-            return {"role": "assistant", "content": content or None, "tool_calls": functions}
-        case UserMessage(content=content, images=images) if images:
-            pictures = [{"type": "image_url", "image_url": {"url": url}} for url in images]
-            return {"role": "user", "content": [{"type": "text", "text": content}, *pictures]}
-        case _:
-            return {"role": message.role, "content": message.content}
 
 
 def _step(step: Step) -> dict[str, object]:
@@ -153,14 +139,5 @@ def _inline(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]()#+-.!<>|~" else c for c in " ".join(text.split())[:200])
 
 
-def _fenced(text: str, language: str = "") -> str:
-    """The text between more backticks than it has in a row anywhere; long text is cut in the middle."""
-    if len(text) > _LONGEST_SHOWN:
-        half = _LONGEST_SHOWN // 2
-        text = f"{text[:half]}\n[... {len(text) - 2 * half} characters ...]\n{text[-half:]}"
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
+def _shown(text: str, language: str = "") -> str:
+    return fenced(truncate(text, _LONGEST_SHOWN), language)

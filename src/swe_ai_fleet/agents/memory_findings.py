@@ -12,12 +12,12 @@ from swe_ai_fleet.domain.approval import MemoryFindings
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.trajectory import Step
 from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.tools.truncation import beginning
 
 MAX_CONTENT_CHARS = 16_000
 MAX_NAMED = 100
 """Gaps, and sources, that are shown."""
 _NAME_CHARS = 500
-_CUT = "\n[cut]"
 _log = structlog.get_logger(__name__)
 
 
@@ -34,13 +34,12 @@ def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindi
         sources |= dict.fromkeys(found.sources)
     if not asked:
         return None
-    content = mask("\n\n".join(passages))
     missing = [text for text, known in asked.items() if not known]
     return MemoryFindings(
         coverage=round(100 * (len(asked) - len(missing)) / len(asked), 1),
         gaps=tuple(mask(text)[:_NAME_CHARS] for text in missing[:MAX_NAMED]),
         sources=tuple(mask(text)[:_NAME_CHARS] for text in list(sources)[:MAX_NAMED]),
-        content=content if len(content) <= MAX_CONTENT_CHARS else content[:MAX_CONTENT_CHARS] + _CUT,
+        content=beginning(mask("\n\n".join(passages)), MAX_CONTENT_CHARS),
     )
 
 

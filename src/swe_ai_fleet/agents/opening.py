@@ -9,12 +9,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-
-from jinja2 import Environment as Templates
-from jinja2 import PackageLoader, StrictUndefined
 
 from swe_ai_fleet.agents.repository_facts import RepositoryFacts
+from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.message import Message, SystemMessage, UserMessage
 from swe_ai_fleet.domain.task import Role, Task
@@ -46,39 +43,33 @@ def opening_messages(
     `notes` say in a line each what there is; `background` is what the project knows, its untrusted parts fenced off.
     """
     constraints, environment = task.constraints, workspace.environment
-    system = (
-        _templates()
-        .get_template("system.md.j2")
-        .render(
-            role_article=_ROLES[task.role],
-            mount=workspace.mount,
-            command_seconds=f"{limits.command_timeout_seconds:g}",
-            observation_chars=limits.observation_chars,
-            notes=(*environment.notes, *notes),
-            hosts=_hosts(workspace),
-            role_template=f"roles/{task.role.lower()}.md.j2",
-            test_command=shlex.join(environment.test_command),
-            lint_command=shlex.join(environment.lint_command),
-            read_only=not task.enable_tools,
-        )
+    system = rendered(
+        "system",
+        role_article=_ROLES[task.role],
+        mount=workspace.mount,
+        command_seconds=f"{limits.command_timeout_seconds:g}",
+        observation_chars=limits.observation_chars,
+        notes=(*environment.notes, *notes),
+        hosts=_hosts(workspace),
+        role_template=f"roles/{task.role.lower()}.md.j2",
+        test_command=shlex.join(environment.test_command),
+        lint_command=shlex.join(environment.lint_command),
+        read_only=not task.enable_tools,
     )
-    user = (
-        _templates()
-        .get_template("task.md.j2")
-        .render(
-            facts=facts or RepositoryFacts(),
-            description=task.description.strip(),
-            context=task.context.strip(),
-            background=background.strip(),
-            requirements=constraints.requirements,
-            rubric=constraints.rubric.strip(),
-            checks=constraints.checks,
-            allowed_paths=constraints.allowed_paths,
-            perspective=perspective.instructions,
-        )
+    user = rendered(
+        "task",
+        facts=facts or RepositoryFacts(),
+        description=task.description.strip(),
+        context=task.context.strip(),
+        background=background.strip(),
+        requirements=constraints.requirements,
+        rubric=constraints.rubric.strip(),
+        checks=constraints.checks,
+        allowed_paths=constraints.allowed_paths,
+        perspective=perspective.instructions,
     )
     hidden = mask or str
-    return SystemMessage(content=hidden(system.strip())), UserMessage(content=hidden(user.strip()))
+    return SystemMessage(content=hidden(system)), UserMessage(content=hidden(user))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,23 +107,17 @@ def revision_text(
         evidence: What the checks said.
         reviews: `verdict`, `score` and `text` of each review, in order.
     """
-    template = _templates().get_template("revision.md.j2")
-    return template.render(
-        applied=applied, warning=warning, changes=changes, summary=summary, evidence=evidence, reviews=reviews
-    ).strip()
+    return rendered(
+        "revision",
+        applied=applied,
+        warning=warning,
+        changes=changes,
+        summary=summary,
+        evidence=evidence,
+        reviews=reviews,
+    )
 
 
 def _hosts(workspace: Workspace) -> tuple[str, ...]:
     grant = workspace.environment.network
     return tuple(dict.fromkeys((*grant.hosts, *grant.private_hosts))) if grant else ()
-
-
-@cache
-def _templates() -> Templates:
-    return Templates(
-        loader=PackageLoader("swe_ai_fleet.agents", "prompts"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
-    )

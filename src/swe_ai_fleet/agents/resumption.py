@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import (
@@ -18,10 +20,11 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail, now
 
+T = TypeVar("T")
 BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
 _MOST_LISTED = 20
 _LINE = 300
@@ -40,6 +43,16 @@ async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str)
         async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as stored:
             found.extend([one async for one in stored])
     return fold_run((one.event for one in sorted(found, key=lambda one: one.sequence)), agent_id)
+
+
+def concluded(earlier: RunState, kind: type[T]) -> T | None:
+    """What a run that hands in a value came to in an earlier process; None where it did not come to its end."""
+    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
+        return None
+    try:
+        return from_json(kind, earlier.finished.answer)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.approval_desk import ApprovalDesk
-from swe_ai_fleet.agents.approval_gate import PROPOSE, Approver, PolicyGate
+from swe_ai_fleet.agents.approval_gate import Approver, PolicyGate
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.call_preview import CallPreview
 from swe_ai_fleet.agents.conduct import Rules
@@ -19,6 +19,7 @@ from swe_ai_fleet.agents.opening import SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.remembering import REMEMBER, RememberingTools, noted_in
 from swe_ai_fleet.agents.repository_facts import MAP_TOKENS
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.test_summaries import last_tests
 from swe_ai_fleet.agents.text_proposals import ProposingModel
@@ -32,6 +33,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Clone, Journal, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
@@ -183,20 +185,23 @@ async def solve(
             gate = _gate(
                 task, clone, history, budget, toolbox, pipeline, consent, earlier, journal, store, mask, searched
             )
-        trajectory = await drive(
-            task.planning_mode or equipment.planning_mode,
+        parts = RunParts(
             model=ProposingModel(model=model, wanted=lambda: gate.wants_proposal) if proposes and gate else model,
             toolbox=toolbox,
             history=history,
             budget=budget,
-            task_text=task.description,
             rules=Rules(abort_on_error=constraints.abort_on_error, answer_at_limit=True),
-            mode_rules=replace(equipment.mode_rules, plans=PlanRules(proposes=proposes)),
             journal=journal,
             guard=LoopGuard(toolbox.specs, earlier=_finished_steps(earlier, history)),
             gate=gate,
             sampling=Sampling(temperature=perspective.temperature, seed=perspective.seed),
             steps=earlier.steps,
+        )
+        trajectory = await drive(
+            task.planning_mode or equipment.planning_mode,
+            parts,
+            task_text=task.description,
+            mode_rules=replace(equipment.mode_rules, plans=PlanRules(proposes=proposes)),
         )
         if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
             return Solution(trajectory=trajectory, diff=Diff(patch=b""), commit="", branch="", model=capabilities.model)

@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.approval_gate import PROPOSE
 from swe_ai_fleet.agents.model_face import ModelFace
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 
 REPAIR = f"text taken as a call of {PROPOSE}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
@@ -48,6 +49,13 @@ class Fence:
         masked = self._mask(well_formed(truncate(text, _LOOKED_AT * limit)))
         shown = truncate(masked.replace(self._word, "…"), limit).strip()
         return f"{self.begin}\n{shown}\n{self.end}" if shown else ""
+
+
+def fenced(text: str, language: str = "") -> str:
+    """The text between more backticks than it has in a row anywhere, so that it cannot close them."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def evidence(report: CheckReport, fence: Fence, limit: int) -> str:

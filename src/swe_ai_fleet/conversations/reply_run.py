@@ -19,6 +19,7 @@ from swe_ai_fleet.agents.planning import ModeRules, assess, drive
 from swe_ai_fleet.agents.planning.fast_path import fast_path
 from swe_ai_fleet.agents.planning.operations import Operations
 from swe_ai_fleet.agents.planning.plan_run import PlanRules
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.conversations.rules import ChatRules
 from swe_ai_fleet.domain.errors import ModelError
@@ -75,20 +76,18 @@ async def reply_to(
         summarise=summariser(patient, budget),
         task=message,
     )
-    trajectory = await drive(
-        mode,
+    parts = RunParts(
         model=patient,
         toolbox=toolbox,
         history=history,
         budget=budget,
-        task_text=request,
         rules=replace(setup.rules, max_reminders=0, last_words_seconds=rules.last_words_seconds),
-        mode_rules=mode_rules,
         journal=narration,
         guard=setup.guard(toolbox, threshold=setup.loop_threshold),
         sampling=setup.sampling,
         on_delta=narration.delta,
     )
+    trajectory = await drive(mode, parts, task_text=request, mode_rules=mode_rules)
     return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_kept(history.messages, message))
 
 

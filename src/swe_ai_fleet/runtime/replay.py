@@ -13,6 +13,7 @@ from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning.call_ids import PlanCallId
 from swe_ai_fleet.agents.recording import RecordedGate, RecordedModel, forked_history, went_the_same_way
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.steady_text import steady
 from swe_ai_fleet.agents.toolbox import Toolbox
@@ -106,7 +107,7 @@ async def replay(
         trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
         pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
         held = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
-        trajectory = await AgentRun(
+        parts = RunParts(
             model=model,
             toolbox=Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted),
             history=History(forked_history(run, prompt)),
@@ -114,7 +115,8 @@ async def replay(
             rules=Rules(abort_on_error=task.constraints.abort_on_error),
             gate=RecordedGate(run),
             sampling=Sampling(temperature=run.started.temperature, seed=run.started.seed),
-        ).drive()
+        )
+        trajectory = await AgentRun(parts).drive()
         diff = await clone.diff()
     differences = _differences(run, trajectory, until=fork_at)
     ended = fork_at is not None or went_the_same_way(trajectory.stop_reason, run)

@@ -8,22 +8,21 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
-from pydantic import ValidationError
-
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import close_interrupted, read_run
-from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.agents.resumption import close_interrupted, concluded, read_run
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errand import OperateAssignment
 from swe_ai_fleet.domain.event import RunFinished, RunStarted, ToolFinished, ToolStarted
-from swe_ai_fleet.domain.node_work import OperateAssignment
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.catalogue import open_toolkits
-from swe_ai_fleet.tools.operation import Definition, Toolkit
+from swe_ai_fleet.tools.definition import Definition
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 
@@ -54,7 +53,7 @@ class OperateRun:
                 earlier = await read_run(
                     self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id
                 )
-                if (known := _known(earlier)) is not None:
+                if (known := concluded(earlier, ToolResult)) is not None:
                     return known
                 run.trail.entries.extend(earlier.entries)
                 result = await self._left_by(assignment, run)
@@ -141,13 +140,3 @@ def _refused(assignment: OperateAssignment, pipeline: Pipeline, error: str) -> T
     spec = OperationSpec(name=name, tool="unknown", operation=name, description="", parameters={}, read_only=True)
     record = pipeline.trail.open(spec, arguments={}, secret={"raw": assignment.arguments}, call_id="")
     return record.close(ToolResult(success=False, operation=name, error=error, outcome=Outcome.INVALID), reason=error)
-
-
-def _known(earlier: RunState) -> ToolResult | None:
-    """What the call gave in an earlier process; None where that did not come to its end."""
-    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
-        return None
-    try:
-        return from_json(ToolResult, earlier.finished.answer)
-    except ValidationError:
-        return None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
-
 from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.answering.prompt import answer_messages
 from swe_ai_fleet.agents.budget import Budget
@@ -14,15 +12,16 @@ from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
+from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, concluded, read_run, resume
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
-from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Artifacts, Perspective
+from swe_ai_fleet.domain.errand import AnswerAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.event import RunFinished, RunStarted
-from swe_ai_fleet.domain.message import Sampling
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -55,7 +54,7 @@ class AnswerRun:
             earlier = RunState(agent_id=assignment.agent_id)
             if resumes:
                 earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
-                if (known := _known(earlier)) is not None:
+                if (known := concluded(earlier, Answer)) is not None:
                     return known
                 earlier = await resume(earlier, self._keeper(assignment, clone, run), self.services.blobs)
             answer = await self._answered(assignment, clone, run, earlier)
@@ -109,7 +108,7 @@ class AnswerRun:
                     toolbox = _toolbox(held, pipeline, task)
                 if earlier.started is None:
                     earlier = self._open(assignment, clone, run, toolbox, model_name, limits)
-                trajectory = await AgentRun(
+                parts = RunParts(
                     model=model,
                     toolbox=toolbox,
                     history=History(earlier.messages, context_tokens=capabilities.max_model_len),
@@ -117,9 +116,9 @@ class AnswerRun:
                     rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True),
                     journal=run.journal,
                     guard=LoopGuard(toolbox.specs, earlier=earlier.steps),
-                    sampling=Sampling(),
                     steps=earlier.steps,
-                ).drive()
+                )
+                trajectory = await AgentRun(parts).drive()
         except (ModelError, InvalidRequest) as fault:
             return Answer(
                 text="",
@@ -204,13 +203,3 @@ def _limits(limits: Limits, assignment: AnswerAssignment) -> Limits:
 
 def _profile(assignment: AnswerAssignment) -> str:
     return assignment.config.model or next(iter(assignment.task.profiles), "")
-
-
-def _known(earlier: RunState) -> Answer | None:
-    """What the run came to in an earlier process; None where it did not come to its end."""
-    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
-        return None
-    try:
-        return from_json(Answer, earlier.finished.answer)
-    except ValidationError:
-        return None

@@ -10,6 +10,7 @@ from swe_ai_fleet.agents.deriving.shape import SplitShape, SubtaskShape
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import MAX_SUBTASK_CHARS, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.secrets import well_formed
 
@@ -125,5 +126,4 @@ def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
 
 
 def _shown(text: str, mask: SecretMask, limit: int) -> str:
-    masked = mask(well_formed(text)).replace("\0", "").strip()
-    return masked if len(masked) <= limit else f"{masked[: limit - 1]}…"
+    return shortened(mask(well_formed(text)).replace("\0", "").strip(), limit)

@@ -8,19 +8,18 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
-
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.deriving.conclusion import subtasks_of
 from swe_ai_fleet.agents.deriving.prompt import STRATEGIES, derive_messages
 from swe_ai_fleet.agents.deriving.shape import SplitShape
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import read_run
+from swe_ai_fleet.agents.resumption import concluded, read_run
 from swe_ai_fleet.agents.run_journal import RunJournal
 from swe_ai_fleet.agents.sub_agents.shapes import read, schema_of
-from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, DeriveAssignment, Perspective
+from swe_ai_fleet.domain.candidate import Artifacts, Perspective
+from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelRequest, UserMessage
@@ -153,12 +152,8 @@ class DeriveRun:
 
 def derivation_in(run: RunState) -> Derivation | None:
     """What a planner's run came to; None where it came to nothing (yet)."""
-    if run.finished is None or run.finished.stop_reason is not StopReason.FINAL_ANSWER:
-        return None
-    try:
-        return from_json(Derivation, run.finished.answer)
-    except ValidationError:
-        return None
+    succeeded = run.finished is not None and run.finished.stop_reason is StopReason.FINAL_ANSWER
+    return concluded(run, Derivation) if succeeded else None
 
 
 def _finished(found: Derivation, audit_head: str, stop: StopReason, error: FleetError | None) -> RunFinished:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from swe_ai_fleet.agents.untrusted import fenced
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.tools.builtin.fetching import Network, download
 from swe_ai_fleet.tools.builtin.page_text import page_text
@@ -91,7 +92,7 @@ async def read_attachments(
             sections.append(f"## {name}\n[{fault}]")
             continue
         if not content.startswith(_PICTURE_URL):
-            sections.append(f"## {name}\n{_fenced(beginning(content, min(MAX_TEXT_CHARS, room)))}")
+            sections.append(f"## {name}\n{fenced(beginning(content, min(MAX_TEXT_CHARS, room)))}")
             room -= min(len(content), MAX_TEXT_CHARS, room)
         elif viewable:
             images.append(content)
@@ -156,16 +157,6 @@ def _name(file: str | Path) -> str:
         # What follows may hold credentials.
         return text.partition("?")[0].partition("#")[0][:500]
     return Path(text).name or text
-
-
-def _fenced(text: str) -> str:
-    """The text between fences that it cannot close."""
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{text}\n{fence}"
 
 
 def _reason(error: Exception) -> str:

@@ -18,6 +18,7 @@ from swe_ai_fleet.agents.function_calling.setup import Setup
 from swe_ai_fleet.agents.function_calling.shown_tools import ShownTools
 from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import SystemMessage
@@ -102,7 +103,7 @@ async def converse(
             error = str(fault) or f"the limit of {budget.limits.timeout_seconds:g} seconds was reached"
             nothing = Trajectory(steps=(), stop_reason=stop, answer="", usage=budget.total(), error=error)
             return _outcome(nothing, narration, write_conversation(history.messages))
-    run = AgentRun(
+    parts = RunParts(
         model=patient,
         toolbox=toolbox,
         history=history,
@@ -112,7 +113,7 @@ async def converse(
         guard=setup.guard(toolbox, threshold=setup.loop_threshold),
         sampling=setup.sampling,
     )
-    trajectory = await run.drive()
+    trajectory = await AgentRun(parts).drive()
     return _outcome(trajectory, narration, write_conversation(history.messages, answer=trajectory.answer))
 
 

@@ -19,6 +19,7 @@ from swe_ai_fleet.agents.function_calling.shown_tools import ShownTools
 from swe_ai_fleet.agents.function_calling.transcript import room, transcript, with_whole_results
 from swe_ai_fleet.agents.function_calling.whole_results import WholeResults
 from swe_ai_fleet.agents.history import History, summariser
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -123,7 +124,7 @@ class FunctionRun:
             return self._nothing(StopReason.CONTEXT_TOO_LONG, fault.message)
         except ModelError as fault:
             return self._nothing(StopReason.MODEL_ERROR, str(fault))
-        run = AgentRun(
+        parts = RunParts(
             model=self._model,
             toolbox=self._toolbox,
             history=self.history,
@@ -134,7 +135,7 @@ class FunctionRun:
             sampling=self._setup.sampling,
             on_delta=self._narration.delta if self._setup.stream else None,
         )
-        return await run.drive()
+        return await AgentRun(parts).drive()
 
     def _nothing(self, stop: StopReason, error: str) -> Trajectory:
         return Trajectory(steps=(), stop_reason=stop, answer="", usage=self._budget.total(), error=error)

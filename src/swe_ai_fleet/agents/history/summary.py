@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history.history import Summarise
+from swe_ai_fleet.agents.templates import rendered
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelRequest, Sampling, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel
 
 SUMMARY_TOKENS = 1_500
+"""Of the longest summary."""
 _ARGUMENT_CHARS = 500
 
 
-def summariser(model: ChatModel, budget: Budget, *, max_tokens: int = SUMMARY_TOKENS) -> Summarise:
+def summariser(model: ChatModel, budget: Budget) -> Summarise:
     """A function that has a model summarise messages; it raises ModelError where no summary is to be had.
 
     Args:
         model: Who summarises.
         budget: What pays for it.
-        max_tokens: The longest summary.
     """
 
     async def summarise(messages: Sequence[Message]) -> str:
         left = budget.tokens_left
-        if left is not None and left < max_tokens:
+        if left is not None and left < SUMMARY_TOKENS:
             raise ModelError("the tokens that are left do not pay for a summary")
-        prompt = _template().render(lines=[_line(message) for message in messages])
-        reply = await model.reply(ModelRequest(_asked(prompt), (), Sampling(temperature=0.0, max_tokens=max_tokens)))
+        prompt = rendered("summary", lines=[_line(message) for message in messages])
+        reply = await model.reply(
+            ModelRequest(_asked(prompt), (), Sampling(temperature=0.0, max_tokens=SUMMARY_TOKENS))
+        )
         budget.settle(reply.usage)
         return reply.message.content
 
@@ -49,15 +49,3 @@ def _line(message: Message) -> str:
         return said
     calls = [f"  calls {call.name[:64]} {call.arguments[:_ARGUMENT_CHARS]}" for call in message.tool_calls]
     return "\n".join([said, *calls])
-
-
-@cache
-def _template() -> Template:
-    templates = Environment(
-        loader=PackageLoader("swe_ai_fleet.agents", "prompts"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # noqa: S701 - prompts are plain text, not HTML
-    )
-    return templates.get_template("summary.md.j2")

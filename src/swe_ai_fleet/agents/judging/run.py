@@ -7,17 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
-
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.judging.ballot import LETTERS, ballot_order
 from swe_ai_fleet.agents.judging.prompt import judge_messages, room_for
 from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import read_run
-from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.agents.resumption import concluded, read_run
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.candidate import Artifacts, JudgeAssignment
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.event import HistoryCondensed, MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, UserMessage
@@ -56,19 +55,12 @@ class JudgeRun:
         resumes = assignment.generation > 1
         async with self.services.recorded(assignment, resumes=resumes) as run:
             await run.journal.flush()
-            if resumes and (known := await self._known(assignment)):
-                return known
+            if resumes:
+                task = assignment.task
+                earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
+                if known := concluded(earlier, tuple[Vote, ...]):
+                    return known
             return await _Judging(self.services, assignment, clone.environment.key, run).carry_out()
-
-    async def _known(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """The votes of an earlier process; none where it did not come to its end."""
-        run = await read_run(self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id)
-        if run.finished is None or run.finished.stop_reason is StopReason.CANCELLED:
-            return ()
-        try:
-            return from_json(tuple[Vote, ...], run.finished.answer)
-        except ValidationError:
-            return ()
 
 
 class _Judging:

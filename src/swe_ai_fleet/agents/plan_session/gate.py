@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
-from swe_ai_fleet.agents.plan_session.proposals import PROPOSE, proposed_by
+from swe_ai_fleet.agents.plan_session.proposals import proposed_by
 from swe_ai_fleet.agents.repair import Understood
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 
 APPROVED = "The person approved this approach. Carry it out now, then call final_answer."
 ADJUSTED = (

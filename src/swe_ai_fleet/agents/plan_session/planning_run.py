@@ -12,13 +12,13 @@ from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.offer import REQUEST_TOOLS
 from swe_ai_fleet.agents.plan_session.gate import ProposalGate, has_effect
 from swe_ai_fleet.agents.plan_session.proposals import (
-    PROPOSE,
     Proposals,
     Proposed,
     opens_with_proposal,
     proposed_among,
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, Research
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.sub_agents.limits import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
@@ -28,7 +28,8 @@ from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.message import AssistantMessage, Message, UserMessage
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
-from swe_ai_fleet.ports import ChatModel, Journal, Workspace
+from swe_ai_fleet.ports import ChatModel, Workspace
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -47,7 +48,7 @@ class PlanTools:
     """What a session works with; `toolkits` share the pipeline.
 
     `idle` names operations that the model is not shown until it asks for them, `unlisted` those of them that lack what
-    they need here. `memory` is asked first; None: the repository's documents and history. Replies go to the `journal`.
+    they need here. `memory` is asked first; None: the repository's documents and history.
     """
 
     workspace: Workspace
@@ -56,7 +57,6 @@ class PlanTools:
     idle: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
     memory: MemorySearch | None = None
-    journal: Journal | None = None
 
 
 class PlanningRun:
@@ -188,17 +188,16 @@ class PlanningRun:
     async def _run(
         self, toolbox: Toolbox, history: History, steps: Sequence[Step], gate: ProposalGate, rules: Rules
     ) -> Trajectory:
-        run = AgentRun(
+        parts = RunParts(
             model=self._model,
             toolbox=toolbox,
             history=history,
             budget=self.budget,
             rules=replace(rules, last_words_seconds=min(LAST_WORDS_SECONDS, self.budget.limits.timeout_seconds)),
-            journal=self._tools.journal,
             gate=gate,
             steps=steps,
         )
-        return await run.drive()
+        return await AgentRun(parts).drive()
 
     def _toolbox(self, pipeline: Pipeline) -> Toolbox:
         idle = self._tools.idle - {PROPOSE}

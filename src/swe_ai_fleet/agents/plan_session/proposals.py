@@ -12,10 +12,9 @@ from swe_ai_fleet.agents.repair import Understood
 from swe_ai_fleet.agents.sub_agents.shapes import flat
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS
+from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit, operation
 
-PROPOSE = "propose_approach"
 _MAX_CHARS = 40_000
 _OPENINGS = (
     "i propose", "i suggest", "i recommend", "i would", "i'd", "i will", "i'll", "i plan", "proposal", "proposed",

@@ -13,7 +13,8 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.tools.operation import Definition, Toolkit, signature
+from swe_ai_fleet.tools.definition import Definition
+from swe_ai_fleet.tools.operation import Toolkit, signature
 
 MAX_STEPS = 50
 _MOST_PROBLEMS = 12

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.agents.model_face import ModelFace
@@ -15,6 +15,7 @@ from swe_ai_fleet.agents.planning.call_ids import PlanCallId, Purpose
 from swe_ai_fleet.agents.planning.operations import Operations
 from swe_ai_fleet.agents.planning.planner import Planner, PlanStopped
 from swe_ai_fleet.agents.planning.progress import Progress
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import PlanMade
@@ -27,11 +28,10 @@ from swe_ai_fleet.domain.message import (
 )
 from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import ChatModel, Journal
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 
 PLAN = "plan"
 """Stands as the model's name in replies that the plan gave."""
-PROPOSE = "propose_approach"
 _LOOKS = ("tests_run", "git_diff")
 
 
@@ -39,12 +39,11 @@ class PlannedModel(ModelFace):
     """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
 
     Args:
-        model: Who makes the plans and judges at the end.
+        parts: What the run is made of; its model makes the plans and judges at the end.
         planner: How it is asked for them.
         progress: How far they are.
         operations: What they are made of.
         goal: The task, for the verification.
-        journal: Where plans are recorded.
         direct: A plan that needs no model: what its last step gives is the answer. Where it fails, the model plans.
         max_replans: How many plans may follow the first.
         proposes: Each plan is put before the approval gate as a `propose_approach` call first.
@@ -52,23 +51,22 @@ class PlannedModel(ModelFace):
 
     def __init__(
         self,
+        parts: RunParts,
         *,
-        model: ChatModel,
         planner: Planner,
         progress: Progress,
         operations: Operations,
         goal: str,
-        journal: Journal | None = None,
-        direct: Plan | None = None,
-        max_replans: int = 2,
-        proposes: bool = False,
+        direct: Plan | None,
+        max_replans: int,
+        proposes: bool,
     ) -> None:
-        self.model = model
+        self.model = parts.model
+        self._parts = parts
         self._planner = planner
         self._progress = progress
         self._operations = operations
         self._goal = goal
-        self._journal = journal
         self._direct = direct
         self._max_plans = max_replans + 1 + (direct is not None)
         self._proposes = proposes and PROPOSE in operations
@@ -86,17 +84,17 @@ class PlannedModel(ModelFace):
             self.last_words = True
             return await self.model.reply(request)
         try:
-            return await self._next(request.sampling, request.on_delta)
+            return await self._next(request.sampling)
         except PlanStopped as stopped:
             self.stopped = stopped
             raise
 
-    async def _next(self, sampling: Sampling, on_delta: Callable[[str], None] | None) -> ModelReply:
+    async def _next(self, sampling: Sampling) -> ModelReply:
         progress = self._progress
         while True:
             if progress.failure:
                 raise PlanStopped(f"{progress.failure}; the plan says to give up then", stop=StopReason.TOOL_ERROR)
-            reply = await self._planned(sampling, on_delta)
+            reply = await self._planned(sampling)
             if self._proposes and not progress.approved and progress.due() is not None:
                 return self._saying(reply, self._proposal())
             if (due := progress.due()) is not None:
@@ -108,11 +106,11 @@ class PlannedModel(ModelFace):
                 self._planner.keep(reply, step=progress.turns + 1)
             if self._direct is not None and progress.plans == 1:
                 return self._saying(None, self._finish(progress.content))
-            answer = await self._judged(sampling, on_delta)
+            answer = await self._judged(sampling)
             if answer is not None:
                 return answer
 
-    async def _planned(self, sampling: Sampling, on_delta: Callable[[str], None] | None) -> ModelReply | None:
+    async def _planned(self, sampling: Sampling) -> ModelReply | None:
         """Have a plan that holds; the reply that a new one stands in, None where the plan at hand is gone on with."""
         progress, reply = self._progress, None
         reason, number = progress.reason, progress.turns + 1
@@ -124,18 +122,17 @@ class PlannedModel(ModelFace):
             if progress.plans >= self._max_plans:
                 raise PlanStopped(f"no new plan is allowed any more, and this one no longer holds: {reason}")
             plan, reply = await self._planner.plan(
-                step=number, sampling=sampling, reason=reason, done=progress.report().told(), on_delta=on_delta
+                step=number, sampling=sampling, reason=reason, done=progress.report().told()
             )
         progress.begin(plan)
-        if self._journal is not None:
-            self._journal.post(PlanMade(step=number, plan=plan, reason=reason))
+        self._parts.post(PlanMade(step=number, plan=plan, reason=reason))
         return reply
 
-    async def _judged(self, sampling: Sampling, on_delta: Callable[[str], None] | None) -> ModelReply | None:
+    async def _judged(self, sampling: Sampling) -> ModelReply | None:
         """The final answer where the goal is met; None where a new plan is to be made for what it lacks."""
         progress, number = self._progress, self._progress.turns + 1
         verdict, reply = await self._planner.verdict(
-            step=number, sampling=sampling, goal=self._goal, steps=progress.report().told(), on_delta=on_delta
+            step=number, sampling=sampling, goal=self._goal, steps=progress.report().told()
         )
         self.answer = verdict.answer or verdict.missing
         progress.met, progress.missing = verdict.met, verdict.missing

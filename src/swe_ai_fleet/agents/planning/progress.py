@@ -32,7 +32,7 @@ class Progress:
         retries: How often a step that may be tried again is, after its first failure.
     """
 
-    def __init__(self, operations: Operations, *, retries: int = 2) -> None:
+    def __init__(self, operations: Operations, *, retries: int) -> None:
         self._operations = operations
         self._retries = retries
         self._plans: list[list[_Entry]] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from swe_ai_fleet.agents.reviewing.shape import CritiqueShape, FindingShape
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import ReviewAssignment
+from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.review import Critique, Finding
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import now
 from swe_ai_fleet.tools.failure import ToolFailure
@@ -89,5 +90,4 @@ def _there(path: str, tree: Tree) -> bool:
 
 
 def _shown(text: str, mask: SecretMask, limit: int) -> str:
-    masked = mask(well_formed(text)).strip()
-    return masked if len(masked) <= limit else f"{masked[: limit - 1]}…"
+    return shortened(mask(well_formed(text)).strip(), limit)

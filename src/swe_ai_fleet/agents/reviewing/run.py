@@ -6,31 +6,31 @@ import asyncio
 import time
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
-
 from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
-from swe_ai_fleet.agents.resumption import read_run
+from swe_ai_fleet.agents.resumption import concluded, read_run
 from swe_ai_fleet.agents.reviewing.conclusion import critique_of, no_critique
 from swe_ai_fleet.agents.reviewing.prompt import review_messages
 from swe_ai_fleet.agents.reviewing.shape import CritiqueShape
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.sub_agents.exploring import offered
+from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
 from swe_ai_fleet.agents.sub_agents.shapes import read, schema_of
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
-from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import ModelRequest, Sampling, UserMessage
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.run import RunState
-from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import Tree
@@ -50,8 +50,6 @@ LOOKING = (
 AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
 _OBSERVATION_CHARS = 8_000
 _LAST_WORDS_SECONDS = 30.0
-_SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
-"""After these there is nothing left for another reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +72,7 @@ class ReviewRun:
             earlier = RunState(agent_id=assignment.agent_id)
             if resumes:
                 earlier = await read_run(self.services.log, task.tenant, assignment.execution_id, assignment.agent_id)
-                if (known := _known(earlier)) is not None:
+                if (known := concluded(earlier, Critique)) is not None:
                     return known
                 run.trail.entries.extend(earlier.entries)
             return await _Review(self.services, assignment, clone, run, earlier).carry_out()
@@ -139,7 +137,7 @@ class _Review:
         toolbox = _toolbox(self._clone, pipeline)
         await self._open(toolbox, capabilities.model, capabilities.max_model_len)
         history = History(self._earlier.messages, context_tokens=capabilities.max_model_len)
-        loop = AgentRun(
+        parts = RunParts(
             model=model,
             toolbox=toolbox,
             history=history,
@@ -150,12 +148,12 @@ class _Review:
             sampling=self._sampling,
             steps=self._earlier.steps,
         )
-        trajectory = await loop.drive()
+        trajectory = await AgentRun(parts).drive()
         self._stop = trajectory.stop_reason
         try:
-            return read(CritiqueShape, *_said(trajectory))
+            return read(CritiqueShape, *said_in(trajectory))
         except ValueError as error:
-            if trajectory.stop_reason in _SPENT or not trajectory.steps:
+            if trajectory.stop_reason in SPENT or not trajectory.steps:
                 raise ValueError(trajectory.error or str(error)) from None
             return await self._once_more(model, history, len(trajectory.steps), str(error))
 
@@ -235,19 +233,3 @@ def _toolbox(clone: Clone, pipeline: Pipeline) -> Toolbox:
         return Toolbox({}, pipeline)
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))
     return Toolbox(kits, narrow)
-
-
-def _said(trajectory: Trajectory) -> list[object]:
-    """Where the review may stand: the arguments of the last reply's final answer, and the answer itself."""
-    last = trajectory.steps[-1].reply.tool_calls if trajectory.steps else ()
-    return [*(call.arguments for call in last if call.name == FINAL_ANSWER.name), trajectory.answer]
-
-
-def _known(earlier: RunState) -> Critique | None:
-    """What the review came to in an earlier process; None where it did not come to its end."""
-    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
-        return None
-    try:
-        return from_json(Critique, earlier.finished.answer)
-    except ValidationError:
-        return None

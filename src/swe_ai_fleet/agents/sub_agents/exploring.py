@@ -10,6 +10,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.conduct import Rules
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.run_parts import RunParts
 from swe_ai_fleet.agents.sub_agents.shapes import Shape, read
 from swe_ai_fleet.agents.sub_agents.structured import reply_in_shape
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
@@ -23,7 +24,7 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 S = TypeVar("S", bound=Shape)
 MAX_LAST_WORDS_SECONDS = 20.0
 _CONCLUDE = "Put what you found into the JSON object that was asked for: answer with it and nothing else. Add nothing."
-_SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
+SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
 """After these there is nothing left for another reply."""
 
 
@@ -70,20 +71,20 @@ async def explore(
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))
     history = History(opening)
     seconds = min(MAX_LAST_WORDS_SECONDS, budget.limits.timeout_seconds / 4)
-    run = AgentRun(
+    parts = RunParts(
         model=model,
         toolbox=Toolbox(toolkits, narrow),
         history=history,
         budget=budget,
         rules=Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True, last_words_seconds=seconds),
     )
-    trajectory = await run.drive()
+    trajectory = await AgentRun(parts).drive()
     if trajectory.stop_reason is StopReason.MODEL_ERROR and not trajectory.steps:
         raise ToolFailure(f"the model of the sub-agent gave no answer: {trajectory.error}")
     try:
-        return Explored(trajectory=trajectory, conclusion=read(shape, *_said(trajectory)))
+        return Explored(trajectory=trajectory, conclusion=read(shape, *said_in(trajectory)))
     except ValueError:
-        if trajectory.stop_reason in _SPENT or not (trajectory.answer or trajectory.steps):
+        if trajectory.stop_reason in SPENT or not (trajectory.answer or trajectory.steps):
             return Explored(trajectory=trajectory, conclusion=None)
     try:
         messages = [*history.messages, UserMessage(content=f"{trajectory.answer}\n\n{_CONCLUDE}".strip())]
@@ -93,7 +94,7 @@ async def explore(
     return Explored(trajectory=trajectory, conclusion=conclusion)
 
 
-def _said(trajectory: Trajectory) -> list[object]:
+def said_in(trajectory: Trajectory) -> list[object]:
     """Where a conclusion may stand: the arguments of the last reply's final answer, and the answer itself."""
     last = trajectory.steps[-1].reply.tool_calls if trajectory.steps else ()
     return [*(call.arguments for call in last if call.name == FINAL_ANSWER.name), trajectory.answer]
