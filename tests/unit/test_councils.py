@@ -494,17 +494,18 @@ class TestEndpoints:
     async def test_a_named_host_must_not_lead_to_the_machines_own_surroundings(
         self, found: list[str], target: str
     ) -> None:
-        async def resolve(host: str, port: int) -> list[str]:
-            assert (host, port) == ("agents.internal", 7000)
-            return found
+        class Told:
+            async def resolve(self, host: str, port: int) -> list[str]:
+                assert (host, port) == ("agents.internal", 7000)
+                return found
 
         rules = EndpointRules(patterns=("agents.internal:7000",))
         place = rules.check("agents.internal:7000")
         if target:
-            assert await target_of(place, rules, resolve) == target
+            assert await target_of(place, rules, Told()) == target
         else:
             with pytest.raises(AgentFault):
-                await target_of(place, rules, resolve)
+                await target_of(place, rules, Told())
 
 
 class Crowded(MemoryKeyValue):

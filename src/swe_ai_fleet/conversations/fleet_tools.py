@@ -11,7 +11,6 @@ from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSumm
 from swe_ai_fleet.conversations.formatting.tables import Table
 from swe_ai_fleet.conversations.memory_tools import Remember, SearchMemory
 from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.memory.disarming import visible
 from swe_ai_fleet.ports import Memories, SecretMask
@@ -44,13 +43,10 @@ class ListExecutions(BaseTool):
         self._fleet = fleet
 
     async def execute(self, status: str = "", limit: int = 10) -> dict[str, object]:
-        """The executions. Raises ToolFailure."""
+        """The executions. Raises FleetError."""
         if not 1 <= limit <= MAX_LISTED:
             raise ToolFailure(f"limit is {limit}; it goes from 1 to {MAX_LISTED}")
-        try:
-            found = await self._fleet.executions(status=status.strip().lower(), limit=limit)
-        except FleetError as fault:
-            raise ToolFailure(str(fault)) from fault
+        found = await self._fleet.executions(status=status.strip().lower(), limit=limit)
         return {"executions": [_plain(one) for one in found]}
 
     def present(self, value: object) -> ToolResult:
@@ -77,11 +73,8 @@ class ShowExecution(BaseTool):
         self._fleet = fleet
 
     async def execute(self, execution: str) -> dict[str, object]:
-        """What is known of it. Raises ToolFailure."""
-        try:
-            found = await self._fleet.execution(execution.strip())
-        except FleetError as fault:
-            raise ToolFailure(str(fault)) from fault
+        """What is known of it. Raises FleetError."""
+        found = await self._fleet.execution(execution.strip())
         fields = {key: part for key, part in _plain(found).items() if part not in ("", [], ())}
         summary = cast("dict[str, object]", fields.pop("execution"))
         return {**summary, **fields}

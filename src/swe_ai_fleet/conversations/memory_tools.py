@@ -11,7 +11,6 @@ from swe_ai_fleet.agents.sub_agents.results import described
 from swe_ai_fleet.codec import from_plain, to_plain
 from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.desk import Desk
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.memory.searching import FleetMemory
@@ -42,13 +41,10 @@ class SearchMemory(BaseTool):
         self._memory = FleetMemory(memories, desk.scope, mask=mask)
 
     async def execute(self, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, object]:
-        """What is known. Raises ToolFailure."""
+        """What is known. Raises FleetError."""
         if not entities and not queries:
             raise ToolFailure("nothing is asked; give entities or queries")
-        try:
-            return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
-        except FleetError as fault:
-            raise ToolFailure(str(fault)) from fault
+        return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
 
     def present(self, value: object) -> ToolResult:
         told = described(from_plain(MemoryResults, value))
@@ -73,13 +69,10 @@ class Remember(BaseTool):
         self._desk = desk
 
     async def execute(self) -> dict[str, object]:
-        """What was kept. Raises ToolFailure where nobody asked for it."""
+        """What was kept. Raises ToolFailure where nobody asked for it, another FleetError where it cannot be kept."""
         if not asks_to_remember(self._desk.text):
             raise ToolFailure("the person did not ask for anything to be remembered")
-        try:
-            return {"remembered": await keep(self._memories, self._desk)}
-        except FleetError as fault:
-            raise ToolFailure(str(fault)) from fault
+        return {"remembered": await keep(self._memories, self._desk)}
 
 
 async def keep(memories: Memories, desk: Desk) -> str:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from swe_ai_fleet.agents.outside_agent import AgentFault
 from swe_ai_fleet.domain.endpoint import AgentEndpoint, EndpointRules
 from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.tools.http.transport import Resolver, SystemResolver
 
 MAX_ADDRESSES = 4
 # Metadata services of clouds that do not answer at a link-local address.
 _METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
 
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host; raises OSError or UnicodeError where it has none."""
-
-
-async def system_resolve(host: str, port: int) -> Sequence[str]:
-    """What this machine's resolver says."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(each[4][0]) for each in found]
-
-
-async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolve: Resolve = system_resolve) -> str:
+async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Resolver | None = None) -> str:
     """The endpoint's addresses as gRPC takes them, each of them allowed. Raises AgentFault.
 
-    A name is resolved once, here, so that the addresses that were judged are the ones that are called.
+    A name is resolved once, here, so that the addresses that were judged are the ones that are called; without a
+    resolver by the system's own.
     """
-    addresses = await _addresses(endpoint, resolve)
+    addresses = await _addresses(endpoint, resolver or SystemResolver())
     named = rules.names(endpoint)
     for address in addresses:
         if not (is_public(address) or (named and (endpoint.is_address or not _is_guarded(address)))):
@@ -45,12 +35,12 @@ async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolve: Reso
     return f"{'ipv6' if ':' in addresses[0] else 'ipv4'}:{','.join(places)}"
 
 
-async def _addresses(endpoint: AgentEndpoint, resolve: Resolve) -> Sequence[str]:
+async def _addresses(endpoint: AgentEndpoint, resolver: Resolver) -> Sequence[str]:
     """The host's addresses of one family, IPv4 first."""
     if endpoint.is_address:
         return [endpoint.host]
     try:
-        found = tuple(dict.fromkeys(await resolve(endpoint.host, endpoint.port)))
+        found = tuple(await resolver.resolve(endpoint.host, endpoint.port))
     except (OSError, UnicodeError) as error:
         raise AgentFault(f"the host of the agent at {endpoint} cannot be resolved: {error}") from None
     addresses = [each for each in found if ":" not in each] or found

@@ -130,7 +130,7 @@ class TelegramBot:
     async def settled(self) -> None:
         """Wait until everything that was accepted is done with. Raises PreconditionFailed."""
         while self._workers:
-            await self._first_done()
+            await self._one_done()
 
     async def close(self) -> None:
         """Break off what is being answered; it goes on after a restart."""
@@ -143,14 +143,15 @@ class TelegramBot:
     async def _make_room(self) -> None:
         """Wait while too many messages wait to be answered; tell of a worker that gave up."""
         while sum(map(len, self._waiting.values())) >= MAX_WAITING:
-            await self._first_done()
-        for chat_id, worker in tuple(self._workers.items()):
-            if worker.done():
-                del self._workers[chat_id]
-                worker.result()
+            await self._one_done()
+        self._dismiss()
 
-    async def _first_done(self) -> None:
+    async def _one_done(self) -> None:
         await asyncio.wait(self._workers.values(), return_when=asyncio.FIRST_COMPLETED)
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        """Let go of the workers that are done. Raises what ended one."""
         for chat_id, worker in tuple(self._workers.items()):
             if worker.done():
                 del self._workers[chat_id]
