@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import chain, repeat
 from typing import Generic, TypeVar
 
 import structlog
@@ -14,9 +15,13 @@ from swe_ai_fleet.domain.errors import FleetError, Unavailable
 Change = TypeVar("Change")
 
 PAUSES = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
-"""Seconds before each further attempt; the last one again and again."""
 
 _log = structlog.get_logger(__name__)
+
+
+def waits(seconds: Sequence[float] = PAUSES) -> Iterator[float]:
+    """Seconds before each further attempt; the last one again and again."""
+    return chain(seconds, repeat(seconds[-1]))
 
 
 class Follower(Generic[Change]):
@@ -83,12 +88,12 @@ class Follower(Generic[Change]):
             raise Unavailable(f"{self._name} is not followed {state}{said}", hint=hint) from self._fault
 
     async def _follow(self) -> None:
-        failures = 0
+        pauses = waits()
         while True:
             try:
                 async with aclosing(self._changes(self._position + 1)) as changes:
                     async for change in changes:
-                        failures, self._fault = 0, None
+                        pauses, self._fault = waits(), None
                         if change is None:
                             self._caught_up.set()
                         else:
@@ -99,8 +104,7 @@ class Follower(Generic[Change]):
                 if not self._caught_up.is_set():
                     raise
                 _log.warning("following.source_unavailable", source=self._name, reason=error.message)
-                await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
-                failures += 1
+                await asyncio.sleep(next(pauses))
             except Exception as error:
                 self._fault = error
                 # Nobody waits for this task, so it is told here.

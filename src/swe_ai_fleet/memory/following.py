@@ -11,7 +11,7 @@ import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.following import PAUSES
+from swe_ai_fleet.following import waits
 from swe_ai_fleet.memory.meaning import Meaning
 from swe_ai_fleet.memory.records import id_in, loaded
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
@@ -114,17 +114,17 @@ class Following:
 
     async def _read(self) -> None:
         position = await self._begin()
-        pauses = iter(PAUSES)
+        pauses = waits()
         while True:
             try:
                 async with aclosing(self._store.changes(from_revision=position + 1, follow=True)) as changes:
                     async for change in changes:
                         await self._arrived.put(change)
                         position = change.revision if change is not None else position
-                        pauses = iter(PAUSES)
+                        pauses = waits()
             except FleetError as error:
                 _log.warning("memory.bucket_unavailable", reason=error.message)
-                await asyncio.sleep(next(pauses, PAUSES[-1]))
+                await asyncio.sleep(next(pauses))
 
     async def _begin(self) -> int:
         """Up to where there is nothing to do."""
@@ -181,19 +181,19 @@ class Following:
         self._work.set()
 
     async def _embed(self) -> None:
-        pauses = iter(PAUSES)
+        pauses = waits()
         while True:
             await self._work.wait()
             self._work.clear()
             try:
                 while self._waiting:
                     await self._embed_some()
-                    pauses = iter(PAUSES)
+                    pauses = waits()
                 await self._settle()
             except FleetError as error:
                 # Without vectors memories are found by their words.
                 _log.warning("memory.vectors_wait", memories=len(self._waiting), reason=error.message)
-                await asyncio.sleep(next(pauses, PAUSES[-1]))
+                await asyncio.sleep(next(pauses))
                 self._work.set()
             async with self._moved:
                 self._moved.notify_all()
@@ -274,7 +274,7 @@ async def end(task: asyncio.Task[None]) -> None:
 
 async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
     """Try until it works: what an index does not take now it takes later."""
-    pauses = iter(PAUSES)
+    pauses = waits()
     while True:
         try:
             return await act()
@@ -282,4 +282,4 @@ async def _patiently(act: Callable[[], Awaitable[T]], what: str) -> T:
             raise
         except FleetError as error:
             _log.warning("memory.index_unavailable", what=what, reason=error.message)
-            await asyncio.sleep(next(pauses, PAUSES[-1]))
+            await asyncio.sleep(next(pauses))

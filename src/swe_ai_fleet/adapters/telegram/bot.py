@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import islice
 from typing import NoReturn, Protocol
 
 import structlog
@@ -13,6 +14,7 @@ from swe_ai_fleet.adapters.telegram.api import BotApi, Refused, TooFast, Update
 from swe_ai_fleet.adapters.telegram.progress import BotProgress
 from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.following import waits
 from swe_ai_fleet.ports import KeyValue
 
 POLL_SECONDS = 25
@@ -90,18 +92,17 @@ class TelegramBot:
 
     async def run(self) -> NoReturn:
         """Serve until it is cancelled. Raises PreconditionFailed where no try can help: a wrong token."""
-        failures = 0
+        pauses = waits(_WAITS)
         try:
             while True:
                 try:
                     await self.poll()
-                    failures = 0
+                    pauses = waits(_WAITS)
                 except TooFast as fault:
                     await self._sleep(fault.seconds)
                 except Unavailable as fault:
                     _log.warning("telegram.unavailable", reason=fault.message)
-                    await self._sleep(_WAITS[min(failures, len(_WAITS) - 1)])
-                    failures += 1
+                    await self._sleep(next(pauses))
         finally:
             await self.close()
 
@@ -167,18 +168,17 @@ class TelegramBot:
 
     async def _work(self, chat_id: int) -> None:
         """Answer what waits in a chat. Raises PreconditionFailed."""
-        waiting, failures = self._waiting[chat_id], 0
+        waiting, pauses = self._waiting[chat_id], waits(_WAITS)
         while waiting:
             try:
                 await self._handle(waiting[0])
                 await self._progress.done(waiting[0])
             except Unavailable as fault:
                 _log.warning("telegram.waits", reason=fault.message, chat_id=chat_id)
-                await self._sleep(_WAITS[min(failures, len(_WAITS) - 1)])
-                failures += 1
+                await self._sleep(next(pauses))
                 continue
             waiting.popleft()
-            failures = 0
+            pauses = waits(_WAITS)
 
     async def _handle(self, update: Update) -> None:
         done = await self._progress.handled(update.chat_id)
@@ -214,16 +214,16 @@ class TelegramBot:
 
     async def _answered(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
         """The answer, tried again where the fleet is away or the session busy. Raises FleetError."""
-        for number in range(_ASK_TRIES):
+        for number, pause in enumerate(islice(waits(_WAITS), _ASK_TRIES), start=1):
             try:
                 message_id = f"telegram-{update.update_id}"
                 return await self._answers.answer(session_id, update.text, message_id=message_id, seen=seen)
             except InvalidRequest:
                 raise
             except (Unavailable, PreconditionFailed):
-                if number + 1 == _ASK_TRIES:
+                if number == _ASK_TRIES:
                     raise
-                await self._sleep(_WAITS[min(number, len(_WAITS) - 1)])
+                await self._sleep(pause)
         raise AssertionError("the last try answers or raises")
 
     async def _send(self, chat_id: int, page: str) -> int:
@@ -232,7 +232,7 @@ class TelegramBot:
         Raises Unavailable, PreconditionFailed.
         """
         marked = True
-        for number in range(_SEND_TRIES):
+        for number, pause in enumerate(islice(waits(_WAITS), _SEND_TRIES), start=1):
             try:
                 return await self._api.send(chat_id, page if marked else unmarked(page), marked=marked)
             except Refused as fault:
@@ -244,9 +244,9 @@ class TelegramBot:
             except TooFast as fault:
                 await self._sleep(fault.seconds)
             except Unavailable:
-                if number + 1 == _SEND_TRIES:
+                if number == _SEND_TRIES:
                     raise
-                await self._sleep(_WAITS[min(number, len(_WAITS) - 1)])
+                await self._sleep(pause)
         raise Unavailable("Telegram did not take a message", field="telegram_url")
 
     async def _refuse(self, chat_id: int) -> None:
