@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -236,17 +237,39 @@ def test_the_document_has_what_the_table_has() -> None:
     assert [agent["agent_id"] for agent in document["agents"]] == ["a", "b"]
 
 
+def narrated(body: EventBody) -> str:
+    event = Event(id="1", tenant="t", execution_id="e", task_id="t", agent_id="_", at="", body=body)
+    return narrate(StoredEvent(sequence=1, event=event))
+
+
 def test_that_there_is_no_context_is_told_with_the_reason() -> None:
     unread = ContextGathered(context=GatheredContext(), error="no context service answers")
     empty = ContextGathered(context=GatheredContext(), error="")
-    told: list[str] = []
-    for body in (unread, empty):
-        stored = StoredEvent(
-            sequence=1,
-            event=Event(id="1", tenant="t", execution_id="e", task_id="t", agent_id="_", at="", body=body),
-        )
-        told.append(narrate(stored))
-    assert told == ["context: none: no context service answers", "context: nothing is known that fits"]
+    assert [narrated(unread), narrated(empty)] == [
+        "context: none: no context service answers",
+        "context: nothing is known that fits",
+    ]
+
+
+def test_a_line_says_why_a_run_failed_and_what_was_checked_of_a_delivery() -> None:
+    fault = RunFinished(
+        stop_reason=StopReason.MODEL_ERROR, artifacts=Artifacts(), usage=Usage(), audit_head="", error="answered 500"
+    )
+    tests = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, required=True, score=0.0)
+    delivered = Delivered(commit_sha="d" * 40, branch="fleet/t")
+    untested = CheckReport(candidate_id="a", results=(replace(tests, skipped_reason="no test command was found"),))
+    failed = CheckReport(candidate_id="a", results=(tests,))
+    assert [
+        narrated(fault),
+        narrated(WinnerDelivered(delivered=delivered, report=untested)),
+        narrated(WinnerDelivered(delivered=delivered, report=failed)),
+        narrated(WinnerDelivered(delivered=delivered, report=CheckReport(candidate_id="a"))),
+    ] == [
+        "_: ended (model_error): +0 -0 in 0 files, 0 tokens: answered 500",
+        "delivered as dddddddddddd on fleet/t; checks there: tests skipped",
+        "delivered as dddddddddddd on fleet/t; checks there: tests FAILED",
+        "delivered as dddddddddddd on fleet/t; checks there: none",
+    ]
 
 
 def test_an_event_that_cannot_be_read_stops_nobody() -> None:

@@ -195,6 +195,13 @@ async def test_without_an_accepted_candidate_there_is_no_winner(world: World):
     assert world.workspaces.deliveries == []
 
 
+async def test_without_a_winner_it_is_told_what_stopped_the_best_run(world: World):
+    world.fleet.default = ScriptedRun(checks=(FAILED,), error="model server answered 500")
+    state = await world.run(a_task(num_agents=1))
+    assert state.status is ExecutionStatus.NO_WINNER
+    assert "(model server answered 500): tests failed: exit code 1" in state.error
+
+
 async def test_a_candidate_without_evidence_cannot_win(world: World):
     world.fleet.default = ScriptedRun(check_fault=AgentLost("the node died"))
     state = await world.run(a_task(num_agents=1))

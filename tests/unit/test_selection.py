@@ -259,6 +259,12 @@ def test_evidence_is_what_a_candidate_without_a_report_lacks():
     assert "2 failed" in rank([candidate("a")], {"a": failing})[0].reason
 
 
+def test_a_check_that_was_skipped_is_told():
+    passed = report("a", check(True, kind=CheckKind.APPLY), check(False, skipped=True))
+    [only] = rank([candidate("a")], {"a": passed})
+    assert (only.accepted, only.reason) == (True, "every check passed; dry_run skipped; 1 changed lines")
+
+
 PASSING = {name: report(name, check(True)) for name in "abcd"}
 
 

@@ -32,7 +32,9 @@ def without_winner(verdict: Verdict) -> Ending:
     if verdict.timed_out:
         return Ending(status=ExecutionStatus.TIMEOUT, error="the time was up for every agent", usage=verdict.usage)
     best = verdict.ranking[0]
-    error = f"no candidate passed; the best, {best.candidate_id}: {best.reason}"
+    fault = next((one.error for one in verdict.candidates if one.candidate_id == best.candidate_id), "")
+    name = f"{best.candidate_id} ({fault})" if fault else best.candidate_id
+    error = f"no candidate passed; the best, {name}: {best.reason}"
     return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)
 
 

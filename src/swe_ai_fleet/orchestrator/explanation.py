@@ -40,6 +40,7 @@ def _facts(place: Standing) -> list[str]:
         facts.append(f"and {len(failed) - _MOST_COMPLAINTS} more checks failed")
     if not failed:
         facts.append("every check passed" if place.accepted else "no required check could be run")
+        facts.extend(f"{result.name} skipped" for result in place.report.results if result.skipped_reason)
     if place.others:
         facts.append(f"{place.size} candidates came to it")
     if place.review is not None:

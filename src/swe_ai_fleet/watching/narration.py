@@ -43,9 +43,9 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{agent}: started with {model} and {len(tools)} tools"
         case ToolFinished(entry=entry):
             line = "" if brief else f"{agent}: {_tool(entry)}"
-        case RunFinished(stop_reason=reason, artifacts=left, usage=usage):
+        case RunFinished(stop_reason=reason, artifacts=left, usage=usage, error=error):
             size = f"+{left.insertions} -{left.deletions} in {len(left.files_changed)} files"
-            line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens"
+            line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens" + (f": {error}" if error else "")
         case RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
         case ContextGathered(context=context, error=error):
@@ -67,8 +67,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
         case WinnerDelivered(delivered=delivered, report=report):
-            verdict = "passed" if report.accepted else "FAILED"
-            line = f"delivered as {delivered.commit_sha[:12]} on {delivered.branch}; checks there {verdict}"
+            line = f"delivered as {delivered.commit_sha[:12]} on {delivered.branch}"
+            line += f"; checks there: {checks_text(report) or 'none'}"
         case CancelRequested(reason=reason):
             line = f"cancelled: {reason}"
         case ApprovalRequested(request=request):
