@@ -591,4 +591,5 @@ async def test_a_ping_is_one_question_and_is_not_repeated_at_once() -> None:
     async with OpenAIChatModel(base_url=server.url, retry_wait_seconds=60) as model:
         with pytest.raises(ModelUnavailable, match="cannot be reached") as down:
             await model.ping()
-    assert down.value.field == "model_url"
+    assert down.value.field == "model_url" and "ssl" not in str(down.value)
+    assert down.value.hint == "start the server, or name another one"

@@ -92,10 +92,15 @@ def refused(refusal: Refusal, *, base_url: str, model: str, secret: str) -> Mode
 
 def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUnavailable:
     """The fault for a connection that failed, broke or took too long."""
-    reason = _quote(str(error), secret)
+    # aiohttp names its TLS settings in every such fault, of plain HTTP too.
+    reason = _quote(str(error).replace(" ssl:default", ""), secret)
     if not reason:
         reason = "timed out" if isinstance(error, (TimeoutError, APITimeoutError)) else type(error).__name__
-    return ModelUnavailable(f"model server {public_url(base_url)} cannot be reached: {reason}", field="model_url")
+    return ModelUnavailable(
+        f"model server {public_url(base_url)} cannot be reached: {reason}",
+        field="model_url",
+        hint="start the server, or name another one",
+    )
 
 
 def unreadable(base_url: str, answer: str, *, secret: str) -> ModelUnavailable:
