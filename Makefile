@@ -4,9 +4,14 @@ VENV := .venv
 VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
+# Files go to the two workers whole and in the order that tests/conftest.py gives them.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+
+# Modules are compiled once, not by each of the processes that tests start; some machines say otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-images test-vllm test-web test-cluster check proto web audit fuzz simulate bench chaos up lock clean soak bench-peers
+.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,14 +20,14 @@ demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winn
 	@MODEL_URL="$(MODEL_URL)" MODEL="$(MODEL)" $(BIN)/python -m swe_ai_fleet.cli.demo
 
 test: check ## Lint, types, architecture, and the test suite without the slow tests
-	$(PYTEST) -n 2 --dist loadfile -m "not slow"
+	$(PYTEST) $(PARALLEL) -m "not slow"
 
 test-web: check ## The page: rebuilt and compared, then tried in Chromium against a real fleet; pictures in tests/web/.artifacts
 	$(BIN)/python scripts/build_page.py --check
 	$(PYTEST) tests/web tests/integration/test_gateway_rest.py tests/integration/test_gateway_access.py tests/integration/test_gateway_streams.py
 
 test-all: check ## Everything, the slow tests too
-	$(PYTEST) -n 2 --dist loadfile
+	$(PYTEST) $(PARALLEL)
 
 test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
 	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm
@@ -34,9 +39,14 @@ test-cluster: $(VENV)/ready ## The fleet inside a cluster: make test-cluster KUB
 	$(BIN)/python scripts/test_cluster.py --kubeconfig "$(KUBECONFIG)"
 
 check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code against the proto
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types rules
+
+types:
+	$(BIN)/pyright
+
+rules:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/python scripts/generate_proto.py --check
@@ -59,6 +69,9 @@ web: $(VENV)/ready ## Build the page from web/ (needs npm, or takes the one in t
 
 simulate: $(VENV)/ready ## 10,000 executions on 100 nodes on virtual time; writes docs/scale.md and its plots
 	$(BIN)/python -m tests.simulation --write
+
+pictures: simulate ## Everything drawn: the plots of docs/scale.md, and the page's views in tests/web/.artifacts
+	$(PYTEST) tests/web -k "test_every_view_is_sound_and_fits or test_pictures_of"
 
 bench: $(VENV)/ready ## Measure overhead and scale on this machine; writes bench.json
 	$(BIN)/python -m tests.bench
@@ -84,6 +97,7 @@ clean: ## Remove the virtual environment and caches
 $(VENV)/ready: requirements.lock pyproject.toml scripts/system_packages.sh
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): 1.5 GB, some minutes without a word"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	sh scripts/system_packages.sh

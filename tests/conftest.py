@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
+import hypothesis
 import pytest
 import structlog
 
@@ -22,9 +23,22 @@ from tests.search_server import SearchServer
 
 
 def pytest_configure() -> None:
-    """Tracebacks as processes of the fleet log them: structlog's own take seconds of the loop that is being tested."""
+    """What holds for every test.
+
+    Tracebacks are as processes of the fleet log them: structlog's own take seconds of the loop that is being tested.
+    How long an example takes depends on what else the machine does, so that is no fault.
+    """
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
+    hypothesis.settings.register_profile(
+        "any-machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any-machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Suites that start processes come first: what is left at the end is short, so all workers end at about once."""
+    items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
-def names_in(path: Path) -> set[str]:
+@cache
+def names_in(path: Path) -> frozenset[str]:
     """The tests of a file as pytest names them, found without importing it."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
@@ -29,7 +31,7 @@ def names_in(path: Path) -> set[str]:
         prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
         functions = (each for each in within if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
         found |= {prefix + each.name for each in functions if each.name.startswith("test_")}
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
