@@ -75,7 +75,7 @@ _CODES: dict[type[FleetError], grpc.StatusCode] = {
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     InternalFault: grpc.StatusCode.INTERNAL,
 }
-_RETRY_SECONDS = {grpc.StatusCode.UNAVAILABLE: 1, grpc.StatusCode.RESOURCE_EXHAUSTED: 5}
+RETRY_SECONDS = {grpc.StatusCode.UNAVAILABLE: 1, grpc.StatusCode.RESOURCE_EXHAUSTED: 5}
 
 
 def status_code(error: FleetError) -> grpc.StatusCode:
@@ -99,8 +99,8 @@ def status(error: FleetError) -> status_pb2.Status:
             field=field, description=_cut(str(error), MAX_MESSAGE_BYTES)
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if code in _RETRY_SECONDS:
-        delay = duration_pb2.Duration(seconds=_RETRY_SECONDS[code])
+    if code in RETRY_SECONDS:
+        delay = duration_pb2.Duration(seconds=RETRY_SECONDS[code])
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     return _status(code, str(error), details)
 

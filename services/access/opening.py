@@ -6,7 +6,6 @@ import structlog
 
 from services.access.book import AccessBook
 from services.auth import OneToken
-from swe_ai_fleet.domain.access import TenantRules
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.settings import Settings
 
@@ -38,11 +37,6 @@ async def open_access(settings: Settings, token: str) -> AccessBook | OneToken:
             )
         return OneToken(token)
     return await AccessBook.open(settings.access_file, local=token)
-
-
-def rules_of(access: AccessBook | OneToken, tenant: str) -> TenantRules:
-    """What holds for a tenant: nothing, where there is no access file."""
-    return access.rules(tenant) if isinstance(access, AccessBook) else TenantRules(tenant=tenant)
 
 
 def knows(access: AccessBook | OneToken, tenant: str) -> bool:

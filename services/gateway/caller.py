@@ -7,6 +7,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
+from services.auth import bearer
 from services.gateway.access.credentials import Visitor
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 
@@ -36,8 +37,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
     state: dict[str, Any] = connection.scope.get("state") or {}
     token: str | None = state.get("token")
     if token is None:
-        scheme, _, shown = connection.headers.get("authorization", "").partition(" ")
-        token = shown.strip() if scheme.lower() == "bearer" else ""
+        token = bearer(connection.headers.getlist("authorization")) or ""
     visitor: Visitor | None = state.get("visitor")
     who = visitor.principal if visitor else SOLE
     named = state.get("caller") or ""

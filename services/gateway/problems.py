@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from services.errors import DOMAIN, status_code
+from services.errors import DOMAIN, RETRY_SECONDS, status_code
 from swe_ai_fleet.domain.errors import FleetError
 
 MEDIA_TYPE = "application/problem+json"
@@ -51,6 +51,8 @@ _CODES: Mapping[int, str] = {
     409: "FAILED_PRECONDITION",
     413: "RESOURCE_EXHAUSTED",
     416: "OUT_OF_RANGE",
+    421: "FAILED_PRECONDITION",
+    422: "ALREADY_EXISTS",
     429: "RESOURCE_EXHAUSTED",
     CLIENT_GONE: "CANCELLED",
     500: "INTERNAL",
@@ -64,30 +66,55 @@ _GRPC_OWN: Mapping[str, str] = {
     "UNIMPLEMENTED": "the service behind the gateway does not offer this",
     "RESOURCE_EXHAUSTED": "the message is too large for the service behind the gateway",
 }
-_RETRY_SECONDS: Mapping[int, int] = {429: 5, 503: 1}
+_RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
 _DETAILS = "grpc-status-details-bin"
 
 
 class Refusal(Exception):
-    """A request that HTTP itself has a status for: 413, 415, 416 and the like.
+    """A request that the gateway does not pass on, or that HTTP itself has a status for: 413, 415, 416 and the like.
 
     Args:
         status: The HTTP status.
         detail: What is wrong, in words for the caller.
         field: What to change.
         hint: The way out.
+        code: The gRPC code's name; empty: the one that belongs to the status.
+        retry_after_seconds: When another try makes sense; None: what belongs to the status.
         headers: Further headers of the answer.
     """
 
     def __init__(
-        self, status: int, detail: str, *, field: str = "", hint: str = "", headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        detail: str,
+        *,
+        field: str = "",
+        hint: str = "",
+        code: str = "",
+        retry_after_seconds: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.field = field
         self.hint = hint
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
         self.headers = dict(headers or {})
+
+    def answer(self, instance: str) -> Response:
+        """The problem document; `instance` is the path that was asked for."""
+        return problem(
+            self.status,
+            self.detail,
+            code=self.code,
+            field=self.field,
+            hint=self.hint,
+            retry_after_seconds=self.retry_after_seconds,
+            instance=instance,
+            headers=self.headers,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,15 +286,7 @@ async def _on_fault(connection: HTTPConnection, error: Exception) -> Response:
 
 
 async def _on_refusal(connection: HTTPConnection, error: Exception) -> Response:
-    refusal = cast("Refusal", error)
-    return problem(
-        refusal.status,
-        refusal.detail,
-        field=refusal.field,
-        hint=refusal.hint,
-        instance=connection.url.path,
-        headers=refusal.headers,
-    )
+    return cast("Refusal", error).answer(connection.url.path)
 
 
 async def _on_http(connection: HTTPConnection, error: Exception) -> Response:

@@ -498,7 +498,7 @@ async def test_an_audit_that_was_tampered_with_is_found(kind: str) -> None:
 
 
 async def test_silence_is_broken_by_comments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.pages.KEEPALIVE_SECONDS", 0.05)
+    monkeypatch.setattr("services.gateway.streams.sse.KEEPALIVE_SECONDS", 0.05)
     source, (name, events) = EventSource(), story()
     source.add(*events[:1])
     async with (

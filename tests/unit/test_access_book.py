@@ -25,7 +25,7 @@ from services.access.access_file import parse_access
 from services.access.book import AccessBook
 from services.access.certificates import Certificates
 from services.access.key_set import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet, parse_keys
-from services.access.opening import knows, open_access, rules_of
+from services.access.opening import knows, open_access
 from services.access.roles import check_role, role_for
 from services.auth import AccessInterceptor, Admission, OneToken, Presented, principal
 from services.errors import ErrorInterceptor, Unauthenticated
@@ -103,7 +103,6 @@ async def test_rules_are_the_files(book: AccessBook, tmp_path: Path) -> None:
     )
     assert book.rules("umbrella") == TenantRules(tenant="umbrella")
     assert book.rules("nobody") == TenantRules(tenant="nobody")
-    assert rules_of(OneToken("x"), "acme") == TenantRules(tenant="acme")
 
 
 async def test_settings_choose_between_a_file_and_one_token(world: AccessWorld, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from services.gateway.access.places import Headers, values
-from services.gateway.access.refusal import Refused
+from services.gateway.problems import Refusal
 from services.grpc_server import MAX_REQUEST_BYTES
 
 MAX_BYTES = MAX_REQUEST_BYTES
@@ -25,7 +25,7 @@ class Gone(Exception):
 
 
 async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-    """The whole body. Raises Refused where it is too large or too slow, Gone."""
+    """The whole body. Raises Refusal where it is too large or too slow, Gone."""
     declared = values(headers, b"content-length")
     if declared and declared[0].isdigit() and int(declared[0][:18]) > limit:
         raise _too_large(limit)
@@ -103,16 +103,15 @@ class PatientReceive:
         return message
 
 
-def too_slow(detail: str) -> Refused:
+def too_slow(detail: str) -> Refusal:
     """What a client is told whose body does not come."""
-    return Refused(status=408, code="DEADLINE_EXCEEDED", detail=detail, headers={"Connection": "close"})
+    return Refusal(408, detail, headers={"Connection": "close"})
 
 
-def _too_large(limit: int) -> Refused:
-    return Refused(
-        status=413,
-        code="RESOURCE_EXHAUSTED",
-        detail=f"the body has more than {limit} bytes",
+def _too_large(limit: int) -> Refusal:
+    return Refusal(
+        413,
+        f"the body has more than {limit} bytes",
         hint="large repositories go through POST /api/repositories",
         headers={"Connection": "close"},
     )

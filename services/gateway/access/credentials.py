@@ -10,8 +10,8 @@ from enum import StrEnum
 from services.auth import Admission, Authenticator, OneToken, Presented, bearer, caller_name
 from services.errors import Unauthenticated
 from services.gateway.access.places import Authority, Headers, Origin, values
-from services.gateway.access.refusal import Refused
 from services.gateway.access.session import MAX_TOKEN_CHARS, Sessions, cookie_name, shown_sessions
+from services.gateway.problems import Refusal
 from swe_ai_fleet.domain.access import SOLE, Principal
 from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
 
@@ -60,16 +60,15 @@ class Credentials:
         """Who sent it; None where it shows nothing that holds. Pages of named origins must send the bearer.
 
         Raises:
-            Refused: It names a tenant that is not its own.
+            Refusal: It names a tenant that is not its own.
             Unavailable: It cannot be told now.
         """
         found = await self._visitor(headers, host, origin)
         tenants = values(headers, b"fleet-tenant")
         if found is not None and any(one != found.principal.tenant.encode() for one in tenants):
-            raise Refused(
-                status=403,
-                code="PERMISSION_DENIED",
-                detail="over HTTP nobody acts for another tenant",
+            raise Refusal(
+                403,
+                "over HTTP nobody acts for another tenant",
                 field="fleet-tenant",
                 hint="services of the fleet do over gRPC",
             )
@@ -108,7 +107,7 @@ class Credentials:
         """The value of a cookie of that name for who shows the token; None where it is another one.
 
         Raises:
-            Refused: The token is too long for a cookie.
+            Refusal: The token is too long for a cookie.
             Unavailable: It cannot be told now.
         """
         if self._open:
@@ -119,10 +118,9 @@ class Credentials:
         if admission is None:
             return None
         if len(token) > MAX_TOKEN_CHARS:
-            raise Refused(
-                status=413,
-                code="RESOURCE_EXHAUSTED",
-                detail=f"the token has more than {MAX_TOKEN_CHARS} characters, which no cookie can stand for",
+            raise Refusal(
+                413,
+                f"the token has more than {MAX_TOKEN_CHARS} characters, which no cookie can stand for",
                 field="token",
                 hint="send it as a bearer, or have its issuer put fewer claims in",
             )
@@ -143,24 +141,20 @@ class Credentials:
 
 
 def caller(headers: Headers) -> str:
-    """How the caller names itself in `Fleet-Caller`; empty where it does not. Raises Refused."""
+    """How the caller names itself in `Fleet-Caller`; empty where it does not. Raises Refusal."""
     try:
         return caller_name([value.decode("latin-1") for value in values(headers, b"fleet-caller")])
     except InvalidRequest as error:
-        raise Refused(
-            status=400, code="INVALID_ARGUMENT", detail=error.message, field=error.field, hint=error.hint
-        ) from None
+        raise Refusal(400, error.message, field=error.field, hint=error.hint) from None
 
 
-def unauthenticated() -> Refused:
+def unauthenticated() -> Refusal:
     """What somebody without a token is told."""
-    return Refused(
-        status=401,
-        code="UNAUTHENTICATED",
-        detail="no valid token",
+    return Refusal(
+        401,
+        "no valid token",
         field="authorization",
         hint="send 'Authorization: Bearer <token>', or open the page by the address that `fleet open` prints",
-        headers={"WWW-Authenticate": 'Bearer realm="fleet"'},
     )
 
 
@@ -171,7 +165,7 @@ BODY_TYPES = (b"application/json", b"application/octet-stream", b"application/x-
 
 
 def check_site(headers: Headers, visitor: Visitor | None, origin: Origin) -> None:
-    """That no other site's page had a browser send it, as far as the browser says so. Raises Refused.
+    """That no other site's page had a browser send it, as far as the browser says so. Raises Refusal.
 
     A page of another origin, named or not, says so in `Origin`: this is about those requests that carry none.
     """
@@ -181,23 +175,22 @@ def check_site(headers: Headers, visitor: Visitor | None, origin: Origin) -> Non
 
 
 def check_intent(method: str, headers: Headers, visitor: Visitor, origin: Origin) -> None:
-    """That it was our own page, not a stranger's, that has a browser change something. Raises Refused."""
+    """That it was our own page, not a stranger's, that has a browser change something. Raises Refusal."""
     if visitor.by is Shown.BEARER or method in _SAFE:
         return
     if visitor.by is Shown.COOKIE and origin is not Origin.OURS:
         raise _not_ours("origin")
     if has_body(headers) and media_type(headers) not in BODY_TYPES:
-        raise Refused(
-            status=415,
-            code="INVALID_ARGUMENT",
-            detail="with a session a body must be JSON, or a bundle",
+        raise Refusal(
+            415,
+            "with a session a body must be JSON, or a bundle",
             field="content-type",
             hint=f"one of {', '.join(one.decode() for one in BODY_TYPES)}",
         )
 
 
 def check_embedding(headers: Headers) -> None:
-    """That the page is not a part of somebody else's; links to it may be followed. Raises Refused."""
+    """That the page is not a part of somebody else's; links to it may be followed. Raises Refusal."""
     if values(headers, b"sec-fetch-dest") != [b"document"] and _is_of_another_site(headers):
         raise _not_ours("sec-fetch-site")
 
@@ -220,11 +213,10 @@ def media_type(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return shown[0].partition(b";")[0].strip().lower() if len(shown) == 1 else b""
 
 
-def _not_ours(field: str) -> Refused:
-    return Refused(
-        status=403,
-        code="PERMISSION_DENIED",
-        detail="only the gateway's own page may do this from a browser",
+def _not_ours(field: str) -> Refusal:
+    return Refusal(
+        403,
+        "only the gateway's own page may do this from a browser",
         field=field,
         hint="programs send 'Authorization: Bearer <token>' instead of the cookie",
     )

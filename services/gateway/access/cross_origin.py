@@ -24,7 +24,7 @@ def shared(headers: Headers, origin: Origin) -> list[tuple[str, str]]:
 
 
 def preflight(origin: Origin) -> Response:
-    """The answer to a browser that asks whether a page may send what it wants to send. Raises Refused."""
+    """The answer to a browser that asks whether a page may send what it wants to send. Raises Refusal."""
     if origin is not Origin.NAMED:
         raise foreign()
     return Response(

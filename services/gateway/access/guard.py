@@ -27,10 +27,9 @@ from services.gateway.access.idempotency import Answers, key_of
 from services.gateway.access.page import Page
 from services.gateway.access.places import Origin, Places, foreign, values
 from services.gateway.access.rate import Allowance, Buckets, peer
-from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding, is_api
 from services.gateway.access.staying import while_admitted
-from services.gateway.problems import problem_of
+from services.gateway.problems import Refusal, problem_of
 from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
@@ -91,7 +90,7 @@ class Door:
         else:
             try:
                 await self._request(scope, receive, send)
-            except Refused as refused:
+            except Refusal as refused:
                 await refused.answer(scope["path"])(scope, receive, send)
             except Gone:
                 return
@@ -126,7 +125,7 @@ class Door:
                 token=visitor.token if visitor else "", caller=caller(headers), visitor=visitor
             )
             await self._pass_on(scope, receive, send, signing_in=signing_in)
-        except Refused as refused:
+        except Refusal as refused:
             if refused.status == 413:
                 await answer_early(refused.answer(path), scope, receive, send)
             else:
@@ -178,11 +177,11 @@ class Door:
             if not visitor.principal.roles:
                 raise _no_role()
             scope.setdefault("state", {}).update(token=visitor.token, caller=caller(headers), visitor=visitor)
-        except Refused as refused:
+        except Refusal as refused:
             await _close(refused, receive, send)
         except FleetError as error:
             # Whether it may come in cannot be told now.
-            await _close(Refused(status=503, code="UNAVAILABLE", detail=error.message), receive, send)
+            await _close(Refusal(503, error.message), receive, send)
         else:
             if not await self._stays(scope, self._app(scope, receive, send)):
                 # The client may be going just now.
@@ -215,15 +214,14 @@ class Door:
         return await while_admitted(work, lambda: self._credentials.may_stay(visitor), seconds=self._check_seconds)
 
     def _count(self, scope: Scope, visitor: Visitor | None) -> list[tuple[str, str]]:
-        """Take a request from its client's bucket; what the client is told of it. Raises Refused."""
+        """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
         left = self._buckets.take(_bucket(visitor, peer(address)))
         told = _told(left, self._buckets.per_minute)
         if not left.admitted:
-            raise Refused(
-                status=429,
-                code="RESOURCE_EXHAUSTED",
-                detail=f"more than {self._buckets.per_minute} requests in a minute",
+            raise Refusal(
+                429,
+                f"more than {self._buckets.per_minute} requests in a minute",
                 hint="send fewer, or raise FLEET_HTTP_REQUESTS_PER_MINUTE",
                 retry_after_seconds=left.seconds,
                 headers=dict(told),
@@ -248,13 +246,9 @@ def _owner(scope: Scope) -> tuple[str, ...]:
     return "caller", who.tenant, who.name, state["caller"]
 
 
-def _no_role() -> Refused:
-    return Refused(
-        status=403,
-        code="PERMISSION_DENIED",
-        detail="your token has no role here",
-        field="authorization",
-        hint="an operator gives roles in the access file",
+def _no_role() -> Refusal:
+    return Refusal(
+        403, "your token has no role here", field="authorization", hint="an operator gives roles in the access file"
     )
 
 
@@ -265,7 +259,7 @@ def _told(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
     ]
 
 
-async def _close(refused: Refused, receive: Receive, send: Send) -> None:
+async def _close(refused: Refusal, receive: Receive, send: Send) -> None:
     """Take the connection and close it: a page cannot read why a handshake was refused."""
     codes = {401: NO_TOKEN, 403: FOREIGN, 421: FOREIGN, 429: TRY_LATER, 503: TRY_LATER}
     await receive()

@@ -18,9 +18,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.access.places import Headers, values
-from services.gateway.access.refusal import Refused
 from services.gateway.access.response_headers import adding
-from services.gateway.problems import CLIENT_GONE
+from services.gateway.problems import CLIENT_GONE, Refusal
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.ports import KeyValue
@@ -37,17 +36,13 @@ _log = structlog.get_logger()
 
 
 def key_of(headers: Headers) -> bytes | None:
-    """The key that a request carries, None without one. Raises Refused."""
+    """The key that a request carries, None without one. Raises Refusal."""
     shown = values(headers, HEADER)
     if not shown:
         return None
     if len(shown) > 1 or not _KEY.fullmatch(shown[0]):
-        raise Refused(
-            status=400,
-            code="INVALID_ARGUMENT",
-            detail="the idempotency key is none",
-            field="idempotency-key",
-            hint="once, 1 to 200 visible ASCII characters",
+        raise Refusal(
+            400, "the idempotency key is none", field="idempotency-key", hint="once, 1 to 200 visible ASCII characters"
         )
     return shown[0]
 
@@ -126,7 +121,7 @@ class Answers:
         body: bytes,
         secret: bool = False,
     ) -> None:
-        """Have a request carried out, or its first answer sent again. Raises Refused, FleetError.
+        """Have a request carried out, or its first answer sent again. Raises Refusal, FleetError.
 
         Args:
             key: As the client sent it.
@@ -271,31 +266,29 @@ async def _again(record: _Record, scope: Scope, receive: Receive, send: Send) ->
     await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
 
 
-def _other_content() -> Refused:
-    return Refused(
-        status=422,
-        code="ALREADY_EXISTS",
-        detail="this idempotency key was sent with another body before",
+def _other_content() -> Refusal:
+    return Refusal(
+        422,
+        "this idempotency key was sent with another body before",
         field="idempotency-key",
         hint="a key belongs to one request: take a new one for a new request",
     )
 
 
-def _lesser() -> Refused:
-    return Refused(
-        status=403,
-        code="PERMISSION_DENIED",
-        detail="the answer to this idempotency key was given to you in a role that you have no more",
+def _lesser() -> Refusal:
+    return Refusal(
+        403,
+        "the answer to this idempotency key was given to you in a role that you have no more",
         field="idempotency-key",
         hint="it has been carried out; for a new request take a new key",
     )
 
 
-def _under_way() -> Refused:
-    return Refused(
-        status=409,
+def _under_way() -> Refusal:
+    return Refusal(
+        409,
+        "a request with this idempotency key is under way",
         code="ABORTED",
-        detail="a request with this idempotency key is under way",
         field="idempotency-key",
         hint="send it again later for its answer",
         retry_after_seconds=2,

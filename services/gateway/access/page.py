@@ -13,7 +13,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from services.gateway.access.refusal import Refused
+from services.gateway.problems import Refusal
 
 DIRECTORY = Path(__file__).resolve().parent.parent / "page"
 _INDEX = "index.html"
@@ -64,14 +64,10 @@ class Page:
         self._known: dict[str, tuple[tuple[int, int], _Asset]] = {}
 
     async def answer(self, request: Request) -> Response:
-        """A file, or for any other path of the page's own the page itself. Raises Refused."""
+        """A file, or for any other path of the page's own the page itself. Raises Refusal."""
         if request.method not in ("GET", "HEAD"):
-            raise Refused(
-                status=405,
-                code="UNIMPLEMENTED",
-                detail=f"{request.method} is not done here",
-                hint="the API is under /api",
-                headers={"Allow": "GET, HEAD"},
+            raise Refusal(
+                405, f"{request.method} is not done here", hint="the API is under /api", headers={"Allow": "GET, HEAD"}
             )
         name = request.url.path.removeprefix("/") or _INDEX
         asset = await asyncio.to_thread(self._read, name)
@@ -80,9 +76,7 @@ class Page:
         if asset is None:
             if name == _INDEX:
                 return PlainTextResponse(_NOT_BUILT, 404)
-            raise Refused(
-                status=404, code="NOT_FOUND", detail="the page has no such file", hint="the API is under /api"
-            )
+            raise Refusal(404, "the page has no such file", hint="the API is under /api")
         # Names stay the same from build to build, so that every use asks whether the file does too.
         content, tag = asset.content, asset.tag
         headers = {"cache-control": "no-cache"}

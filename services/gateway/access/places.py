@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address
 
-from services.gateway.access.refusal import Refused
+from services.gateway.problems import Refusal
 from swe_ai_fleet.settings import Settings, listed
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -70,7 +70,7 @@ class Places:
         self._origins = {origin.rstrip("/").lower().encode() for origin in listed(settings.http_origins)}
 
     def host(self, headers: Headers, server: Sequence[object] | None) -> Authority:
-        """The host that a request is for, if it is ours. Raises Refused.
+        """The host that a request is for, if it is ours. Raises Refusal.
 
         Args:
             headers: Of the request.
@@ -79,23 +79,20 @@ class Places:
         shown = values(headers, b"host")
         host = Authority.parse(shown[0]) if len(shown) == 1 else None
         if host is None:
-            raise Refused(
-                status=400, code="INVALID_ARGUMENT", detail="the header Host is no host and port", field="host"
-            )
+            raise Refusal(400, "the header Host is no host and port", field="host")
         if any(host.host == name.host and name.port in (None, host.port) for name in self._names):
             return host
         if server is not None and _is_at(host, str(server[0]), server[1]):
             return host
-        raise Refused(
-            status=421,
-            code="FAILED_PRECONDITION",
-            detail="this gateway is not reached under that host",
+        raise Refusal(
+            421,
+            "this gateway is not reached under that host",
             field="host",
             hint="use the address it listens on, or name the host in FLEET_HTTP_HOSTS",
         )
 
     def origin(self, headers: Headers, host: Authority) -> Origin:
-        """Whose page sent a request to one of our hosts. Raises Refused for a stranger's."""
+        """Whose page sent a request to one of our hosts. Raises Refusal for a stranger's."""
         shown = values(headers, b"origin")
         if not shown:
             return Origin.NONE
@@ -111,12 +108,11 @@ class Places:
         raise foreign()
 
 
-def foreign() -> Refused:
+def foreign() -> Refusal:
     """What a page that may not call is told."""
-    return Refused(
-        status=403,
-        code="PERMISSION_DENIED",
-        detail="pages of other origins may not call this gateway",
+    return Refusal(
+        403,
+        "pages of other origins may not call this gateway",
         field="origin",
         hint="name the origin in FLEET_HTTP_ORIGINS and send the token as a bearer",
     )

@@ -13,8 +13,8 @@ from services.auth import Authenticator
 from services.gateway.access.credentials import Credentials, Shown, Visitor, media_type
 from services.gateway.access.places import Authority
 from services.gateway.access.rate import Buckets, peer
-from services.gateway.access.refusal import Refused
 from services.gateway.access.session import SECONDS, cookie_name, set_cookie
+from services.gateway.problems import Refusal
 
 REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
@@ -41,22 +41,13 @@ class _Desk:
         address = peer(request.client.host if request.client else "")
         left = self._refusals.look(address)
         if not left.admitted:
-            raise Refused(
-                status=429,
-                code="RESOURCE_EXHAUSTED",
-                detail="too many wrong tokens from this address",
-                retry_after_seconds=left.seconds,
-            )
+            raise Refusal(429, "too many wrong tokens from this address", retry_after_seconds=left.seconds)
         name, secure = _cookie(request)
         value = await self._credentials.new_session(token, name)
         if value is None:
             self._refusals.take(address)
-            raise Refused(
-                status=401,
-                code="UNAUTHENTICATED",
-                detail="this is not the token",
-                field="token",
-                hint="`fleet open` prints the address with the right one",
+            raise Refusal(
+                401, "this is not the token", field="token", hint="`fleet open` prints the address with the right one"
             )
         answer = JSONResponse({"authenticated": True, "by": Shown.COOKIE if value else Shown.NOTHING})
         if value:
@@ -101,13 +92,7 @@ def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]
 
 def _token(body: bytes, kind: bytes) -> str:
     if kind != b"application/json":
-        raise Refused(
-            status=415,
-            code="INVALID_ARGUMENT",
-            detail="the body is not JSON",
-            field="content-type",
-            hint="application/json",
-        )
+        raise Refusal(415, "the body is not JSON", field="content-type", hint="application/json")
     try:
         told: object = json.loads(body)
     except (ValueError, RecursionError):
@@ -120,11 +105,5 @@ def _token(body: bytes, kind: bytes) -> str:
     return token
 
 
-def _no_token() -> Refused:
-    return Refused(
-        status=400,
-        code="INVALID_ARGUMENT",
-        detail="the body is no object with a token",
-        field="token",
-        hint='send {"token": "…"}',
-    )
+def _no_token() -> Refusal:
+    return Refusal(400, "the body is no object with a token", field="token", hint='send {"token": "…"}')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -20,7 +19,7 @@ from services.gateway.problems import Refusal, problem_of
 from services.gateway.rest.artifacts import artifact_answer
 from services.gateway.rest.binding import bound
 from services.gateway.rest.events import event_answer, takes_events
-from services.gateway.rest.operation import Operation
+from services.gateway.rest.operation import PLACES, Operation
 from services.gateway.rest.reading import new_message
 from services.gateway.rest.uploads import upload_answer
 from services.gateway.rest.writing import written_aside
@@ -32,7 +31,6 @@ WAIT = "wait_seconds"
 MAX_WAIT_SECONDS = 86_400
 _DIGITS = 6
 _PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
-_PLACES = re.compile(r"\{([a-z_]+)\}")
 SUBMIT = "fleet.orchestrator.v1.OrchestratorService.SubmitTask"
 """Takes either kind of task without waiting for its end."""
 
@@ -161,7 +159,7 @@ def _wait_seconds(request: Request) -> int:
 
 def _place(template: str, reply: Message) -> str:
     """A path of the API with the reply's fields in it; empty where one of them is empty."""
-    names = _PLACES.findall(template)
+    names = PLACES.findall(template)
     values = {name: quote(str(getattr(reply, name)), safe="") for name in names}
     return template.format(**values) if all(values.values()) else ""
 

@@ -33,7 +33,10 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
     query = [(name, text) for name, text in request.query_params.multi_items() if name not in own]
     named = {field: request.path_params[name] for name, field in operation.parameters.items()}
     if operation.has_body:
-        data = await _body(request)
+        # The door has bounded it.
+        data = await request.body()
+        if data:
+            _check_media_type(request)
         if len(data) < LARGE_BYTES:
             _fill(message, data, named)
         else:
@@ -53,20 +56,6 @@ def _fill(message: Message, data: bytes, named: dict[str, str]) -> None:
     values = parsed(data)
     fill(message, values)
     fill_path(message, named, values)
-
-
-async def _body(request: Request) -> bytes:
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > MAX_REQUEST_BYTES:
-        raise _too_large()
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_REQUEST_BYTES:
-            raise _too_large()
-    if data:
-        _check_media_type(request)
-    return bytes(data)
 
 
 def _check_media_type(request: Request) -> None:

@@ -14,21 +14,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.caller import Caller
+from services.gateway.event_stream import HEADERS, KEEPALIVE, KEEPALIVE_SECONDS, MEDIA_TYPE, event, wants_events
 from services.gateway.problems import told_of
 from services.gateway.rest.operation import Operation
 from services.gateway.rest.writing import written_aside
 from services.gateway.upstream import Upstream, method
 
-MEDIA_TYPE = "text/event-stream"
-SILENCE_SECONDS = 15.0
-"""After that long without a message a comment goes out, so that nobody on the way takes the connection for dead."""
 REFUSAL_SECONDS = 5.0
 """How long the first message may take before the answer begins; what fails until then has an HTTP status."""
 
 
 def takes_events(request: Request) -> bool:
     """Whether the client asks for events instead of the end alone."""
-    return MEDIA_TYPE in request.headers.get("accept", "").lower()
+    return wants_events(request.headers.get("accept", ""))
 
 
 async def event_answer(
@@ -81,8 +79,7 @@ class _Coming:
 
 class _EventAnswer(StreamingResponse):
     def __init__(self, coming: _Coming, instance: str) -> None:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(_body(coming, instance), headers=headers, media_type=MEDIA_TYPE)
+        super().__init__(_body(coming, instance), headers=HEADERS, media_type=MEDIA_TYPE)
         self._coming = coming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,22 +93,19 @@ class _EventAnswer(StreamingResponse):
 async def _body(coming: _Coming, instance: str) -> AsyncIterator[bytes]:
     try:
         while True:
-            if not await coming.settled(SILENCE_SECONDS):
-                yield b": still here\n\n"
+            if not await coming.settled(KEEPALIVE_SECONDS):
+                yield KEEPALIVE
             elif (message := coming.take()) is None:
                 return
             else:
                 yield await _event(message)
     except grpc.aio.AioRpcError as error:
         document = json.dumps(told_of(error, instance=instance).document(), ensure_ascii=False)
-        yield b"event: problem\ndata: " + document.encode() + b"\n\n"
+        yield event("problem", document.encode())
 
 
 async def _event(message: Message) -> bytes:
-    sequence = int(getattr(message, "sequence", 0))
-    number = f"id: {sequence}\n" if sequence else ""
-    # JSON has no line breaks of its own here, so one line holds it.
-    return f"{number}event: {_name(message)}\ndata: ".encode() + await written_aside(message) + b"\n\n"
+    return event(_name(message), await written_aside(message), number=int(getattr(message, "sequence", 0)))
 
 
 def _name(message: Message) -> str:

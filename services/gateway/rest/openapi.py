@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from services.gateway.event_stream import MEDIA_TYPE as EVENTS
 from services.gateway.problems import MEDIA_TYPE as PROBLEM
-from services.gateway.rest import artifacts, events, uploads
+from services.gateway.rest import artifacts, uploads
 from services.gateway.rest.answering import MAX_WAIT_SECONDS, SUBMIT, WAIT
 from services.gateway.rest.comments import kept_comments
 from services.gateway.rest.fragments import FRAGMENTS
@@ -224,7 +225,7 @@ def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     if operation.events:
         update = method(operation.events).output_type
         schemas.reference(update)
-        told["content"][events.MEDIA_TYPE] = {
+        told["content"][EVENTS] = {
             "schema": {
                 "type": "string",
                 "description": f"What happens, as it happens: the data of each event is a `{update.name}`. A fault is "

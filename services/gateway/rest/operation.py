@@ -12,7 +12,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from services.gateway.upstream import CALL_SECONDS, method
 
 Kind = Literal["unary", "waiting", "last", "bytes", "upload"]
-_PLACES = re.compile(r"\{([a-z_]+)\}")
+PLACES = re.compile(r"\{([a-z_]+)\}")
+"""Names in braces, in a path or a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Operation:
     @property
     def parameters(self) -> Mapping[str, str]:
         """Of each path parameter the request's field."""
-        return {name: self.fields.get(name, name) for name in _PLACES.findall(self.path)}
+        return {name: self.fields.get(name, name) for name in PLACES.findall(self.path)}
 
     @property
     def has_body(self) -> bool:

@@ -17,7 +17,7 @@ _NAME_CHARS = 64
 _HINT_CHARS = 300
 _INTEGER = re.compile(r"-?[0-9]{1,20}")
 _NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,4})?")
-_RANGES = {
+RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -31,8 +31,8 @@ _known_names: dict[str, Mapping[str, int]] = {}
 def scalar(field: FieldDescriptor, value: object, where: str) -> object:
     """A JSON value as a field takes it. Raises InvalidRequest, naming `where`."""
     kind = field.cpp_type
-    if kind in _RANGES:
-        return _integer(value, where, *_RANGES[kind])
+    if kind in RANGES:
+        return _integer(value, where, *RANGES[kind])
     if kind in _REALS:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidRequest(f"{where} is no number", field=where)
@@ -53,8 +53,8 @@ def scalar(field: FieldDescriptor, value: object, where: str) -> object:
 def from_text(field: FieldDescriptor, text: str, where: str) -> object:
     """A text from a path or a query as a field takes it. Raises InvalidRequest, naming `where`."""
     kind = field.cpp_type
-    if kind in _RANGES:
-        return _integer(int(text) if _INTEGER.fullmatch(text) else text, where, *_RANGES[kind])
+    if kind in RANGES:
+        return _integer(int(text) if _INTEGER.fullmatch(text) else text, where, *RANGES[kind])
     if kind in _REALS:
         if not _NUMBER.fullmatch(text):
             raise InvalidRequest(f"{where} is no number", field=where)

@@ -8,13 +8,14 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from services.gateway.rest.limits import limits_of
+from services.gateway.rest.scalars import RANGES
 
 Schema = dict[str, Any]
-_INTEGERS: Mapping[int, tuple[str, int, int]] = {
-    FieldDescriptor.CPPTYPE_INT32: ("int32", -(2**31), 2**31 - 1),
-    FieldDescriptor.CPPTYPE_UINT32: ("uint32", 0, 2**32 - 1),
-    FieldDescriptor.CPPTYPE_INT64: ("int64", -(2**63), 2**63 - 1),
-    FieldDescriptor.CPPTYPE_UINT64: ("uint64", 0, 2**64 - 1),
+_INTEGERS: Mapping[int, str] = {
+    FieldDescriptor.CPPTYPE_INT32: "int32",
+    FieldDescriptor.CPPTYPE_UINT32: "uint32",
+    FieldDescriptor.CPPTYPE_INT64: "int64",
+    FieldDescriptor.CPPTYPE_UINT64: "uint64",
 }
 _FREE_FORM: Mapping[str, Schema] = {
     "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
@@ -100,8 +101,8 @@ class Schemas:
         if field.enum_type is not None:
             return self.reference(field.enum_type)
         if field.cpp_type in _INTEGERS:
-            name, least, most = _INTEGERS[field.cpp_type]
-            return {"type": "integer", "format": name, "minimum": least, "maximum": most}
+            least, most = RANGES[field.cpp_type]
+            return {"type": "integer", "format": _INTEGERS[field.cpp_type], "minimum": least, "maximum": most}
         if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
             return {"type": "number", "format": "double"}
         if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:

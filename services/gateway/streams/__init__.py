@@ -9,6 +9,8 @@ from services.gateway.streams.feeds import LINGER_SECONDS, Feeds
 from services.gateway.streams.source import PATIENCE_SECONDS
 from services.gateway.upstream import Upstream
 
+__all__ = ["Streams"]
+
 
 class Streams:
     """The routes, and the feeds behind them.

@@ -9,12 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from services.gateway.caller import caller_of
+from services.gateway.event_stream import wants_events
 from services.gateway.streams.asking import check_names, flag, number, number_of
 from services.gateway.streams.feeds import Feeds
 from services.gateway.streams.following import TooSlow, follow
 from services.gateway.streams.messages import Message
 from services.gateway.streams.ring import Batch
-from services.gateway.streams.sse import KEEPALIVE_SECONDS, MEDIA_TYPE, EventStream
+from services.gateway.streams.sse import EventStream
 from swe_ai_fleet.domain.errors import Unavailable
 
 PATH = "/api/executions/{execution_id}/events"
@@ -30,7 +31,7 @@ class EventsPage:
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
-        if MEDIA_TYPE in request.headers.get("accept", "").lower():
+        if wants_events(request.headers.get("accept", "")):
             return await self._stream(request)
         return await self._page(request)
 
@@ -40,9 +41,7 @@ class EventsPage:
         first = number(request, "from", 0) if seen is None else number_of(seen, "Last-Event-ID") + 1
         execution_id, caller, text = request.path_params["execution_id"], caller_of(request), flag(request, "text")
         events = flag(request, "events")
-        stream = EventStream(
-            self._feeds, execution_id, first, caller, text=text, events=events, keepalive=KEEPALIVE_SECONDS
-        )
+        stream = EventStream(self._feeds, execution_id, first, caller, text=text, events=events)
         # What is wrong is told by a status, so the beginning is awaited before anything is sent.
         return stream if await stream.begins() else Response(status_code=204)
 

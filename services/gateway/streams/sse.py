@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.caller import Caller
+from services.gateway.event_stream import HEADERS, KEEPALIVE, KEEPALIVE_SECONDS, MEDIA_TYPE, event
 from services.gateway.streams.feed import SETTLED_SECONDS, Feed, notice
 from services.gateway.streams.feeds import Feeds
 from services.gateway.streams.following import TooSlow, follow
@@ -22,10 +23,7 @@ from services.gateway.streams.messages import Message
 from services.gateway.streams.ring import Batch
 from swe_ai_fleet.domain.errors import FleetError
 
-MEDIA_TYPE = "text/event-stream"
-KEEPALIVE_SECONDS = 15.0
 _RETRY = b"retry: 2000\n\n"
-_KEEPALIVE = b": still here\n\n"
 _END = b"event: end\ndata: {}\n\n"
 _BEGIN_SECONDS = 5.0
 
@@ -40,7 +38,6 @@ class EventStream(Response):
         caller: Who asks.
         text: Whether what models say in between is wanted too.
         events: Whether the whole stored event goes with each message.
-        keepalive: Seconds of silence after which a comment is sent.
     """
 
     def __init__(
@@ -52,9 +49,8 @@ class EventStream(Response):
         *,
         text: bool,
         events: bool,
-        keepalive: float,
     ) -> None:
-        super().__init__(media_type=MEDIA_TYPE, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        super().__init__(media_type=MEDIA_TYPE, headers=HEADERS)
         del self.headers["content-length"]
         self._feeds = feeds
         self._execution_id = execution_id
@@ -62,7 +58,6 @@ class EventStream(Response):
         self._caller = caller
         self._text = text
         self._events = events
-        self._keepalive = keepalive
         self._held = AsyncExitStack()
         self._feed: Feed | None = None
 
@@ -122,9 +117,9 @@ class EventStream(Response):
         try:
             while True:
                 coming = coming or asyncio.create_task(_next(batches))
-                await asyncio.wait((coming,), timeout=self._keepalive)
+                await asyncio.wait((coming,), timeout=KEEPALIVE_SECONDS)
                 if not coming.done():
-                    yield _KEEPALIVE
+                    yield KEEPALIVE
                     continue
                 batch, coming = await coming, None
                 if batch is None:
@@ -139,9 +134,8 @@ class EventStream(Response):
 
 def _event(message: Message, events: bool) -> bytes:
     """A message as an event; line ends within JSON can only stand between its values."""
-    number = b"id: %d\n" % message.sequence if message.sequence else b""
     data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
-    return b"%bevent: %b\ndata: %b\n\n" % (number, message.kind.encode(), data)
+    return event(message.kind, data, number=message.sequence)
 
 
 async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
