@@ -38,6 +38,14 @@ def test_a_look_ends_with_1_where_something_is_wrong(tmp_path: Path) -> None:
     assert not (tmp_path / "fleet" / "tls" / "nats.pem").exists()
 
 
+def test_it_says_how_to_go_on_here_and_on_kubernetes() -> None:
+    here = runner.invoke(app, ["init", "fleet"]).output
+    assert "next: nats-server -c fleet/nats/nats.conf, then `cd fleet && fleet up`" in here
+    cluster = runner.invoke(app, ["init", "fleet", "--kubernetes"]).output
+    assert "next: `kubectl apply -k fleet/kubernetes`, once its namespaces are there" in cluster
+    assert "fleet up" not in cluster
+
+
 def test_what_it_cannot_do_is_told_by_its_name() -> None:
     refused = runner.invoke(app, ["init", "fleet", "--rotate", "everything"])
     assert refused.exit_code == 2

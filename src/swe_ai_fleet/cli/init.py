@@ -96,7 +96,10 @@ async def _installed(
         screen.line("everything is there already")
     for tenant, token in done.tokens.items():
         screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
-    screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then `cd {directory} && fleet up`")
+    if kubernetes:
+        screen.note(f"next: `kubectl apply -k {directory / 'kubernetes'}`, once its namespaces are there")
+    else:
+        screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then `cd {directory} && fleet up`")
     if rotate:
         screen.note(
             "NATS takes what is new after `nats-server --signal reload`, the fleet's servers their certificates at"
