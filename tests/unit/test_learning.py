@@ -109,6 +109,23 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert recommend(question(), tried) == recommend(question(), tried)
 
 
+@pytest.mark.parametrize(
+    ("fields", "same", "other"),
+    [
+        ({"repository": "/app"}, {"repository": "/app"}, {"repository": "/shop"}),
+        ({"role": "QA"}, {"role": "QA"}, {"role": "DEV"}),
+    ],
+)
+def test_what_was_tried_elsewhere_or_by_others_counts_less(
+    fields: dict[str, object], same: dict[str, object], other: dict[str, object]
+) -> None:
+    tried = [outcome(number, approach="deliberate", **same) for number in range(10)]
+    tried += [outcome(50 + number, approach="orchestrate", **other) for number in range(10)]
+    near, far = recommend(question(**fields), tried).approach.options
+    assert (near.value, near.tried, far.value, far.tried) == ("deliberate", 10.0, "orchestrate", 5.0)
+    assert {one.tried for one in recommend(question(), tried).approach.options} == {10.0}
+
+
 def test_ratings_of_people_outweigh_evidence() -> None:
     praised = [outcome(number, approach="orchestrate", evidence=0.5, rating=5) for number in range(20)]
     disliked = [outcome(50 + number, approach="deliberate", evidence=1.0, rating=1) for number in range(20)]

@@ -5,7 +5,7 @@ reward is a Beta distribution: it begins as Beta(1, 1), and an outcome of reward
 second parameter, times a weight. Thompson sampling (Thompson 1933; Agrawal and Goyal, "Analysis of Thompson sampling
 for the multi-armed bandit problem", 2012) draws once from each and takes the highest draw, so that an option is tried
 as often as it may be the best. Weights discount what is far away: old outcomes (Raj and Kalyani, "Taming non-stationary
-bandits", 2017), other goals, other repositories.
+bandits", 2017), other goals, other repositories, other roles.
 
 What a part of an execution came to is in the outcome of the whole, so only that counts; nor does what never ran. As
 each choice is weighed by itself, an option is credited with all that went with it: of a council that always has three
@@ -31,6 +31,7 @@ HALF_LIFE_DAYS = 60.0
 OTHER_GOAL = 0.25
 """The weight of an outcome of another type of goal, of the same type it is 1."""
 OTHER_REPOSITORY = 0.5
+OTHER_ROLE = 0.5
 RATED = 0.7
 """The share of a reward that people's rating makes, where there is one."""
 COST_SHARE = 0.2
@@ -50,7 +51,10 @@ _IDLE = frozenset({ExecutionStatus.FAILED, ExecutionStatus.TIMEOUT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A new task, and what may be chosen for it beside what was tried. `now` is UTC, ISO 8601."""
+    """A new task, and what may be chosen for it beside what was tried. `now` is UTC, ISO 8601.
+
+    Without a role, or a repository, outcomes of all count alike.
+    """
 
     goal: str
     now: str
@@ -172,6 +176,8 @@ def _weight(outcome: Outcome, question: Question, kind: str) -> float:
     weight = 1.0 if outcome.goal_type == kind else OTHER_GOAL
     if question.repository and outcome.repository != question.repository:
         weight *= OTHER_REPOSITORY
+    if question.role and outcome.role != question.role:
+        weight *= OTHER_ROLE
     return weight * 0.5 ** (_days(outcome.ended_at, question.now) / HALF_LIFE_DAYS)
 
 
