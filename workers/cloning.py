@@ -15,7 +15,7 @@ import structlog
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS, JetStream
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
-from swe_ai_fleet.domain.job import Job, repository_of
+from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
@@ -25,7 +25,6 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
 from workers.place import TOLD, UNREACHABLE, Place
 
-_TOLD_SECONDS = 30.0
 _log = structlog.get_logger(__name__)
 
 
@@ -48,7 +47,7 @@ async def clone(settings: Settings, place: Place) -> int:
 
 async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoard, job: Job) -> None:
     errand = await board.errand(job)
-    repository = repository_of(errand)
+    repository = errand.repository
     if repository is None:
         return
     provider = GitWorkspaceProvider(

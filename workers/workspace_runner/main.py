@@ -43,10 +43,6 @@ class RunningRunner:
         """Wait until no job is under way here."""
         await self.runner.slots.idle()
 
-    async def ready(self) -> bool:
-        """Readiness is NATS."""
-        return (await self.log.ping()).ok
-
 
 @asynccontextmanager
 async def open_runner(

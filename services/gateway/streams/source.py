@@ -14,6 +14,7 @@ import structlog
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.messages import TERMINAL
 from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.following import waits
 
 Events = AsyncGenerator[pb.ExecutionEvent, None]
 OpenEvents = Callable[[int], Events]
@@ -58,17 +59,18 @@ async def steady_events(
         grpc.aio.AioRpcError: What no other attempt can mend, such as an execution that does not exist.
         Unavailable: The service does not answer.
     """
-    last, failures, failing_since = 0, 0, 0.0
-    loop = asyncio.get_running_loop()
+    last, loop = 0, asyncio.get_running_loop()
+    failing_since: float | None = None
+    pauses = waits(PAUSES)
 
     def answered() -> None:
-        nonlocal failures
-        if failures:
-            failures = 0
+        nonlocal failing_since, pauses
+        if failing_since is not None:
+            failing_since, pauses = None, waits(PAUSES)
             back()
 
     while True:
-        looking = asyncio.create_task(_reached(reachable, answered)) if failures else None
+        looking = asyncio.create_task(_reached(reachable, answered)) if failing_since is not None else None
         try:
             async with aclosing(open_events(last + 1 if last else 0)) as events:
                 async for event in events:
@@ -90,14 +92,13 @@ async def steady_events(
         finally:
             if looking is not None:
                 looking.cancel()
-        if not failures:
+        if failing_since is None:
             failing_since = loop.time()
             lost("the orchestrator does not answer")
             _log.warning("watching.source_lost", reason=reason)
-        pause = PAUSES[min(failures, len(PAUSES) - 1)]
+        pause = next(pauses)
         if loop.time() - failing_since + pause > patience:
             raise Unavailable("the orchestrator does not answer", hint="try again later")
-        failures += 1
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.finding import Finding, Health, output
+from swe_ai_fleet.cli.finding import Finding, Health, faulty, output
 from swe_ai_fleet.cli.machine_findings import disk, open_files, ports
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
@@ -141,7 +141,7 @@ async def _sandbox(settings: Settings) -> Finding:
     try:
         report = await examine_sandbox(settings.sandbox)
     except FleetError as error:
-        return Finding(part="sandbox", state=Health.FAULT, version=version, cause=error.message, mend=error.hint)
+        return faulty("sandbox", error, version=version)
     closes = "; ".join(report.closes)
     left_open = "; ".join(report.leaves_open)
     told = f"{report.rung}; closes: {closes}" + (f"; leaves open: {left_open}" if left_open else "")
@@ -157,8 +157,7 @@ async def _tools(settings: Settings) -> Finding:
     try:
         access = tool_access(settings)
     except FleetError as error:
-        mend = error.hint or f"mend FLEET_{error.field.partition('.')[0].upper()}"
-        return Finding(part="tools", state=Health.FAULT, cause=error.message, mend=mend)
+        return faulty("tools", error, f"mend FLEET_{error.field.partition('.')[0].upper()}")
     there = {
         "databases": len(access.databases),
         "git remotes": len(access.remotes),
@@ -220,9 +219,8 @@ async def _model(settings: Settings) -> Finding:
         async with asyncio.timeout(_PROBE_SECONDS), open_model(settings) as model:
             found = await model.probe()
     except (FleetError, TimeoutError) as error:
-        cause = error.message if isinstance(error, FleetError) else f"no answer within {_PROBE_SECONDS:g} seconds"
-        mend = (error.hint if isinstance(error, FleetError) else "") or "start the server, or set FLEET_MODEL_URL"
-        return Finding(part="model server", state=Health.FAULT, cause=cause, mend=mend)
+        mend = "start the server, or set FLEET_MODEL_URL"
+        return faulty("model server", error, mend, seconds=_PROBE_SECONDS)
     calls = _PROTOCOLS[found.protocol]
     strict = ", strict schemas" if found.strict_schemas else ""
     length = f", {found.max_model_len:,} tokens" if found.max_model_len else ""
@@ -239,7 +237,7 @@ async def _vllm(settings: Settings) -> Finding:
         interpreter = vllm_interpreter(settings)
         version = await vllm_version(interpreter)
     except FleetError as error:
-        return Finding(part="vllm", state=Health.FAULT, cause=error.message, mend=error.hint)
+        return faulty("vllm", error)
     if not version:
         return Finding(part="vllm", state=Health.ABSENT, cause=f"{interpreter} has none", mend=INSTALL_HINT)
     return Finding(part="vllm", state=Health.OK, version=version, cause=f"{interpreter}; used by `fleet up --vllm`")
@@ -262,9 +260,8 @@ async def _memory(settings: Settings) -> Finding:
             await embedder.embed(["Is anybody there?"])
             return Finding(part="memory", state=Health.OK, cause=f"{place}; found by words and by {embedder.name}")
     except (FleetError, TimeoutError) as error:
-        cause = error.message if isinstance(error, FleetError) else f"no answer within {_PROBE_SECONDS:g} seconds"
-        mend = (error.hint if isinstance(error, FleetError) else "") or "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL"
-        return Finding(part="memory", state=Health.FAULT, cause=cause, mend=mend)
+        mend = "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL"
+        return faulty("memory", error, mend, seconds=_PROBE_SECONDS)
 
 
 async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding]:

@@ -11,6 +11,7 @@ from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.watching.chains import ChainVerdict
 from swe_ai_fleet.watching.events import moment
@@ -33,7 +34,9 @@ def execution_document(state: ExecutionState, *, diff: str) -> dict[str, object]
         "commit": delivered.commit_sha if delivered else "",
         "candidates": [_candidate(state, ranked) for ranked in state.ranking],
         "agents": [
-            {**asdict(agent), "usage": _usage(agent.usage)} for name, agent in state.agents.items() if name != "_"
+            {**asdict(agent), "usage": _usage(agent.usage)}
+            for name, agent in state.agents.items()
+            if name != EXECUTION_SUBJECT
         ],
         "pending_approvals": [to_plain(request) for request in state.pending],
         "diff": diff,

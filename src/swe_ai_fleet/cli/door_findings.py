@@ -12,9 +12,9 @@ import urllib.request
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
-from swe_ai_fleet.cli.finding import Finding, Health
+from swe_ai_fleet.cli.finding import Finding, Health, faulty
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, listed
 
 SOON_SECONDS = 14 * 86_400.0
 _SECONDS = 5.0
@@ -31,7 +31,7 @@ def transport(settings: Settings) -> list[Finding]:
         if tls is not None:
             Certificates(tls)
     except FleetError as error:
-        return [_fault("tls", error, "see FLEET_TLS_CERT and FLEET_TLS_KEY")]
+        return [faulty("tls", error, "see FLEET_TLS_CERT and FLEET_TLS_KEY")]
     files = certificates(settings)
     if not files:
         if settings.loopback:
@@ -57,10 +57,7 @@ def transport(settings: Settings) -> list[Finding]:
 
 def ways(settings: Settings, server: str) -> list[Finding]:
     """The services elsewhere to which tokens go so that others can read them."""
-    from urllib.parse import urlsplit
-
     from swe_ai_fleet.runtime.channels import in_the_clear, is_here
-    from swe_ai_fleet.settings import listed
 
     called = dict.fromkeys(one for one in (server, settings.orchestrator_url, settings.context_url) if one)
     found = {one: "FLEET_TLS_CA, or grpcs:// before it" for one in called if in_the_clear(settings, one)}
@@ -90,7 +87,7 @@ def access(settings: Settings) -> Finding:
     try:
         read = read_access(settings.access_file)
     except FleetError as error:
-        return _fault("access", error, f"mend {settings.access_file}")
+        return faulty("access", error, f"mend {settings.access_file}")
     if settings.access_file.stat().st_mode & 0o022:
         cause = f"others may write {settings.access_file}, and so let anybody in"
         return Finding(part="access", state=Health.FAULT, cause=cause, mend=f"chmod go-w {settings.access_file}")
@@ -148,7 +145,3 @@ def _setting(use: str) -> str:
         "nats_ca": "NATS_CA",
     }
     return names[use]
-
-
-def _fault(part: str, error: FleetError, mend: str) -> Finding:
-    return Finding(part=part, state=Health.FAULT, cause=error.message, mend=error.hint or mend)

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
+from swe_ai_fleet.domain.errors import FleetError
+
 
 class Health(StrEnum):
     """`absent` is something optional that is not there."""
@@ -24,6 +26,16 @@ class Finding:
     version: str = ""
     cause: str = ""
     mend: str = ""
+
+
+def faulty(
+    part: str, error: FleetError | TimeoutError, mend: str = "", *, version: str = "", seconds: float = 0.0
+) -> Finding:
+    """What is found of a part that raises, or says nothing within so many seconds; `mend` where it does not say it."""
+    if isinstance(error, FleetError):
+        return Finding(part=part, state=Health.FAULT, version=version, cause=error.message, mend=error.hint or mend)
+    cause = f"no answer within {seconds:g} seconds"
+    return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
 
 
 async def output(*argv: str, seconds: float) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
-from swe_ai_fleet.cli.finding import Finding, Health
+from swe_ai_fleet.cli.finding import Finding, Health, faulty
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.settings import Settings
 
@@ -42,9 +42,7 @@ async def nats(settings: Settings) -> Finding:
                 return Finding(part="nats", state=Health.FAULT, version=ping.version, cause=ping.error, mend=mend)
             return judged(ping, await _usage(log), await _skew(log))
     except (FleetError, TimeoutError) as error:
-        cause = error.message if isinstance(error, FleetError) else f"no answer within {_SECONDS:g} seconds"
-        mend = (error.hint if isinstance(error, FleetError) else "") or "see FLEET_NATS_URL"
-        return Finding(part="nats", state=Health.FAULT, cause=cause, mend=mend)
+        return faulty("nats", error, "see FLEET_NATS_URL", seconds=_SECONDS)
 
 
 def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> Finding:

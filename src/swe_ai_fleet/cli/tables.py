@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.fates import fates
 from swe_ai_fleet.orchestrator.run_names import side_runs
@@ -44,7 +45,7 @@ def candidates_table(state: ExecutionState) -> Table:
         candidate = state.candidates.get(name)
         tokens = f"{candidate.usage.total_tokens:,}" if candidate else ""
         add_row(table, "-", name, "no", "", checks_text(state.reports.get(name)), "", tokens, why, style="dim")
-    aside = {"_", *side_runs(state), *state.candidates}
+    aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
     for agent in state.agents.values():
         if agent.agent_id not in aside:
             why = f"left no candidate: {agent.stop_reason or agent.status}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
     CancelRequested,
     CandidateReviewed,
     CandidatesRanked,
@@ -54,7 +55,7 @@ class Progress:
         """Take in one more event. `candidate_id` then names a candidate that is new, or of which more is known."""
         self._state = advance(self._state, stored)
         body = stored.event.body
-        self.agent_id = "" if stored.event.agent_id == "_" else stored.event.agent_id
+        self.agent_id = "" if stored.event.agent_id == EXECUTION_SUBJECT else stored.event.agent_id
         self.candidate_id = ""
         match body:
             case CandidateSubmitted(candidate=candidate):

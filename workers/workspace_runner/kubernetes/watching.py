@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 import structlog
 
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.following import waits
 from workers.workspace_runner.kubernetes.api import Gone, KubernetesApi
 from workers.workspace_runner.kubernetes.endings import Object
 
@@ -54,7 +55,6 @@ class Watched:
         self._things: dict[str, Object] = {}
         self._gone: dict[str, Object] = {}
         self.synced = asyncio.Event()
-        self.relists = 0
 
     def get(self, name: str) -> Object | None:
         """The one of that name, if there is one."""
@@ -81,7 +81,7 @@ class Watched:
 
     async def follow(self) -> None:
         """List, then watch; list again where the history has a gap. Runs until it is cancelled."""
-        failures, version = 0, ""
+        pauses, version = waits(_AGAIN_SECONDS), ""
         while True:
             try:
                 if not version:
@@ -89,14 +89,13 @@ class Watched:
                 watch = self._api.watch(self._kind, self._namespace, version)
                 async with aclosing(watch) as events:
                     async for event, thing in events:
-                        failures, version = 0, str(thing["metadata"]["resourceVersion"])
+                        pauses, version = waits(_AGAIN_SECONDS), str(thing["metadata"]["resourceVersion"])
                         await self._take(event, thing)
             except Gone:
                 version = ""
             except FleetError as fault:
                 _log.warning("kubernetes.unwatched", kind=self._kind, namespace=self._namespace, reason=str(fault))
-                await asyncio.sleep(_AGAIN_SECONDS[min(failures, len(_AGAIN_SECONDS) - 1)])
-                failures += 1
+                await asyncio.sleep(next(pauses))
 
     async def _list(self) -> str:
         things, version = await self._api.list(self._kind, self._namespace)
@@ -104,7 +103,6 @@ class Watched:
         for name in self._things.keys() - found.keys():
             self._remove(name, self._things[name])
         self._things = found
-        self.relists += 1
         self.synced.set()
         await self._changes.tell()
         return version

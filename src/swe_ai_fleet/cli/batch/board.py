@@ -14,6 +14,7 @@ from swe_ai_fleet.cli.batch.results import Row
 from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.watching.text import one_line
 
 _BAR_CHARS = 30
@@ -85,7 +86,7 @@ class Board:
         table = empty_table(*columns, caption=f"{self._done} of {self._total} ended")
         for instance_id, entry in self._running.items():
             state = entry.progress.state if entry.progress else None
-            agents = [agent for name, agent in state.agents.items() if name != "_"] if state else []
+            agents = [agent for name, agent in state.agents.items() if name != EXECUTION_SUBJECT] if state else []
             add_row(
                 table,
                 one_line(instance_id, 60),
