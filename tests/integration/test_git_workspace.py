@@ -134,7 +134,7 @@ class TestPin:
         (tmp_path / "plain").mkdir()
         with pytest.raises(PreconditionFailed, match="not a git repository") as caught:
             await provider.pin("default", ref(tmp_path / "plain"))
-        assert caught.value.field == "repo.path"
+        assert caught.value.field == "repo.path" and "git init" in caught.value.hint
         with pytest.raises(PreconditionFailed, match="no commit"):
             await provider.pin("default", ref(make_repository(tmp_path / "empty")))
 

@@ -18,7 +18,7 @@ from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
 
 R = TypeVar("R", bound=Message)
 
-START_HINT = "start one with `fleet up`, or run in this process with --local"
+START_HINT = "start one with `fleet up`, or say where one runs: FLEET_HOME, --server; `fleet run --local` needs none"
 CALL_SECONDS = 60.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _STATUS_EXITS = {

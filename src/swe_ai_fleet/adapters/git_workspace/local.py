@@ -72,7 +72,8 @@ class LocalRepositories:
                 cwd=path,
             )
         except GitFailed as error:
-            raise PreconditionFailed(f"{path} is not a git repository", field="repo.path") from error
+            hint = "name a directory of one, or make one there: git init, git add, git commit"
+            raise PreconditionFailed(f"{path} is not a git repository", field="repo.path", hint=hint) from error
         git_dir, common, objects, index, bare, object_format, shallow, *up = found.lines()
         is_bare = bare == "true"
         top = Path(git_dir) if is_bare or not up else (path / up[0]).resolve()
