@@ -38,7 +38,7 @@ def test_the_commands_have_these_options() -> None:
     runner = CliRunner()
     shown = runner.invoke(app, ["chat", "--help"], env={"COLUMNS": "200"}).output
     options = {word for block in blocks("sh") for word in re.findall(r"--[a-z]+", block)}
-    assert options >= {"--session", "--memory", "--once", "--json"}
+    assert options >= {"--session", "--namespace", "--once", "--json"}
     for option in options:
         assert option in shown
     assert runner.invoke(app, ["telegram", "--help"]).exit_code == 0

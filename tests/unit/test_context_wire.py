@@ -20,7 +20,8 @@ from services.context.servicer import ContextServicer
 from services.errors import status
 from swe_ai_fleet.adapters.context_service import messages, outcome_messages
 from swe_ai_fleet.adapters.context_service.faults import fault_of
-from swe_ai_fleet.cli.messages import document
+from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.messages import document, enum_name, enum_word
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
@@ -318,3 +319,16 @@ def test_the_commands_load_no_store_and_no_model() -> None:
     program = f"import sys, swe_ai_fleet.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_values_of_enumerations_are_words_and_words_are_values() -> None:
+    for kind, number, word in ((pb.TaskState, pb.TASK_STATE_IN_PROGRESS, "in_progress"), (pb.Role, pb.ROLE_QA, "qa")):
+        assert enum_word(kind, number) == word
+        assert kind.Value(enum_name(kind, word.upper().replace("_", "-"), field="x")) == number
+    assert enum_word(pb.Role, pb.ROLE_UNSPECIFIED) == "" and enum_name(pb.Role, "", field="x") == "ROLE_UNSPECIFIED"
+    # What a newer server has besides.
+    assert enum_word(pb.Role, 4_711) == "4711"
+    for word in ("unspecified", "chef"):
+        with pytest.raises(CommandFault) as fault:
+            enum_name(pb.Role, word, field="role")
+        assert (fault.value.field, fault.value.exit_code) == ("role", Exit.USAGE) and "architect" in fault.value.hint

@@ -47,9 +47,14 @@ class ChatOrder:
 def chat(
     *,
     session: Annotated[str, typer.Option(metavar="ID", help="A conversation to go on with. Default: a new one.")] = "",
-    memory: Annotated[
+    namespace: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMESPACE", help="Where it remembers beyond itself: fleet, agent:ID or repository:NAME."),
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Where it remembers beyond itself: fleet, agent:ID or repository:NAME.",
+        ),
     ] = None,
     channel: Annotated[str, typer.Option(help="How answers are shown: plain, markdown or telegram.")] = "plain",
     once: Annotated[str, typer.Option(metavar="TEXT", help="Send one message, show the answer, leave.")] = "",
@@ -61,7 +66,7 @@ def chat(
 ) -> None:
     """Talk with the fleet: ask about executions, files and pages, have tasks proposed, started after your yes."""
     order = ChatOrder(
-        session_id=session, channel=channel, namespaces=tuple(memory or ()), once=once, list_all=list_all, end=end
+        session_id=session, channel=channel, namespaces=tuple(namespace or ()), once=once, list_all=list_all, end=end
     )
     carry_out_with(CHATS, lambda screen, calls: converse(screen, calls, order), server=server, token=token, json=json)
 

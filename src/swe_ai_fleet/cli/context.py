@@ -197,8 +197,9 @@ def show(
     phase: Annotated[str, typer.Option(help=f"For this phase: {_Phases}. Default: the story's.")] = "",
     query: Annotated[str, typer.Option(help="What it is for; what is nearest to it goes first.")] = "",
     tokens: Annotated[int, typer.Option(min=0, help="The most it may take. Default: the server's.")] = 0,
-    memory: Annotated[
-        list[str] | None, typer.Option(metavar="NAMESPACE", help="Memories to recall: fleet, agent:…, repository:….")
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option("--namespace", "-n", metavar="NAME", help="Memories to recall: fleet, agent:…, repository:…."),
     ] = None,
     server: ContextServer = "",
     token: ContextToken = "",
@@ -215,7 +216,7 @@ def show(
             phase=enum_name(pb.Phase, phase, field="phase"),
             query=query,
             token_budget=tokens,
-            namespaces=memory,
+            namespaces=namespace,
         )
         answer = await context.one("GetContext", request, pb.GetContextResponse)
         if screen.json:

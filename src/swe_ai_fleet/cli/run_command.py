@@ -49,7 +49,12 @@ def run(
     remember: Annotated[bool, typer.Option("--remember", help="Remember what comes of it.")] = False,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(metavar="NS", help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's."),
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Where memories are: fleet, agent:ID, repository:NAME. Default: this one's.",
+        ),
     ] = None,
     entity: Annotated[
         list[str] | None,

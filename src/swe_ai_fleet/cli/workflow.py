@@ -26,9 +26,7 @@ def list_workflows(*, server: Server = "", token: Token = "", json: Json = False
     """Show the workflows that the fleet knows, with their inputs."""
     from swe_ai_fleet.cli.workflow_files import show_list
 
-    carry_out_with(
-        fleet_client, lambda screen, client: show_list(screen, client), server=server, token=token, json=json
-    )
+    carry_out_with(fleet_client, show_list, server=server, token=token, json=json)
 
 
 @workflow_app.command()
