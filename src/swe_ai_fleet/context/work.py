@@ -10,8 +10,8 @@ from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
-from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
+from swe_ai_fleet.domain.event import StoredEvent
+from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.tools.truncation import truncate
 
@@ -61,12 +61,7 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
 
 def _operations(events: Iterable[StoredEvent]) -> dict[str, int]:
     """How often each tool was called, in all runs."""
-    counts = Counter[str]()
-    for stored in events:
-        body = stored.event.body
-        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
-            counts[f"{body.entry.tool}_{body.entry.operation}"] += 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(entry.name for entry in tool_calls(events)).items()))
 
 
 def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSummary | None:

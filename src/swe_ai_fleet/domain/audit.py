@@ -44,6 +44,11 @@ class AuditEntry:
     prev_hash: str = GENESIS
     hash: str = ""
 
+    @property
+    def name(self) -> str:
+        """The operation as models call it, such as `files_read_file`."""
+        return f"{self.tool}_{self.operation}"
+
     def digest(self) -> str:
         """SHA-256 over the canonical JSON form (sorted keys, no spaces, UTF-8) of everything but `hash`."""
         fields = asdict(self)

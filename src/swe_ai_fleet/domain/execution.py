@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
@@ -135,6 +136,14 @@ class ExecutionState:
         if self.status.terminal:
             return ()
         return tuple(request for name, request in self.requests.items() if name not in self.resolutions)
+
+
+def tool_calls(events: Iterable[StoredEvent]) -> Iterator[AuditEntry]:
+    """The tool calls of agents that ended, in all of these events; what people decided is none."""
+    for stored in events:
+        body = stored.event.body
+        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
+            yield body.entry
 
 
 def fold(events: Iterable[StoredEvent]) -> ExecutionState | None:
@@ -323,13 +332,13 @@ def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
         case ModelReplied(step=step, reply=reply):
             return replace(agent, step=step, usage=agent.usage + reply.usage)
         case ToolStarted(entry=entry):
-            return replace(agent, last_tool=f"{entry.tool}_{entry.operation}", last_outcome=Outcome.STARTED)
+            return replace(agent, last_tool=entry.name, last_outcome=Outcome.STARTED)
         case ToolFinished(entry=entry) if entry.tool == APPROVAL_TOOL:
             return replace(agent, audit_head=entry.hash)
         case ToolFinished(entry=entry):
             return replace(
                 agent,
-                last_tool=f"{entry.tool}_{entry.operation}",
+                last_tool=entry.name,
                 last_outcome=entry.outcome,
                 audit_head=entry.hash,
                 usage=agent.usage + Usage(tool_calls=1),

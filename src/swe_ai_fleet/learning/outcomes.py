@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from swe_ai_fleet.agents.plan_session.outcomes import PlanOutcome
 from swe_ai_fleet.agents.plan_session.session import SessionStatus
-from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
-from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState
+from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
+from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
 from swe_ai_fleet.domain.goal import goal_type
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, PART_OF, Outcome
 from swe_ai_fleet.domain.task import Task
@@ -31,11 +31,7 @@ def approach_of(task: Task) -> str:
 def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
     """The outcome of an execution that ended, from its state and all of its events."""
     task = state.task
-    calls: Counter[str] = Counter()
-    for stored in events:
-        body = stored.event.body
-        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
-            calls[_kind(body.entry.operation)] += 1
+    calls = Counter(_kind(entry.operation) for entry in tool_calls(events))
     made = max(1, calls.total())
     winner = state.candidates.get(state.winner_id)
     return Outcome(

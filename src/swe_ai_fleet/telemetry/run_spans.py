@@ -227,7 +227,7 @@ class _AgentSpans:
 
     def _called(self, event: Event, body: ToolFinished) -> None:
         entry, end = body.entry, ns(event.at)
-        name = f"{entry.tool}_{entry.operation}"
+        name = entry.name
         attributes: dict[str, str | bool | int | float | tuple[str, ...]] = {
             **self._ids,
             gen_ai.GEN_AI_OPERATION_NAME: "execute_tool",
