@@ -1,0 +1,99 @@
+"""The code blocks of the documents that a reader can run, and the test that runs each of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HERE = "e2e/test_documented_commands.py::test_the_block_does_what_it_says"
+TOUR = "e2e/test_readme.py::test_the_quick_tour"
+LIBRARY = "e2e/test_documented_commands.py::test_the_library_block_runs"
+KUBECTL = "manifests/test_documented.py::test_kubectl_is_asked_for_what_is_there"
+SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it"
+FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
+WORKFLOWS = "integration/test_workflow_executor.py::test_the_document"
+CHAPTERS = "unit/test_chat_document.py"
+IMAGES = "images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
+BY_HAND = "by hand"
+"""Takes minutes of an idle machine, or another machine: its options are checked, it is not run by a test."""
+VLLM = "e2e/test_up_vllm.py::test_the_fleet_uses_the_server_and_takes_it_along"
+
+RUN_BY: Mapping[str, tuple[str, ...]] = {
+    "README.md": (
+        "e2e/test_demo.py::test_the_evidence_picks_the_winner",
+        "e2e/test_cli.py::test_run_local_starts_a_fleet_and_leaves_nothing_behind",
+        TOUR,
+        "e2e/test_readme.py::test_the_library_example",
+        SECURED,
+    ),
+    "docs/access.md": (HERE,),
+    "docs/approvals.md": ("e2e/test_approvals.py::test_on_the_command_line",),
+    "docs/backup.md": ("e2e/test_backup_fleet.py::test_a_fleet_goes_on_from_its_backup",),
+    "docs/batch.md": ("e2e/test_batch.py::test_a_batch_is_interrupted_gone_on_with_and_evaluated",),
+    "docs/bench.md": (BY_HAND,),
+    "docs/capacity.md": (BY_HAND, BY_HAND),
+    "docs/chaos.md": ("chaos/test_small.py::test_a_dozen_executions_survive_three_kills",),
+    "docs/chat.md": (
+        HERE,
+        f"{CHAPTERS}::test_the_formatting_example_runs",
+        "integration/test_telegram.py",
+        f"{CHAPTERS}::test_the_library_example_names_what_there_is",
+    ),
+    "docs/context.md": ("unit/test_context_blocks.py", "e2e/test_knowledge_restart.py", HERE),
+    "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
+    "docs/durability.md": ("e2e/test_replicas.py",),
+    "docs/function-calling.md": (FUNCTIONS,) * 4,
+    "docs/http.md": (HERE,),
+    "docs/images.md": (IMAGES, IMAGES),
+    "docs/intake.md": (LIBRARY,),
+    "docs/kubernetes.md": (KUBECTL,) * 3,
+    "docs/learning.md": (HERE, LIBRARY),
+    "docs/memory.md": ("integration/test_memory_document.py::test_the_example", HERE),
+    "docs/metrics.md": (HERE,),
+    "docs/models.md": (
+        "integration/test_model_pool.py",
+        HERE,
+        "integration/test_model_pool.py",
+        VLLM,
+        "vllm/test_supervised.py",
+    ),
+    "docs/nats-accounts.md": ("integration/test_nats_accounts.py::test_a_tenant_hears_what_is_its_own_by_short_names",),
+    "docs/notifications.md": ("e2e/test_webhook_fleet.py::test_approval_and_end_are_told_across_a_kill", LIBRARY),
+    "docs/observability.md": (
+        "e2e/test_metrics_exposed.py::test_only_metrics_are_served_there",
+        "e2e/test_traces.py::test_a_task_is_one_tree_of_spans_across_processes",
+        HERE,
+    ),
+    "docs/orchestration.md": ("integration/test_orchestration_with_git.py",),
+    "docs/plan-sessions.md": (
+        "e2e/test_plan_sessions.py::test_a_plan_from_the_command_line",
+        "e2e/test_plan_sessions.py::test_entities_chosen_at_submission_are_seen_at_the_gate",
+        "integration/test_plan_session.py",
+    ),
+    "docs/recordings.md": (HERE, HERE, HERE, HERE),
+    "docs/scale.md": ("simulation/test_scale.py",),
+    "docs/study.md": ("e2e/test_study.py::test_a_study_measures_what_more_candidates_are_worth",),
+    "docs/tls.md": (SECURED, SECURED),
+    "docs/tools.md": (HERE, LIBRARY, LIBRARY),
+    "docs/uploads.md": (HERE, HERE),
+    "docs/watching.md": (
+        "integration/test_gateway_streams.py::test_the_client_of_the_document_shows_a_whole_execution",
+        BY_HAND,
+    ),
+    "docs/workflows.md": (WORKFLOWS, WORKFLOWS, "e2e/test_workflow_cli.py::test_a_run_waits_for_people_and_is_stepped"),
+    "docs/workspace-runner.md": ("integration/test_workspace_runner.py", KUBECTL),
+}
+"""Of each document its blocks in `sh`, `console`, `python` and `js`, in their order."""
+
+
+def blocks(document: str) -> list[tuple[str, str]]:
+    """The language and the text of each block of a document that can be run."""
+    text = (ROOT / document).read_text()
+    return re.findall(r"^```(sh|console|python|js)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def run_by(test: str) -> list[tuple[str, int]]:
+    """The document and the place of each block that a test runs."""
+    return [(document, place) for document, tests in RUN_BY.items() for place, by in enumerate(tests) if by == test]
