@@ -24,7 +24,7 @@ test: check ## Lint, types, architecture, and the test suite without the slow te
 
 test-web: check ## The page: rebuilt and compared, then tried in Chromium against a real fleet; pictures in tests/web/.artifacts
 	$(BIN)/python scripts/build_page.py --check
-	$(PYTEST) tests/web tests/integration/test_gateway_rest.py tests/integration/test_gateway_access.py tests/integration/test_gateway_streams.py
+	$(PYTEST) tests/web $(wildcard tests/integration/test_gateway_*.py)
 
 test-all: check ## Everything, the slow tests too
 	$(PYTEST) $(PARALLEL)
