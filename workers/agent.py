@@ -18,17 +18,12 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
+from swe_ai_fleet.domain.errand import (
     CheckAssignment,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
 )
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.job import Errand, Job, JobOutcome, repository_of
-from swe_ai_fleet.domain.node_work import AnswerAssignment
-from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
+from swe_ai_fleet.domain.job import Job, JobOutcome
+from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -67,7 +62,7 @@ async def carry_out(settings: Settings, place: Place) -> int:
 
 async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, name: str) -> bytes:
     errand = await board.errand(job)
-    repository = repository_of(errand)
+    repository = errand.repository
     if repository is not None and not repository.commit:
         pinned = await board.pinned(job)
         if pinned is None:
@@ -83,25 +78,7 @@ async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, na
         ) as worker,
     ):
         with telemetry.continuing(errand.task.traceparent):
-            return to_json(await _called(worker, errand))
-
-
-async def _called(worker: AgentWorker, errand: Errand) -> object:
-    match errand:
-        case Assignment():
-            return await worker.run(errand)
-        case CheckAssignment():
-            return await worker.check(errand)
-        case ReviewAssignment():
-            return await worker.review(errand)
-        case JudgeAssignment():
-            return await worker.judge(errand)
-        case DeriveAssignment():
-            return await worker.derive(errand)
-        case AnswerAssignment():
-            return await worker.answer(errand)
-        case _:
-            return await worker.operate(errand)
+            return to_json(await worker.carry_out(errand))
 
 
 async def _until_told(settings: Settings, place: Place) -> int:

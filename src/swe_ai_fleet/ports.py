@@ -6,35 +6,24 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.bundle import RepositoryBundle
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    Candidate,
-    CheckAssignment,
-    CheckReport,
-    Delivered,
-    DeriveAssignment,
-    Diff,
-    JudgeAssignment,
-    ReviewAssignment,
-)
+from swe_ai_fleet.domain.candidate import Delivered, Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.context import Change, ContextRequest, GatheredContext, StoredChange
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import Errand
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.live import TextDelta
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.domain.tool import ToolResult
+
+T = TypeVar("T")
 
 
 class ChatModel(Protocol):
@@ -259,39 +248,14 @@ class ResultBus(Protocol):
         ...
 
 
-class Errands(Protocol):
-    """Where single questions and single tool calls are carried out."""
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        """Let one agent answer a question; an answer that came to nothing has an error. Raises AgentLost."""
-        ...
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        """Make one call of a tool. Cancelling it ends the call and its processes. Raises AgentLost, FleetError."""
-        ...
-
-
-class Fleet(Errands, Protocol):
+class Fleet(Protocol):
     """Where agents and checks run."""
 
-    async def run(self, assignment: Assignment) -> Candidate:
-        """Carry out one agent run. Cancelling it ends the agent and its processes. Raises AgentLost, FleetError."""
-        ...
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """Carry out one errand on a node with room. Cancelling it ends what works on it, and its processes.
 
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """Gather the evidence about a candidate on a node with a free slot. Raises AgentLost, FleetError."""
-        ...
-
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        """Let one peer review one candidate; a review that came to nothing has an error. Raises AgentLost."""
-        ...
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """Let one judge vote; votes that cannot be read have an error. Raises AgentLost."""
-        ...
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        """Let a planner split a task. Raises AgentLost, InvalidRequest (no sound split was found), FleetError."""
+        Raises AgentLost where the process that worked on it is lost, FleetErrors of the work itself.
+        """
         ...
 
 

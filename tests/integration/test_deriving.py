@@ -17,8 +17,8 @@ from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.budget import Prices
-from swe_ai_fleet.domain.candidate import DeriveAssignment
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.subtask import MAX_SUBTASKS

@@ -17,8 +17,9 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.baselines import Baselines
@@ -99,6 +100,7 @@ class World:
         sandbox = Sandbox(SandboxPolicy(rung=rung) if rung else SandboxPolicy())
         self.provider = CountingProvider(root / "home", sandbox, allowed_roots=(root,), allow_local_paths=True)
         self.provider.opened, self.provider.baseline_opened = [], asyncio.Event()
+        self.turn = asyncio.Lock()
         self.log = MemoryLog()
         self.gatherer = EvidenceGatherer(workspaces=self.provider, blobs=self.log, mask=Secrets(["entrusted-value-1"]))
         self.task = Task(
@@ -140,12 +142,15 @@ class World:
     ) -> CheckReport:
         """The evidence about a candidate that leaves these files."""
         task = replace(self.task, constraints=Constraints(**constraints))  # pyright: ignore[reportArgumentType]
+        # Patches are made in the work tree, and one that is changed meanwhile is not pinned.
+        async with self.turn:
+            repository, patch = await self.pinned(), self.patch(files)
         assignment = CheckAssignment(
             execution_id=self.task.execution_id,
             candidate_id=name,
             task=task,
-            repository=await self.pinned(),
-            patch=await self.log.put("default", self.task.execution_id, self.patch(files), "text/x-diff"),
+            repository=repository,
+            patch=await self.log.put("default", self.task.execution_id, patch, "text/x-diff"),
         )
         return await (gatherer or self.gatherer).gather(assignment)
 

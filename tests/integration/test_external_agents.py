@@ -19,9 +19,10 @@ from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.agents import external_run
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding
@@ -81,7 +82,7 @@ class Place:
         return self.addresses[number]
 
     async def run(self, agent: AgentServiceServicer, task: Task) -> Candidate:
-        return await self.worker.run(await an_assignment(self.worker, task, self.at(agent)))
+        return await self.worker.carry_out(await an_assignment(self.worker, task, self.at(agent)))
 
     async def bodies(self, task: Task, agent_id: str = "outsider") -> list[EventBody]:
         events = self.log.read("default", task.execution_id, agent_id=agent_id)
@@ -202,12 +203,12 @@ async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path
     harness = SmallHarness(hand_in_good)
     task = a_task(repository)
     assignment = await an_assignment(place.worker, task, place.at(harness))
-    candidate = await place.worker.run(assignment)
+    candidate = await place.worker.carry_out(assignment)
     bodies = await place.bodies(task)
     assert candidate.artifacts.patch is not None
     patch = await place.log.get(candidate.artifacts.patch)
     # Once more, after the process was lost that had it: nobody is asked twice.
-    again = await place.worker.run(replace(assignment, generation=2, resume=True))
+    again = await place.worker.carry_out(replace(assignment, generation=2, resume=True))
     assert candidate.stop_reason is StopReason.FINAL_ANSWER and candidate.error == ""
     assert candidate.model == "external:small-harness"
     assert candidate.artifacts.files_changed == ("picture.bin", "utils.py")
@@ -241,7 +242,7 @@ async def test_a_revision_gets_its_patch_and_what_was_said_of_it(place: Place, r
 
     first, second = SmallHarness(hand_in_good), SmallHarness(improve)
     assignment = await an_assignment(place.worker, a_task(repository), place.at(first))
-    draft = await place.worker.run(assignment)
+    draft = await place.worker.carry_out(assignment)
     critique = Critique(
         reviewer_id="agent-dev-1",
         candidate_id="outsider",
@@ -252,7 +253,7 @@ async def test_a_revision_gets_its_patch_and_what_was_said_of_it(place: Place, r
     report = CheckReport(candidate_id="outsider")
     revision = Revision(round=1, candidate=draft, report=report, critiques=(critique,))
     place.at(second)
-    revised = await place.worker.run(
+    revised = await place.worker.carry_out(
         replace(assignment, agent_id="outsider-r1", author_id="outsider", revision=revision)
     )
     assert revised.error == ""
@@ -399,7 +400,7 @@ async def test_a_busy_agent_is_asked_again(place: Place, repository: Path) -> No
 
     scripted = Scripted(answer)
     patient = replace(place.worker, external=replace(place.worker.external, pause_seconds=0.02))
-    candidate = await patient.run(await an_assignment(patient, a_task(repository), place.at(scripted)))
+    candidate = await patient.carry_out(await an_assignment(patient, a_task(repository), place.at(scripted)))
     assert (candidate.error, candidate.summary, scripted.asked) == ("", "At last.", 3)
 
 
@@ -422,7 +423,7 @@ async def test_bytes_that_are_no_message(place: Place, repository: Path) -> None
     await server.start()
     try:
         worker = allowing(place, address)
-        candidate = await worker.run(await an_assignment(worker, a_task(repository), address))
+        candidate = await worker.carry_out(await an_assignment(worker, a_task(repository), address))
     finally:
         await server.stop(grace=0)
     assert nothing_left(candidate) and "cannot be read" in candidate.error
@@ -436,8 +437,8 @@ def allowing(place: Place, *patterns: str) -> AgentWorker:
 
 async def test_an_endpoint_that_is_not_allowed_any_more_is_not_called(place: Place, repository: Path) -> None:
     harness, worker = SmallHarness(hand_in_good), allowing(place, "127.0.0.1:1")
-    refused = await worker.run(await an_assignment(worker, a_task(repository), place.at(harness)))
-    nobody = await worker.run(await an_assignment(worker, a_task(repository), "127.0.0.1:1"))
+    refused = await worker.carry_out(await an_assignment(worker, a_task(repository), place.at(harness)))
+    nobody = await worker.carry_out(await an_assignment(worker, a_task(repository), "127.0.0.1:1"))
     assert nothing_left(refused) and "not allowed here" in refused.error
     assert nothing_left(nobody) and "cannot be reached" in nobody.error
     assert harness.assignments == []
@@ -461,7 +462,7 @@ async def test_tls_and_the_token_for_agents(place: Place, repository: Path, tmp_
         async def ask(endpoint: str, trusted: bytes | None) -> Candidate:
             client = AgentServiceClient(rules, mask=lambda text: text, token="for-agents", roots=trusted)
             worker = replace(place.worker, external=replace(place.worker.external, outside=client))
-            return await worker.run(await an_assignment(worker, a_task(repository), endpoint))
+            return await worker.carry_out(await an_assignment(worker, a_task(repository), endpoint))
 
         told = await ask(f"https://localhost:{port}", roots)
         strangers = [

@@ -19,14 +19,9 @@ from swe_ai_fleet.agents.judging.run import ATTEMPTS
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
-    Candidate,
-    CheckReport,
-    JudgeAssignment,
-    Perspective,
-)
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import ModelReplied, RunClaimed, RunFinished
 from swe_ai_fleet.domain.review import Critique, Vote

@@ -15,13 +15,14 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
+from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import Event, RunClaimed, RunFinished, RunStarted, ToolFinished, ToolStarted, Writer
 from swe_ai_fleet.domain.integration import MergeRequest
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import SCRATCH, ApprovalPolicy, Constraints, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult

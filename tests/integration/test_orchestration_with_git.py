@@ -10,8 +10,9 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Assignment, Candidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import (
     ExecutionClaimed,
     ExecutionStarted,
@@ -72,7 +73,7 @@ class Resolving(ScriptedFleet):
 
     nodes: Nodes
 
-    async def run(self, assignment: Assignment) -> Candidate:
+    async def _run(self, assignment: Assignment) -> Candidate:
         opened = self.nodes.there.open(assignment.execution_id, "merge", assignment.repository, Environment())
         async with opened as clone:
             file = clone.root / "app.py"
@@ -81,7 +82,7 @@ class Resolving(ScriptedFleet):
             before, after = marked.split("<<<<<<< integration\n")[0], marked.split(">>>>>>> subtask\n")[1]
             file.write_text(before + BOTH + after)
             self.runs = {assignment.agent_id: ScriptedRun(patch=(await clone.diff()).patch)}
-        return await super().run(assignment)
+        return await super()._run(assignment)
 
 
 class Children:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.domain.errand import Assignment, CheckAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -66,14 +66,14 @@ async def test_one_actor_an_agent(settings: Settings, repository: PinnedReposito
     before = _actors()
     async with open_ray_fleet(settings) as alone:
         assignment = _assignment(repository, HELLO)
-        running = asyncio.create_task(alone.run(assignment))
+        running = asyncio.create_task(alone.carry_out(assignment))
         async with asyncio.timeout(30):
             while not _actors() - before:
                 await asyncio.sleep(0.02)
         candidate = await running
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert candidate.artifacts.files_changed == ("utils.py",)
-        report = await alone.check(
+        report = await alone.carry_out(
             CheckAssignment(
                 execution_id=assignment.execution_id,
                 candidate_id=candidate.candidate_id,
@@ -91,14 +91,14 @@ async def test_a_fault_keeps_its_type_and_field_across_ray(settings: Settings, r
     async with open_ray_fleet(settings) as alone:
         broken = _assignment(repository, HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
         with pytest.raises(PreconditionFailed) as failed:
-            await alone.run(broken)
+            await alone.carry_out(broken)
     assert failed.value.field.startswith("environment.setup")
 
 
 async def test_cancelling_a_run_ends_its_processes(settings: Settings, repository: PinnedRepository) -> None:
     before = _actors()
     async with open_ray_fleet(settings) as alone:
-        running = asyncio.create_task(alone.run(_assignment(repository, SLEEP)))
+        running = asyncio.create_task(alone.carry_out(_assignment(repository, SLEEP)))
         # On a busy machine a host takes long to begin, longer still beside one who looks all the time.
         async with asyncio.timeout(120):
             while not await asyncio.to_thread(_sleeping):

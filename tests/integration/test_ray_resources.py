@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.candidate import Assignment
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
@@ -43,7 +43,7 @@ async def test_hosts_run_where_their_resource_is_and_end_without_work(fleet: Fle
         return Assignment(execution_id=task.execution_id, agent_id="agent-dev-1", task=task, repository=repository)
 
     async with open_ray_fleet(settings) as hosts:
-        running = [asyncio.create_task(hosts.run(assignment())) for _ in range(3)]
+        running = [asyncio.create_task(hosts.carry_out(assignment())) for _ in range(3)]
         await asyncio.sleep(0)
         done = await asyncio.gather(*running)
         assert {one.artifacts.files_changed for one in done} == {("utils.py",)}
@@ -52,7 +52,7 @@ async def test_hosts_run_where_their_resource_is_and_end_without_work(fleet: Fle
                 await asyncio.sleep(0.05)
         assert len(hosts.hosts) == 1
         # The one that stayed works.
-        assert (await hosts.run(assignment())).artifacts.files_changed == ("utils.py",)
+        assert (await hosts.carry_out(assignment())).artifacts.files_changed == ("utils.py",)
 
 
 @pytest.mark.slow

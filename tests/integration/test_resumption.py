@@ -15,13 +15,15 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.solving import Consent, solve
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Assignment, Candidate
+from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
@@ -123,7 +125,8 @@ class World:
             generation=generation,
             resume=resume,
         )
-        runs = CodingRun(equipment=Equipment(models={"": self.model}), log=log, blobs=log, results=log, host="test")
+        services = RunServices(equipment=Equipment(models={"": self.model}), log=log, blobs=log, host="test")
+        runs = CodingRun(services=services, results=log)
         async with self.clone(task) as clone:
             candidate = await runs.carry_out(assignment, clone)
             self.files = {path.name: path.read_text() for path in clone.root.iterdir() if path.is_file()}

@@ -22,16 +22,15 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.candidate import (
     Artifacts,
-    Assignment,
     Candidate,
     CheckKind,
     CheckReport,
     CheckResult,
     Perspective,
-    ReviewAssignment,
     Revision,
 )
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
 from swe_ai_fleet.domain.event import (
     Event,
     ModelReplied,
@@ -159,7 +158,8 @@ class World:
         return await self.solve(assignment)
 
     async def solve(self, assignment: Assignment) -> Candidate:
-        runs = CodingRun(equipment=self.equipment, log=self.log, blobs=self.log, results=self.log, host="test")
+        services = RunServices(equipment=self.equipment, log=self.log, blobs=self.log, host="test")
+        runs = CodingRun(services=services, results=self.log)
         async with self.clone(assignment.agent_id) as clone:
             candidate = await runs.carry_out(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()

@@ -20,7 +20,7 @@ import pytest
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.domain.errand import Assignment, CheckAssignment, ErrandKind
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
@@ -186,11 +186,11 @@ async def test_an_errand_goes_through_a_job_and_back(world: World) -> None:
             HELLO, constraints=Constraints(checks=(CheckSpec(name="tests", command="python -m pytest -q"),))
         )
         async with asyncio.timeout(SECONDS):
-            candidate = await fleet.run(assignment)
+            candidate = await fleet.carry_out(assignment)
             assert candidate.stop_reason is StopReason.FINAL_ANSWER
             assert candidate.artifacts.files_changed == ("utils.py",)
             assert candidate.artifacts.branch == "fleet/work"
-            report = await fleet.check(
+            report = await fleet.carry_out(
                 CheckAssignment(
                     execution_id=assignment.execution_id,
                     candidate_id=candidate.candidate_id,
@@ -211,7 +211,7 @@ async def test_a_fault_of_a_job_keeps_its_type_and_field(world: World) -> None:
         broken = world.assignment(HELLO, environment=EnvironmentSpec(setup=("exit 3",)))
         async with asyncio.timeout(SECONDS):
             with pytest.raises(PreconditionFailed) as failed:
-                await fleet.run(broken)
+                await fleet.carry_out(broken)
     assert failed.value.field.startswith("environment.setup")
 
 
@@ -219,7 +219,7 @@ async def test_the_same_job_twice_is_run_once(world: World) -> None:
     async with runner(world) as running, open_job_fleet(world.log) as fleet:
         assignment = world.assignment(HELLO)
         async with asyncio.timeout(SECONDS):
-            first, second = await asyncio.gather(fleet.run(assignment), fleet.run(assignment))
+            first, second = await asyncio.gather(fleet.carry_out(assignment), fleet.carry_out(assignment))
         assert first == second
         claims = [
             stored.event.body
@@ -232,7 +232,7 @@ async def test_the_same_job_twice_is_run_once(world: World) -> None:
 
 async def test_cancelling_an_errand_ends_its_processes(world: World) -> None:
     async with runner(world) as running, open_job_fleet(world.log) as fleet:
-        errand = asyncio.create_task(fleet.run(world.assignment(SLEEP)))
+        errand = asyncio.create_task(fleet.carry_out(world.assignment(SLEEP)))
         await world.until(lambda: _sleeping())
         errand.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -315,7 +315,7 @@ async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world
         first = await stack.enter_async_context(runner_process(world))
         fleet = await stack.enter_async_context(open_job_fleet(world.log))
         assignment = world.assignment(COUNTING)
-        errand = asyncio.create_task(fleet.run(assignment))
+        errand = asyncio.create_task(fleet.carry_out(assignment))
         await _counted_two(world, assignment.task)
         first.send_signal(signal.SIGKILL)
         await first.wait()
@@ -329,10 +329,10 @@ async def test_a_job_that_was_told_while_no_runner_was_there_is_cleared_up(world
 
 
 async def test_the_board_keeps_the_first_outcome_of_a_job(world: World) -> None:
-    from swe_ai_fleet.domain.job import Job, JobKind, JobOutcome
+    from swe_ai_fleet.domain.job import Job, JobOutcome
 
     board = JobBoard(await world.log.bucket(JOBS_BUCKET), world.log)
-    job = Job(job_id="j1", kind=JobKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
+    job = Job(job_id="j1", kind=ErrandKind.RUN, tenant="a.b%c", task_id="t", execution_id="e", agent_id="a")
     assert await board.settle(job, JobOutcome(value="1"))
     assert not await board.settle(job, JobOutcome(value="2"))
     large = replace(job, job_id="j2")

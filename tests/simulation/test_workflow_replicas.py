@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
+from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errand import AnswerAssignment
 from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
@@ -20,7 +22,6 @@ from swe_ai_fleet.domain.event import (
     WorkflowFinished,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import (

@@ -7,23 +7,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import (
+from swe_ai_fleet.domain.errand import (
     Assignment,
-    Candidate,
     CheckAssignment,
-    CheckReport,
     DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
+    Errand,
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import Derivation
-from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.testing.fleet import ScriptedFleet
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -101,6 +95,9 @@ class Link:
         return published
 
 
+T = TypeVar("T")
+
+
 class LinkedJournal:
     """A `Journal` over a link. Like the real one it is closed by any fault."""
 
@@ -144,30 +141,11 @@ class UnreliableFleet:
         if self.random.random() < self.losing:
             raise AgentLost("its host died")
 
-    async def run(self, assignment: Assignment) -> Candidate:
+    async def carry_out(self, errand: Errand[T]) -> T:
+        if isinstance(errand, CheckAssignment | DeriveAssignment):
+            return await self.inner.carry_out(errand)
         self._maybe_lost()
-        candidate = await self.inner.run(assignment)
-        self._maybe_lost()
-        return candidate
-
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        return await self.inner.check(assignment)
-
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        self._maybe_lost()
-        return await self.inner.review(assignment)
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        self._maybe_lost()
-        return await self.inner.judge(assignment)
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        return await self.inner.derive(assignment)
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        self._maybe_lost()
-        return await self.inner.answer(assignment)
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        self._maybe_lost()
-        return await self.inner.operate(assignment)
+        value = await self.inner.carry_out(errand)
+        if isinstance(errand, Assignment):
+            self._maybe_lost()
+        return value

@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import DeriveAssignment
+from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import AgentLost, InvalidRequest, ModelUnavailable, ResourceExhausted
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
@@ -61,7 +61,7 @@ class PlannersFleet(ScriptedFleet):
     model: Answering = field(default_factory=Answering)
     losses: int = 0
 
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+    async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         self.derived.append(assignment)
         services = RunServices(equipment=Equipment(models={"": self.model}), log=self.storage, blobs=self.storage)
         found = await DeriveRun(services=services).carry_out(assignment, None)

@@ -16,14 +16,9 @@ from swe_ai_fleet.agents.judging.prompt import MAX_CHARS, UNKNOWN_CONTEXT_CHARS,
 from swe_ai_fleet.agents.judging.reading import choice_schema, read_choice
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
-    Candidate,
-    CheckReport,
-    CheckResult,
-    JudgeAssignment,
-)
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, CheckResult
 from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, ModelUnavailable
 from swe_ai_fleet.domain.event import ExecutionStarted, RunLost, RunReassigned, VotesCast, Writer
 from swe_ai_fleet.domain.execution import fold

@@ -22,7 +22,7 @@ from swe_ai_fleet.agents.untrusted import Fence
 from swe_ai_fleet.cli.tables import candidates_table
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Totals, Usage
-from swe_ai_fleet.domain.candidate import ReviewAssignment
+from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     CandidateReviewed,

@@ -19,7 +19,7 @@ from services.orchestrator.intake import CALLER as NATS_CALLER
 from services.orchestrator.intake import PRIORITIES, task_of
 from services.orchestrator.planning import MAX_EVENT_BYTES, planning_event, planning_response
 from swe_ai_fleet.adapters.jetstream import Work
-from swe_ai_fleet.domain.candidate import DeriveAssignment
+from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
@@ -66,7 +66,7 @@ class Planner(ScriptedFleet):
         self.let.set()
         self.fault: Exception | None = None
 
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+    async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         self.asked.append(assignment)
         self.began.set()
         await self.let.wait()

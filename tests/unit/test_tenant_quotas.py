@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.candidate import Assignment
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PermissionDenied, ResourceExhausted
 from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved, ExecutionStarted, ExecutionStatus, RunLost
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, TaskKind
@@ -174,8 +174,8 @@ async def test_no_more_agents_of_a_tenant_work_than_its_quota_says() -> None:
     world.fleet.default = ScriptedRun(after=hold)
     seats = Seats(world.fleet, quotas(small=Quota(agents=2)), me="one")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        runs = [group.create_task(seats.run(an_assignment("small", number))) for number in range(5)]
-        others = [group.create_task(seats.run(an_assignment("other", number))) for number in range(4)]
+        runs = [group.create_task(seats.carry_out(an_assignment("small", number))) for number in range(5)]
+        others = [group.create_task(seats.carry_out(an_assignment("other", number))) for number in range(4)]
         await world.fleet.started(6)
         assert Counter(one.task.tenant for one in world.fleet.begun) == {"small": 2, "other": 4}
         assert seats.taken == {"small": 2, "other": 4}
@@ -193,9 +193,9 @@ async def test_who_gives_up_waiting_leaves_no_gap() -> None:
     world.fleet.default = ScriptedRun(after=hold)
     seats = Seats(world.fleet, quotas(small=Quota(agents=1)))
     async with asyncio.timeout(10):
-        first = asyncio.create_task(seats.run(an_assignment("small", 1)))
+        first = asyncio.create_task(seats.carry_out(an_assignment("small", 1)))
         await world.fleet.started(1)
-        second, third = (asyncio.create_task(seats.run(an_assignment("small", n))) for n in (2, 3))
+        second, third = (asyncio.create_task(seats.carry_out(an_assignment("small", n))) for n in (2, 3))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
@@ -217,7 +217,7 @@ async def test_replicas_share_a_quota_evenly() -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         for seats in replicas:
             for number in range(4):
-                group.create_task(seats.run(an_assignment("small", number)))
+                group.create_task(seats.carry_out(an_assignment("small", number)))
         await worlds[0].fleet.started(2)
         await worlds[1].fleet.started(1)
         await asyncio.sleep(0)
@@ -231,7 +231,7 @@ async def test_more_replicas_than_seats_have_one_each(world: World) -> None:
     replicas = [Seats(world.fleet, quotas(small=Quota(agents=1)), me=name, sharers=lambda _: names) for name in names]
     async with asyncio.timeout(10):
         for number, seats in enumerate(replicas):
-            await seats.run(an_assignment("small", number))
+            await seats.carry_out(an_assignment("small", number))
     assert len(world.fleet.begun) == 3
 
 

@@ -11,9 +11,11 @@ from itertools import pairwise
 
 import pytest
 
+from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
+from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     AlreadyExists,
@@ -37,7 +39,6 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, SCRATCH, ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason

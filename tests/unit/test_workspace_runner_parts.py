@@ -18,18 +18,9 @@ from hypothesis import strategies as st
 from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import Hopeless, Work
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
-from swe_ai_fleet.domain.candidate import Assignment, CheckAssignment
+from swe_ai_fleet.domain.errand import ERRANDS, Assignment, CheckAssignment, ErrandKind
 from swe_ai_fleet.domain.errors import AgentLost, InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.job import (
-    ERRANDS,
-    Job,
-    JobKind,
-    JobOutcome,
-    JobPriority,
-    job_id,
-    kind_of,
-    seconds_of,
-)
+from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, job_id, seconds_of
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.job_board import JobBoard, fault_of, outcome_of
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
@@ -147,7 +138,7 @@ def test_jobs_go_over_the_wire_and_back() -> None:
         Assignment(execution_id="e", agent_id="a", task=TASK, repository=REPOSITORY),
         CheckAssignment(execution_id="e", candidate_id="c", task=TASK, repository=REPOSITORY),
     ):
-        kind = kind_of(errand)
+        kind = errand.kind
         job = Job(
             job_id="j",
             kind=kind,
@@ -159,7 +150,7 @@ def test_jobs_go_over_the_wire_and_back() -> None:
         )
         back = from_json(Job, to_json(job))
         assert from_plain(ERRANDS[back.kind], dict(back.errand)) == errand
-    assert set(ERRANDS) == set(JobKind)
+    assert set(ERRANDS) == set(ErrandKind)
 
 
 def test_a_check_has_time_for_all_of_its_commands_twice() -> None:
@@ -357,7 +348,7 @@ def _job(generation: int = 1, **more: Any) -> Job:
     errand = Assignment(execution_id="e", agent_id="a", task=TASK, repository=REPOSITORY, generation=generation)
     plain = Job(
         job_id=f"j{generation}",
-        kind=JobKind.RUN,
+        kind=ErrandKind.RUN,
         tenant="default",
         task_id="t",
         execution_id="e",

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, repository_of, seconds_of
+from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, seconds_of
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
@@ -181,7 +181,7 @@ class Runner:
             task_id=job.task_id,
             execution_id=job.execution_id,
             agent_id=job.agent_id,
-            clones=repository_of(errand) is not None,
+            clones=errand.repository is not None,
             deadline_seconds=seconds_of(errand) + self.settings.margin_seconds,
         )
 

@@ -20,9 +20,10 @@ from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.candidate import Assignment, Candidate
+from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.errand import Assignment, ErrandKind
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.job import Job, JobKind, JobOutcome, JobPriority, job_id
+from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, job_id
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
     MAX_PRIORITY,
@@ -168,8 +169,8 @@ def _job(task: Task, repository: PinnedRepository, generation: int) -> Job:
         resume=generation > 1,
     )
     return Job(
-        job_id=job_id(task.tenant, task.execution_id, str(JobKind.RUN), AGENT_ID, str(generation), ""),
-        kind=JobKind.RUN,
+        job_id=job_id(task.tenant, task.execution_id, str(ErrandKind.RUN), AGENT_ID, str(generation), ""),
+        kind=ErrandKind.RUN,
         tenant=task.tenant,
         task_id=task.task_id,
         execution_id=task.execution_id,

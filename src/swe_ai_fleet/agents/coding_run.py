@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.keeping_model import Keeping
 from swe_ai_fleet.agents.opening import SecondGo
-from swe_ai_fleet.agents.recorded_run import recorded_run, writer_of
+from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import BUNDLE_MEDIA_TYPE, WorkspaceKeeper, read_run, resume
 from swe_ai_fleet.agents.revising import EarlierWork
 from swe_ai_fleet.agents.solving import Consent, solve
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import Artifacts, Assignment, Candidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal, ResultBus
+from swe_ai_fleet.ports import Clone, Journal, ResultBus
 from swe_ai_fleet.tools.audit import AuditTrail, now
 
 PATCH_MEDIA_TYPE = "text/x-diff"
@@ -26,19 +26,14 @@ PATCH_MEDIA_TYPE = "text/x-diff"
 
 @dataclass(frozen=True, kw_only=True)
 class CodingRun:
-    """Carries out assignments; what every run of a process shares.
+    """Carries out `Assignment`s.
 
-    `host` names the process in the log; `audit_key` keys the digests of full arguments; people have
-    `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the model
-    thinks, no more often than every `checkpoint_seconds`.
+    People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
+    model thinks, no more often than every `checkpoint_seconds`.
     """
 
-    equipment: Equipment
-    log: EventLog
-    blobs: BlobStore
+    services: RunServices
     results: ResultBus
-    audit_key: bytes = b""
-    host: str = ""
     approval_timeout_seconds: float = 0.0
     checkpoint_seconds: float = 20.0
 
@@ -50,15 +45,12 @@ class CodingRun:
 
         Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
-        recorded = recorded_run(
-            self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=assignment.resume
-        )
-        async with recorded as run:
+        async with self.services.recorded(assignment, resumes=assignment.resume) as run:
             return await self._hand_in(assignment, clone, run.journal, run.trail)
 
     async def _hand_in(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> Candidate:
         task, keeper = assignment.task, self._keeper(assignment, clone, journal, trail)
-        works = EarlierWork(log=self.log, blobs=self.blobs, mask=self.equipment.mask)
+        works = EarlierWork(log=self.services.log, blobs=self.services.blobs, mask=self.services.equipment.mask)
         if assignment.resume:
             earlier, revision = await self._earlier(assignment, keeper, works)
         else:
@@ -68,10 +60,10 @@ class CodingRun:
         solution = await solve(
             task,
             clone,
-            equipment=self.equipment,
+            equipment=self.services.equipment,
             trail=trail,
             journal=journal,
-            store=lambda data: self.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
+            store=lambda data: self.services.blobs.put(task.tenant, assignment.execution_id, data, "text/plain"),
             perspective=assignment.perspective,
             consent=Consent(keep=keeper.keep, timeout_seconds=self.approval_timeout_seconds),
             earlier=earlier,
@@ -85,12 +77,14 @@ class CodingRun:
             artifacts=Artifacts(),
             usage=trajectory.usage,
             audit_head=trail.head,
-            answer=self.equipment.mask(trajectory.answer),
+            answer=self.services.equipment.mask(trajectory.answer),
             error=trajectory.error,
         )
         if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
             return candidate_of(assignment, finished, model=solution.model, at=now())
-        patch = await self.blobs.put(task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE)
+        patch = await self.services.blobs.put(
+            task.tenant, assignment.execution_id, solution.diff.patch, PATCH_MEDIA_TYPE
+        )
         finished = replace(finished, artifacts=solution.artifacts(patch))
         event = await journal.append(finished)
         candidate = candidate_of(assignment, finished, model=solution.model, at=event.at)
@@ -105,7 +99,7 @@ class CodingRun:
 
     def _keeper(self, assignment: Assignment, clone: Clone, journal: Journal, trail: AuditTrail) -> WorkspaceKeeper:
         def put(bundle: bytes) -> Awaitable[BlobRef]:
-            return self.blobs.put(assignment.task.tenant, assignment.execution_id, bundle, BUNDLE_MEDIA_TYPE)
+            return self.services.blobs.put(assignment.task.tenant, assignment.execution_id, bundle, BUNDLE_MEDIA_TYPE)
 
         return WorkspaceKeeper(clone=clone, journal=journal, put=put, trail=trail)
 
@@ -117,9 +111,11 @@ class CodingRun:
         A checkpoint has the work that is revised in it.
         """
         await keeper.journal.flush()
-        earlier = await read_run(self.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id)
+        earlier = await read_run(
+            self.services.log, assignment.task.tenant, assignment.execution_id, assignment.agent_id
+        )
         revision = None if earlier.checkpoint is not None else await works.restore(assignment, keeper.clone)
-        return await resume(earlier, keeper, self.blobs), revision
+        return await resume(earlier, keeper, self.services.blobs), revision
 
 
 def candidate_of(assignment: Assignment, finished: RunFinished, *, model: str, at: str) -> Candidate:

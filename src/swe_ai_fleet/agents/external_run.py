@@ -14,7 +14,8 @@ from swe_ai_fleet.agents.recorded_run import RecordedRun, RunServices
 from swe_ai_fleet.agents.results import agent_result
 from swe_ai_fleet.agents.resumption import read_run
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Assignment, Candidate, Diff
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Diff
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage

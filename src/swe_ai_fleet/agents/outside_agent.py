@@ -8,7 +8,7 @@ from typing import Protocol
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.bundle import RepositoryBundle
-from swe_ai_fleet.domain.candidate import Assignment
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import FleetError
 
 

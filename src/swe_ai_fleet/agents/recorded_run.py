@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.run_journal import RunJournal
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
-    Assignment,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
-)
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errand import RecordedErrand
 from swe_ai_fleet.domain.event import RunClaimed, RunFinished, Writer
-from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -26,12 +20,7 @@ from swe_ai_fleet.tools.audit import AuditTrail
 _LAST_WORDS_SECONDS = 5.0
 
 
-AnyAssignment = (
-    Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment | AnswerAssignment | OperateAssignment
-)
-
-
-def writer_of(assignment: AnyAssignment) -> Writer:
+def writer_of(assignment: RecordedErrand[object]) -> Writer:
     """Who writes what the run of an assignment does."""
     return Writer(
         tenant=assignment.task.tenant,
@@ -60,7 +49,9 @@ class RunServices:
     audit_key: bytes = b""
     host: str = ""
 
-    def recorded(self, assignment: AnyAssignment, *, resumes: bool = False) -> AbstractAsyncContextManager[RecordedRun]:
+    def recorded(
+        self, assignment: RecordedErrand[object], *, resumes: bool = False
+    ) -> AbstractAsyncContextManager[RecordedRun]:
         """A run of this process in the log; see `recorded_run`."""
         return recorded_run(self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=resumes)
 

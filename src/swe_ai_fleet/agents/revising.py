@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.agents.opening import SecondGo, revision_text
 from swe_ai_fleet.agents.untrusted import Fence, evidence
-from swe_ai_fleet.domain.candidate import Assignment, Revision
+from swe_ai_fleet.domain.candidate import Revision
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunStarted
 from swe_ai_fleet.domain.message import Message

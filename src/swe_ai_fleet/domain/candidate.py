@@ -9,7 +9,7 @@ from enum import StrEnum
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
 
 
@@ -61,27 +61,6 @@ class Perspective:
     instructions: str = ""
     model_profile: str = ""
     endpoint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One agent run to carry out. `generation` grows with every take-over of the run.
-
-    With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
-    (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
-    `background` is the context that was gathered for the task: untrusted text, the same for all candidates.
-    """
-
-    execution_id: str
-    agent_id: str
-    task: Task
-    repository: PinnedRepository
-    perspective: Perspective = field(default_factory=Perspective)
-    generation: int = 1
-    resume: bool = False
-    author_id: str = ""
-    revision: Revision | None = None
-    background: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,21 +145,6 @@ class CheckReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckAssignment:
-    """Checks to run. Without a patch the repository's own commit is checked (a delivered branch).
-
-    What failed on the `baseline` commit already does not count; with a patch that is the repository's own.
-    """
-
-    execution_id: str
-    candidate_id: str
-    task: Task
-    repository: PinnedRepository
-    patch: BlobRef | None = None
-    baseline: PinnedRepository | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
     """An author's second go: the candidate it starts from, the evidence about it, and what peers said of it."""
 
@@ -188,60 +152,6 @@ class Revision:
     candidate: Candidate
     report: CheckReport
     critiques: tuple[Critique, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewAssignment:
-    """One peer's review of one candidate. `agent_id` names the review's own run in the log."""
-
-    execution_id: str
-    agent_id: str
-    reviewer_id: str
-    round: int
-    task: Task
-    repository: PinnedRepository
-    candidate: Candidate
-    report: CheckReport
-    perspective: Perspective = field(default_factory=Perspective)
-    generation: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeAssignment:
-    """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
-
-    `agent_id` names the judging's own run in the log; `seed` decides the orders. `critiques` are those of the
-    candidates to be judged.
-    """
-
-    execution_id: str
-    agent_id: str
-    judge_id: str
-    task: Task
-    repository: PinnedRepository
-    candidates: tuple[Candidate, ...]
-    reports: tuple[CheckReport, ...]
-    critiques: tuple[Critique, ...] = ()
-    samples: int = 1
-    seed: int = 0
-    perspective: Perspective = field(default_factory=Perspective)
-    generation: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeriveAssignment:
-    """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
-
-    `agent_id` names the planner's own run in the log. Without a `repository` the planner sees the words only.
-    """
-
-    execution_id: str
-    agent_id: str
-    task: Task
-    repository: PinnedRepository | None = None
-    roles: tuple[Role, ...] = ()
-    strategy: str = "auto"
-    generation: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,49 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    CheckAssignment,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
-)
-from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.task import PinnedRepository, Task
-
-Errand = (
-    Assignment
-    | CheckAssignment
-    | ReviewAssignment
-    | JudgeAssignment
-    | DeriveAssignment
-    | AnswerAssignment
-    | OperateAssignment
-)
-"""What can be asked of a fleet."""
-
-
-class JobKind(StrEnum):
-    """Which errand a job is; each has a method of that name in `ports.Fleet`."""
-
-    RUN = "run"
-    CHECK = "check"
-    REVIEW = "review"
-    JUDGE = "judge"
-    DERIVE = "derive"
-    ANSWER = "answer"
-    OPERATE = "operate"
-
-
-ERRANDS: Mapping[JobKind, type[Errand]] = {
-    JobKind.RUN: Assignment,
-    JobKind.CHECK: CheckAssignment,
-    JobKind.REVIEW: ReviewAssignment,
-    JobKind.JUDGE: JudgeAssignment,
-    JobKind.DERIVE: DeriveAssignment,
-    JobKind.ANSWER: AnswerAssignment,
-    JobKind.OPERATE: OperateAssignment,
-}
+from swe_ai_fleet.domain.errand import CheckAssignment, Errand, ErrandKind
 
 
 class JobPriority(StrEnum):
@@ -83,7 +41,7 @@ class Job:
     """
 
     job_id: str
-    kind: JobKind
+    kind: ErrandKind
     tenant: str
     task_id: str
     execution_id: str
@@ -126,22 +84,7 @@ def job_id(*parts: str) -> str:
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:32]
 
 
-def kind_of(errand: Errand) -> JobKind:
-    """Which errand an assignment is."""
-    return next(kind for kind, made in ERRANDS.items() if isinstance(errand, made))
-
-
-def task_of(errand: Errand) -> Task:
-    """The task that an assignment is for."""
-    return errand.task
-
-
-def repository_of(errand: Errand) -> PinnedRepository | None:
-    """What a job clones before it begins; None: nothing."""
-    return errand.repository
-
-
-def seconds_of(errand: Errand) -> float:
+def seconds_of(errand: Errand[object]) -> float:
     """How long the work itself may take, in seconds: the task's limits, or its checks one after the other, twice.
 
     A check looks at the baseline as well as at the candidate.

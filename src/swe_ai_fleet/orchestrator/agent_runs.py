@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment, CheckReport
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport
+from swe_ai_fleet.domain.errand import Assignment, CheckAssignment, RecordedErrand
 from swe_ai_fleet.domain.errors import AgentLost, Unavailable
 from swe_ai_fleet.domain.event import RunReassigned
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
@@ -65,12 +66,12 @@ class AgentRuns:
                 attempt = replace(assignment, generation=generation, resume=resume)
                 # Whatever becomes of this process, the next one finds what it wrote.
                 resume = True
-                candidate = await self.fleet.run(attempt)
+                candidate = await self.fleet.carry_out(attempt)
                 if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
                     return candidate
                 generation = self._next(agent_id)
 
-        return await self.attempt(agent_id, once)
+        return await self._attempt(agent_id, once)
 
     async def check(self, assignment: CheckAssignment) -> CheckReport:
         """The evidence about a candidate, gathered again where the process that gathered it is lost or cut off.
@@ -79,12 +80,21 @@ class AgentRuns:
         """
         for pause in self.pauses:
             try:
-                return await self.fleet.check(assignment)
+                return await self.fleet.carry_out(assignment)
             except (AgentLost, Unavailable):
                 await asyncio.sleep(pause)
-        return await self.fleet.check(assignment)
+        return await self.fleet.carry_out(assignment)
 
-    async def attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
+    async def carry_out(self, errand: RecordedErrand[T]) -> T:
+        """What any other errand gives, carried out again where its process is lost or cut off.
+
+        Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
+        """
+        return await self._attempt(
+            errand.agent_id, lambda generation: self.fleet.carry_out(replace(errand, generation=generation))
+        )
+
+    async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
         """The value of a call that takes the generation of its run, tried again where its process is lost or cut off.
 
         Raises AgentLost or Unavailable when there are no more attempts, and what the call raises.

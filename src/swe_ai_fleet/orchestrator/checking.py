@@ -7,7 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import ChecksFinished
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.candidate import Assignment, Perspective
+from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, DEFAULT_AGENTS, DEFAULT_ROUNDS, PinnedRepository, Role, Task

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, RankedCandidate
+from swe_ai_fleet.domain.candidate import Candidate, RankedCandidate
+from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
 from swe_ai_fleet.domain.execution import ExecutionState

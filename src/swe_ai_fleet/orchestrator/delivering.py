@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.candidate import Candidate, CheckAssignment, CheckReport, Delivered
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered
+from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.event import WinnerDelivered
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task

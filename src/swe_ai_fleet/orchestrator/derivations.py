@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.agents.deriving import STRATEGIES, derivation_in
 from swe_ai_fleet.agents.resumption import read_run
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.candidate import DeriveAssignment
+from swe_ai_fleet.domain.errand import DeriveAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, InvalidRequest, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import (
@@ -153,7 +153,7 @@ class Derivations:
     async def _attempt(self, assignment: DeriveAssignment) -> Derivation:
         for number in range(ATTEMPTS - 1):
             try:
-                return await self._fleet.derive(replace(assignment, generation=assignment.generation + number))
+                return await self._fleet.carry_out(replace(assignment, generation=assignment.generation + number))
             except AgentLost:
                 continue
-        return await self._fleet.derive(replace(assignment, generation=assignment.generation + ATTEMPTS - 1))
+        return await self._fleet.carry_out(replace(assignment, generation=assignment.generation + ATTEMPTS - 1))

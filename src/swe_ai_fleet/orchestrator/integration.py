@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckAssignment
+from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.errand import Assignment, CheckAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Merge, MergeRequest

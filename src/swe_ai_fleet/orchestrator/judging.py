@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, JudgeAssignment, Perspective
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.council import Council
+from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import RunLost, VotesCast
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -154,10 +155,7 @@ def lone_samples(candidates: int) -> int:
 
 async def _ask(runs: AgentRuns, assignment: JudgeAssignment) -> Sequence[Vote]:
     try:
-        votes = await runs.attempt(
-            assignment.agent_id,
-            lambda generation: runs.fleet.judge(replace(assignment, generation=generation)),
-        )
+        votes = await runs.carry_out(assignment)
     except Fenced:
         raise
     except FleetError as error:

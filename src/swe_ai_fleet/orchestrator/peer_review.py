@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from swe_ai_fleet.domain.candidate import Assignment, Candidate, CheckReport, ReviewAssignment, Revision
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
+from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -136,11 +137,8 @@ class PeerReview:
             perspective=reviewer.assignment.perspective,
         )
 
-        async def once(generation: int) -> Critique:
-            return await self.runs.fleet.review(replace(assignment, generation=generation))
-
         try:
-            critique = await self.runs.attempt(assignment.agent_id, once)
+            critique = await self.runs.carry_out(assignment)
         except Fenced:
             raise
         except FleetError as error:

@@ -9,27 +9,21 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from swe_ai_fleet.domain.candidate import (
+from swe_ai_fleet.domain.errand import (
     Assignment,
-    Candidate,
-    CheckAssignment,
-    CheckReport,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
+    Errand,
+    ErrandKind,
 )
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import Fleet
 
 LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
 
-A = TypeVar("A", Assignment, ReviewAssignment, JudgeAssignment, DeriveAssignment, AnswerAssignment)
+_SEATLESS = (ErrandKind.CHECK, ErrandKind.OPERATE)
+
+T = TypeVar("T")
 
 
 class Seats:
@@ -62,41 +56,18 @@ class Seats:
         self._left = asyncio.Event()
         self.taken: Counter[str] = Counter()
 
-    async def run(self, assignment: Assignment) -> Candidate:
-        """See `Fleet.run`. Raises ResourceExhausted where the tenant has no tokens left."""
-        async with self._seated(assignment) as granted:
-            return await self._fleet.run(granted)
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """See `Fleet.carry_out`; checks and single calls of tools take no agent's seat.
 
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """See `Fleet.check`; a check takes no agent's seat."""
-        return await self._fleet.check(assignment)
-
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        """See `Fleet.review`. Raises ResourceExhausted as `run` does."""
-        async with self._seated(assignment) as granted:
-            return await self._fleet.review(granted)
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """See `Fleet.judge`. Raises ResourceExhausted as `run` does."""
-        async with self._seated(assignment) as granted:
-            return await self._fleet.judge(granted)
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        """See `Fleet.derive`. Raises ResourceExhausted as `run` does."""
-        async with self._seated(assignment) as granted:
-            return await self._fleet.derive(granted)
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        """See `Fleet.answer`. Raises ResourceExhausted as `run` does."""
-        async with self._seated(assignment) as granted:
-            return await self._fleet.answer(granted)
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        """See `Fleet.operate`; a call of a tool takes no agent's seat."""
-        return await self._fleet.operate(assignment)
+        Raises ResourceExhausted where the tenant has no tokens left.
+        """
+        if errand.kind in _SEATLESS:
+            return await self._fleet.carry_out(errand)
+        async with self._seated(errand) as granted:
+            return await self._fleet.carry_out(granted)
 
     @asynccontextmanager
-    async def _seated(self, assignment: A) -> AsyncGenerator[A]:
+    async def _seated(self, assignment: Errand[T]) -> AsyncGenerator[Errand[T]]:
         """The assignment with what it may spend, once there is a seat for it."""
         tenant = assignment.task.tenant
         await self._wait(tenant)
@@ -135,12 +106,12 @@ class Seats:
         # With no seat at all, one could wait for ever for what it drives of an execution that another drives.
         return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
 
-    async def _granted(self, assignment: A) -> A:
+    async def _granted(self, assignment: Errand[T]) -> Errand[T]:
         left = await self._quotas.check_tokens(assignment.task.tenant)
         if left is None:
             return assignment
         task = assignment.task
-        if isinstance(assignment, Assignment) and assignment.resume:
+        if _resumes(assignment):
             # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
             return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
         # Those that work at the same time share what is left.
@@ -150,6 +121,10 @@ class Seats:
     def _changed(self) -> None:
         left, self._left = self._left, asyncio.Event()
         left.set()
+
+
+def _resumes(errand: Errand[object]) -> bool:
+    return isinstance(errand, Assignment) and errand.resume
 
 
 def _limited(task: Task, tokens: int) -> Task:

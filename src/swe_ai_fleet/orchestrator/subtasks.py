@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import CheckAssignment, CheckReport, DeriveAssignment
+from swe_ai_fleet.domain.candidate import CheckReport
+from swe_ai_fleet.domain.errand import CheckAssignment, DeriveAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import (
     ChecksFinished,
@@ -99,9 +100,7 @@ class SplitTask:
             repository=self.repository,
             roles=roles_of(self.task),
         )
-        derivation = await self.runs.attempt(
-            PLANNER, lambda generation: self.runs.fleet.derive(replace(assignment, generation=generation))
-        )
+        derivation = await self.runs.carry_out(assignment)
         derivation = replace(derivation, subtasks=check_graph(derivation.subtasks, assignment.roles))
         await self.journal.append(SubtasksDerived(derivation=derivation))
         return derivation

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errand import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task, TaskKind, execution_id
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
@@ -153,9 +153,7 @@ class FleetNodes:
             config=node.agent_config,
             background=await self._background(task, query),
         )
-        answer = await self.runs.attempt(
-            assignment.agent_id, lambda generation: self.runs.fleet.answer(replace(assignment, generation=generation))
-        )
+        answer = await self.runs.carry_out(assignment)
         if before is None or before.usage == Usage():
             self.spent += answer.usage
         if answer.error:
@@ -176,9 +174,7 @@ class FleetNodes:
             tool=node.tool,
             arguments=text,
         )
-        result = await self.runs.attempt(
-            assignment.agent_id, lambda generation: self.runs.fleet.operate(replace(assignment, generation=generation))
-        )
+        result = await self.runs.carry_out(assignment)
         if not result.success:
             told = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
             raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(told)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, cast
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import PATIENCE_SECONDS
@@ -16,20 +17,15 @@ from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.recorded_run import RunServices
 from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.domain.candidate import (
+from swe_ai_fleet.domain.errand import (
     Assignment,
-    Candidate,
     CheckAssignment,
-    CheckReport,
     DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
+    Errand,
+    ErrandKind,
+    RecordedErrand,
 )
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.ports import ChatModel, Clone, WorkspaceProvider
 from swe_ai_fleet.runtime.context_client import open_context_client
@@ -43,7 +39,13 @@ from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.access import ToolAccess
 
 Prepare = Callable[[GitWorkspaceProvider], WorkspaceProvider]
-_Assigned = Assignment | ReviewAssignment | JudgeAssignment | DeriveAssignment | AnswerAssignment | OperateAssignment
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Carries out one kind of errand in a clone."""
+
+    def carry_out(self, assignment: Any, clone: Clone) -> Awaitable[object]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,63 +53,38 @@ class AgentWorker:
     """Carries out assignments in this process. Made by `open_worker`."""
 
     workspaces: WorkspaceProvider
-    runs: CodingRun
-    reviews: ReviewRun
-    judgings: JudgeRun
+    runs: Mapping[ErrandKind, Run]
     external: ExternalRun
     derivations: DeriveRun
-    answers: AnswerRun
-    operations: OperateRun
     evidence: EvidenceGatherer
     access: ToolAccess
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
 
-    async def run(self, assignment: Assignment) -> Candidate:
-        """One agent run in a clone of its own, which is gone afterwards."""
-        async with self._clone(assignment, assignment.repository) as clone:
-            if assignment.perspective.endpoint:
-                return await self.external.carry_out(assignment, clone)
-            return await self.runs.carry_out(assignment, clone)
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """One errand, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
+        return cast("T", await self._carried_out(errand))
 
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        """One review, in a clone of its own."""
-        async with self._clone(assignment, assignment.repository) as clone:
-            return await self.reviews.carry_out(assignment, clone)
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """One judge's votes, in a clone of the commit that the candidates started from."""
-        async with self._clone(assignment, assignment.repository) as clone:
-            return await self.judgings.carry_out(assignment, clone)
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        """A task split, with a look at the repository where there is one."""
-        if assignment.repository is None:
-            return await self.derivations.carry_out(assignment, None)
-        async with self._clone(assignment, assignment.repository) as clone:
-            return await self.derivations.carry_out(assignment, clone)
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        """One question answered, in a clone of its own."""
-        async with self._clone(assignment, assignment.repository) as clone:
-            return await self.answers.carry_out(assignment, clone)
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        """One call of a tool, in a clone of its own."""
-        async with self._clone(assignment, assignment.repository) as clone:
-            return await self.operations.carry_out(assignment, clone)
-
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """The evidence about one candidate."""
-        return await self.evidence.gather(assignment)
+    async def _carried_out(self, errand: Errand[object]) -> object:
+        if isinstance(errand, CheckAssignment):
+            return await self.evidence.gather(errand)
+        if errand.repository is None:
+            return await self.derivations.carry_out(cast("DeriveAssignment", errand), None)
+        run = cast("Run", self.external) if _outside(errand) else self.runs[errand.kind]
+        async with self._clone(cast("RecordedErrand[object]", errand), errand.repository) as clone:
+            return await run.carry_out(errand, clone)
 
     @asynccontextmanager
-    async def _clone(self, assignment: _Assigned, repository: PinnedRepository) -> AsyncGenerator[Clone]:
-        task = assignment.task
+    async def _clone(self, errand: RecordedErrand[object], repository: PinnedRepository) -> AsyncGenerator[Clone]:
+        task = errand.task
         environment = await self.workspaces.environment(repository, task.environment)
         environment = replace(environment, network=self.access.hosts(task.constraints))
-        name = assignment.agent_id
-        async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
+        async with self.workspaces.open(errand.execution_id, errand.agent_id, repository, environment) as clone:
             yield clone
+
+
+def _outside(errand: Errand[object]) -> bool:
+    """Whether somebody else's agent works on it."""
+    return isinstance(errand, Assignment) and bool(errand.perspective.endpoint)
 
 
 @asynccontextmanager
@@ -126,23 +103,6 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         provider = workspace_provider(settings, log)
         await provider.warm()
         workspaces = prepared(provider) if prepared is not None else provider
-        runs = CodingRun(
-            equipment=equipment,
-            log=telemetry.observed(log),
-            blobs=log,
-            results=telemetry.results(log),
-            audit_key=settings.audit_key.encode(),
-            host=host,
-            approval_timeout_seconds=settings.approval_timeout_seconds,
-            checkpoint_seconds=settings.checkpoint_seconds,
-        )
-        evidence = EvidenceGatherer(
-            workspaces=workspaces,
-            blobs=log,
-            access=equipment.access,
-            mask=equipment.mask,
-            rubric=RubricJudge(equipment=equipment),
-        )
         services = RunServices(
             equipment=equipment,
             log=telemetry.observed(log),
@@ -150,19 +110,36 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             audit_key=settings.audit_key.encode(),
             host=host,
         )
+        derivations = DeriveRun(services=services)
+        runs: dict[ErrandKind, Run] = {
+            ErrandKind.RUN: CodingRun(
+                services=services,
+                results=telemetry.results(log),
+                approval_timeout_seconds=settings.approval_timeout_seconds,
+                checkpoint_seconds=settings.checkpoint_seconds,
+            ),
+            ErrandKind.REVIEW: ReviewRun(services=services),
+            ErrandKind.JUDGE: JudgeRun(services=services),
+            ErrandKind.DERIVE: derivations,
+            ErrandKind.ANSWER: AnswerRun(services=services),
+            ErrandKind.OPERATE: OperateRun(services=services),
+        }
+        evidence = EvidenceGatherer(
+            workspaces=workspaces,
+            blobs=log,
+            access=equipment.access,
+            mask=equipment.mask,
+            rubric=RubricJudge(equipment=equipment),
+        )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
         async with housekeeping(provider.reap, pause=pause_seconds(seed_seconds(settings))):
             yield AgentWorker(
                 workspaces=workspaces,
                 runs=runs,
-                reviews=ReviewRun(services=services),
-                judgings=JudgeRun(services=services),
                 external=ExternalRun(
                     services=services, results=telemetry.results(log), outside=outside_agents(settings, equipment.mask)
                 ),
-                derivations=DeriveRun(services=services),
-                answers=AnswerRun(services=services),
-                operations=OperateRun(services=services),
+                derivations=derivations,
                 evidence=evidence,
                 access=equipment.access,
                 models=equipment.models,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Any
 from urllib.parse import quote
 
 import structlog
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain import errors
+from swe_ai_fleet.domain.errand import ERRANDS, Errand
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.job import ERRANDS, Errand, Job, JobOutcome
+from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.ports import BlobStore, KeyValue
 
@@ -50,7 +52,7 @@ class JobBoard:
         found = await self._store.get(_key(tenant, job_id, "job"))
         return from_json(Job, found.value) if found else None
 
-    async def errand(self, job: Job) -> Errand:
+    async def errand(self, job: Job) -> Errand[Any]:
         """What a job is to do. Raises NotFound, Unavailable, ValueError for what is no such errand."""
         if job.blob is not None:
             return from_json(ERRANDS[job.kind], await self._blobs.get(job.blob))

@@ -8,26 +8,18 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json, to_plain
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    Candidate,
+from swe_ai_fleet.domain.errand import (
     CheckAssignment,
-    CheckReport,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
+    Errand,
+    RecordedErrand,
 )
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.fleet_status import HostStatus
-from swe_ai_fleet.domain.job import Errand, Job, JobPriority, job_id, kind_of
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import Derivation
-from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.job import Job, JobPriority, job_id
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
 
 T = TypeVar("T")
@@ -56,34 +48,6 @@ class JobFleet:
         """The jobs they are."""
         return tuple(sorted(self._running))
 
-    async def run(self, assignment: Assignment) -> Candidate:
-        """One agent run in a container of its own. Raises AgentLost where that is lost, FleetErrors of the run."""
-        return await self._carried_out(Candidate, assignment)
-
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """One check in a container of its own. Raises as `run` does."""
-        return await self._carried_out(CheckReport, assignment)
-
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        """One review. Raises as `run` does."""
-        return await self._carried_out(Critique, assignment)
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """One judge's votes. Raises as `run` does."""
-        return await self._carried_out(tuple[Vote, ...], assignment)
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        """One task split. Raises as `run` does."""
-        return await self._carried_out(Derivation, assignment)
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        """One question answered. Raises as `run` does."""
-        return await self._carried_out(Answer, assignment)
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        """One call of a tool. Raises as `run` does."""
-        return await self._carried_out(ToolResult, assignment)
-
     async def measure(self) -> tuple[HostStatus, ...]:
         """The jobs under way as one host: what containers use, their cluster knows. Raises nothing."""
         return (
@@ -100,7 +64,8 @@ class JobFleet:
     async def warm(self) -> None:
         """There is nothing to warm: containers start with their jobs."""
 
-    async def _carried_out(self, kind: type[T], errand: Errand) -> T:
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """One errand in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
         job = await self._job(errand)
         name = f"{job.kind}-{job.job_id[:12]}"
         self._running.add(name)
@@ -117,15 +82,15 @@ class JobFleet:
             raise
         finally:
             self._running.discard(name)
-        return from_json(kind, await self.board.value(outcome))
+        return from_json(errand.gives, await self.board.value(outcome))
 
-    async def _job(self, errand: Errand) -> Job:
-        kind, task = kind_of(errand), errand.task
-        if isinstance(errand, CheckAssignment):
-            # Evidence has no generations: each gathering of it is a job of its own.
-            agent_id, generation, once = errand.candidate_id, 1, secrets.token_hex(8)
-        else:
+    async def _job(self, errand: Errand[object]) -> Job:
+        kind, task = errand.kind, errand.task
+        if isinstance(errand, RecordedErrand):
             agent_id, generation, once = errand.agent_id, errand.generation, ""
+        else:
+            # Evidence has no generations: each gathering of it is a job of its own.
+            agent_id, generation, once = cast("CheckAssignment", errand).candidate_id, 1, secrets.token_hex(8)
         plain: dict[str, object] = to_plain(errand)
         blob = None
         if len(data := to_json(errand)) > MAX_INLINE_BYTES:

@@ -15,21 +15,9 @@ import structlog
 from ray.exceptions import RayError, RayTaskError
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    Candidate,
-    CheckAssignment,
-    CheckReport,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
-)
+from swe_ai_fleet.domain.errand import Errand
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import Derivation
-from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.settings import Settings
@@ -89,50 +77,11 @@ class RayFleet:
     def hosts(self) -> tuple[str, ...]:
         return tuple(host.name for host in self._hosts)
 
-    async def run(self, assignment: Assignment) -> Candidate:
-        """One agent run on the least busy host. Raises AgentLost when the host dies, FleetErrors of the run."""
-        return from_json(
-            Candidate,
-            await self._call(lambda actor: actor.run_assignment.remote(to_json(assignment)), assignment.task.tenant),
-        )
-
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """One check on the least busy host. Raises as `run` does."""
-        return from_json(
-            CheckReport, await self._call(lambda actor: actor.check.remote(to_json(assignment)), assignment.task.tenant)
-        )
-
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        """One review on the least busy host. Raises as `run` does."""
-        return from_json(
-            Critique, await self._call(lambda actor: actor.review.remote(to_json(assignment)), assignment.task.tenant)
-        )
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """One judge's votes, on the least busy host. Raises as `run` does."""
-        return from_json(
-            tuple[Vote, ...],
-            await self._call(lambda actor: actor.judge.remote(to_json(assignment)), assignment.task.tenant),
-        )
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        """One task split, on the least busy host. Raises as `run` does."""
-        return from_json(
-            Derivation, await self._call(lambda actor: actor.derive.remote(to_json(assignment)), assignment.task.tenant)
-        )
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        """One question answered, on the least busy host. Raises as `run` does."""
-        return from_json(
-            Answer, await self._call(lambda actor: actor.answer.remote(to_json(assignment)), assignment.task.tenant)
-        )
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        """One call of a tool, on the least busy host. Raises as `run` does."""
-        return from_json(
-            ToolResult,
-            await self._call(lambda actor: actor.operate.remote(to_json(assignment)), assignment.task.tenant),
-        )
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """One errand on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
+        sent = to_json(errand)
+        value = await self._call(lambda actor: actor.run_assignment.remote(errand.kind, sent), errand.task.tenant)
+        return from_json(errand.gives, value)
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""

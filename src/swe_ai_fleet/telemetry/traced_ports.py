@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeVar
 
 from opentelemetry.trace import SpanKind
 
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    Candidate,
-    CheckAssignment,
-    CheckReport,
-    Delivered,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
-)
+from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import (
+    Assignment,
+    Errand,
+    ErrandKind,
+    RecordedErrand,
+)
 from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
-from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.ports import Clone, Fleet, Repositories, ResultBus
 from swe_ai_fleet.telemetry.phases import phase
 from swe_ai_fleet.telemetry.tracing import Tracing, stamp
 
-A = TypeVar(
-    "A",
-    Assignment,
-    CheckAssignment,
-    ReviewAssignment,
-    JudgeAssignment,
-    DeriveAssignment,
-    AnswerAssignment,
-    OperateAssignment,
-)
+T = TypeVar("T")
+_PHASES = {
+    ErrandKind.RUN: "draft",
+    ErrandKind.CHECK: "check",
+    ErrandKind.REVIEW: "review",
+    ErrandKind.JUDGE: "judge",
+    ErrandKind.DERIVE: "derive",
+    ErrandKind.ANSWER: "nodes",
+    ErrandKind.OPERATE: "nodes",
+}
 
 
 class TracedFleet:
@@ -49,53 +41,28 @@ class TracedFleet:
         self._fleet = fleet
         self._tracing = tracing
 
-    async def run(self, assignment: Assignment) -> Candidate:
+    async def carry_out(self, errand: Errand[T]) -> T:
         """As the fleet does."""
-        with self._call("draft" if assignment.revision is None else "revise", "run", assignment) as sent:
-            return await self._fleet.run(sent)
-
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
-        """As the fleet does."""
-        with self._call("check", "check", assignment) as sent:
-            return await self._fleet.check(sent)
-
-    async def review(self, assignment: ReviewAssignment) -> Critique:
-        """As the fleet does."""
-        with self._call("review", "review", assignment) as sent:
-            return await self._fleet.review(sent)
-
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """As the fleet does."""
-        with self._call("judge", "judge", assignment) as sent:
-            return await self._fleet.judge(sent)
-
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
-        """As the fleet does."""
-        with self._call("derive", "derive", assignment) as sent:
-            return await self._fleet.derive(sent)
-
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
-        """As the fleet does."""
-        with self._call("nodes", "answer", assignment) as sent:
-            return await self._fleet.answer(sent)
-
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
-        """As the fleet does."""
-        with self._call("nodes", "operate", assignment) as sent:
-            return await self._fleet.operate(sent)
-
-    @contextmanager
-    def _call(self, stage: str, verb: str, assignment: A) -> Generator[A]:
         attributes = {
             "rpc.system": "ray",
-            "fleet.tenant": assignment.task.tenant,
-            "fleet.task_id": assignment.task.task_id,
-            "fleet.execution_id": assignment.execution_id,
-            "fleet.agent_id": getattr(assignment, "agent_id", ""),
+            "fleet.tenant": errand.task.tenant,
+            "fleet.task_id": errand.task.task_id,
+            "fleet.execution_id": errand.execution_id,
+            "fleet.agent_id": _agent(errand),
         }
-        with phase(stage), self._tracing.span(f"ray {verb}", attributes, kind=SpanKind.CLIENT):
+        with phase(_phase(errand)), self._tracing.span(f"ray {errand.kind}", attributes, kind=SpanKind.CLIENT):
             traceparent = stamp().get("traceparent", "")
-            yield replace(assignment, task=replace(assignment.task, traceparent=traceparent))
+            return await self._fleet.carry_out(replace(errand, task=replace(errand.task, traceparent=traceparent)))
+
+
+def _phase(errand: Errand[object]) -> str:
+    """The part of its execution that an errand belongs to."""
+    revises = isinstance(errand, Assignment) and errand.revision is not None
+    return "revise" if revises else _PHASES[errand.kind]
+
+
+def _agent(errand: Errand[object]) -> str:
+    return errand.agent_id if isinstance(errand, RecordedErrand) else ""
 
 
 class TracedRepositories:

@@ -7,21 +7,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
+from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import (
-    Artifacts,
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.errand import (
+    AnswerAssignment,
     Assignment,
-    Candidate,
     CheckAssignment,
-    CheckKind,
-    CheckReport,
-    CheckResult,
     DeriveAssignment,
+    Errand,
     JudgeAssignment,
+    OperateAssignment,
     ReviewAssignment,
 )
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
@@ -43,7 +43,6 @@ from swe_ai_fleet.domain.message import (
     ModelRequest,
     ToolCall,
 )
-from swe_ai_fleet.domain.node_work import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
@@ -61,6 +60,9 @@ FAILED = CheckResult(
 
 class Storage(EventLog, BlobStore, Protocol):
     """Where scripted agents write their events and patches."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,30 @@ class ScriptedFleet:
         async with self._news:
             await self._news.wait_for(lambda: len(self.begun) >= count)
 
-    async def run(self, assignment: Assignment) -> Candidate:
+    async def carry_out(self, errand: Errand[T]) -> T:
+        """Carry out one errand as its script says. Raises the script's fault."""
+        return cast("T", await self._carried_out(errand))
+
+    async def _carried_out(self, errand: Errand[object]) -> object:
+        match errand:
+            case Assignment():
+                return await self._run(errand)
+            case CheckAssignment():
+                return self._check(errand)
+            case ReviewAssignment():
+                return self._review(errand)
+            case JudgeAssignment():
+                return self._judge(errand)
+            case DeriveAssignment():
+                return await self._derive(errand)
+            case AnswerAssignment():
+                return await self._answer(errand)
+            case OperateAssignment():
+                return await self._operate(errand)
+            case _:
+                raise TypeError(f"no script for {type(errand).__name__}")
+
+    async def _run(self, assignment: Assignment) -> Candidate:
         """Carry out one scripted run. Raises the script's fault."""
         self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
         script = self._script(assignment.agent_id)
@@ -198,7 +223,7 @@ class ScriptedFleet:
                 return self._candidate(assignment, replace(script, stop_reason=StopReason.AWAITING_APPROVAL), head)
             return await self._hand_in(assignment, script, head, journal)
 
-    async def check(self, assignment: CheckAssignment) -> CheckReport:
+    def _check(self, assignment: CheckAssignment) -> CheckReport:
         """The evidence that the script says. Raises the script's fault."""
         self.checked.append(assignment)
         if assignment.patch is None and assignment.repository.commit == DELIVERED_COMMIT:
@@ -213,7 +238,7 @@ class ScriptedFleet:
         author = self._authors.get(agent_id, agent_id)
         return self.runs.get(agent_id) or self.runs.get(author, self.default)
 
-    async def review(self, assignment: ReviewAssignment) -> Critique:
+    def _review(self, assignment: ReviewAssignment) -> Critique:
         """What the script's reviewer says."""
         self.reviewed.append(assignment)
         if self.reviewing is not None:
@@ -229,7 +254,7 @@ class ScriptedFleet:
             at=_now(),
         )
 
-    async def judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
+    def _judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
         """How the script's judge votes."""
         self.judged.append(assignment)
         if self.judging is not None:
@@ -240,7 +265,7 @@ class ScriptedFleet:
             for sample in range(1, assignment.samples + 1)
         )
 
-    async def derive(self, assignment: DeriveAssignment) -> Derivation:
+    async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         """How the script's planner splits a task."""
         self.derived.append(assignment)
         if self.deriving is not None:
@@ -248,7 +273,7 @@ class ScriptedFleet:
         only = Subtask(subtask_id="all", description=assignment.task.description, role=assignment.task.role)
         return Derivation(derivation_id="scripted", subtasks=(only,))
 
-    async def answer(self, assignment: AnswerAssignment) -> Answer:
+    async def _answer(self, assignment: AnswerAssignment) -> Answer:
         """What the script's agent answers."""
         async with self._errand(assignment) as journal:
             self.asked.append(assignment)
@@ -262,7 +287,7 @@ class ScriptedFleet:
             )
             return answer
 
-    async def operate(self, assignment: OperateAssignment) -> ToolResult:
+    async def _operate(self, assignment: OperateAssignment) -> ToolResult:
         """What the script's tool gives."""
         async with self._errand(assignment):
             self.operated.append(assignment)

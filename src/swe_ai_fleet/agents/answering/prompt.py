@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.untrusted import Fence
+from swe_ai_fleet.domain.errand import AnswerAssignment
 from swe_ai_fleet.domain.message import Message
-from swe_ai_fleet.domain.node_work import AnswerAssignment
 from swe_ai_fleet.ports import SecretMask
 
 MAX_BACKGROUND_CHARS = 12_000

@@ -8,7 +8,8 @@ from swe_ai_fleet.agents.judging.ballot import LETTERS, fair_shares
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import wishes
 from swe_ai_fleet.agents.untrusted import Fence, evidence
-from swe_ai_fleet.domain.candidate import CheckReport, JudgeAssignment
+from swe_ai_fleet.domain.candidate import CheckReport
+from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.ports import SecretMask

@@ -5,7 +5,8 @@ from __future__ import annotations
 from swe_ai_fleet.agents.sub_agents.prompts import opening
 from swe_ai_fleet.agents.task_sections import rules, wishes
 from swe_ai_fleet.agents.untrusted import Fence, evidence
-from swe_ai_fleet.domain.candidate import Artifacts, ReviewAssignment
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.errand import ReviewAssignment
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.ports import SecretMask
 

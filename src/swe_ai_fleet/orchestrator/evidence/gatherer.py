@@ -9,9 +9,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected
 from swe_ai_fleet.domain.task import CheckSpec, PinnedRepository
 from swe_ai_fleet.orchestrator.evidence.baselines import Baselines, baseline_key

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import CheckAssignment, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.orchestrator.evidence.clone_files import CloneFiles
 from swe_ai_fleet.orchestrator.evidence.patch import Patch

@@ -8,15 +8,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.candidate import (
-    Assignment,
-    CheckAssignment,
-    DeriveAssignment,
-    JudgeAssignment,
-    ReviewAssignment,
-)
+from swe_ai_fleet.domain.errand import ERRANDS, ErrandKind
 from swe_ai_fleet.domain.fleet_status import HostReport
-from swe_ai_fleet.domain.node_work import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.model_use import calls_waiting, model_use
@@ -52,47 +45,11 @@ class AgentHost:
         await self._open()
         return os.getpid()
 
-    async def run_assignment(self, assignment: bytes) -> bytes:
-        """Carry out an `Assignment`; the `Candidate`. Cancelling the call ends the agent and its processes."""
-        worker, told = await self._open(), from_json(Assignment, assignment)
+    async def run_assignment(self, kind: str, errand: bytes) -> bytes:
+        """Carry out an errand; what it gives. Cancelling the call ends what works on it, and its processes."""
+        worker, told = await self._open(), from_json(ERRANDS[ErrandKind(kind)], errand)
         with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.run(told))
-
-    async def check(self, assignment: bytes) -> bytes:
-        """Carry out a `CheckAssignment`; the `CheckReport`."""
-        worker, told = await self._open(), from_json(CheckAssignment, assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.check(told))
-
-    async def review(self, assignment: bytes) -> bytes:
-        """Carry out a `ReviewAssignment`; the `Critique`."""
-        worker, told = await self._open(), from_json(ReviewAssignment, assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.review(told))
-
-    async def judge(self, assignment: bytes) -> bytes:
-        """Carry out a `JudgeAssignment`; the `Vote`s."""
-        worker, told = await self._open(), from_json(JudgeAssignment, assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.judge(told))
-
-    async def derive(self, assignment: bytes) -> bytes:
-        """Carry out a `DeriveAssignment`; the `Derivation`."""
-        worker, told = await self._open(), from_json(DeriveAssignment, assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.derive(told))
-
-    async def answer(self, assignment: bytes) -> bytes:
-        """Carry out an `AnswerAssignment`; the `Answer`."""
-        worker, told = await self._open(), from_json(AnswerAssignment, assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.answer(told))
-
-    async def operate(self, assignment: bytes) -> bytes:
-        """Carry out an `OperateAssignment`; the `ToolResult`."""
-        worker, told = await self._open(), from_json(OperateAssignment, assignment)
-        with self._telemetry.continuing(told.task.traceparent):
-            return to_json(await worker.operate(told))
+            return to_json(await worker.carry_out(told))
 
     async def measure(self) -> bytes:
         """A `HostReport`: this process, the machine it is on, and its calls under way at model servers."""

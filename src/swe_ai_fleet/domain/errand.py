@@ -1,0 +1,181 @@
+"""Errands: what can be asked of a fleet, each with the type of what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from swe_ai_fleet.domain.answer import Answer
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import Derivation
+from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.workflow import AgentConfig
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class ErrandKind(StrEnum):
+    """Names an errand in messages, spans and the names of containers."""
+
+    RUN = "run"
+    CHECK = "check"
+    REVIEW = "review"
+    JUDGE = "judge"
+    DERIVE = "derive"
+    ANSWER = "answer"
+    OPERATE = "operate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand(Generic[R_co]):
+    """Something that a process of the fleet does for an execution. What comes back is of the type `gives`."""
+
+    kind: ClassVar[ErrandKind]
+    gives: ClassVar[Any]
+
+    execution_id: str
+    task: Task
+    repository: PinnedRepository | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedErrand(Errand[R_co]):
+    """One with a run of its own in the log, under `agent_id`; `generation` grows with every take-over of that run."""
+
+    agent_id: str
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(RecordedErrand[Candidate]):
+    """One agent run to carry out.
+
+    With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
+    (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
+    `background` is the context that was gathered for the task: untrusted text, the same for all candidates.
+    """
+
+    kind = ErrandKind.RUN
+    gives = Candidate
+
+    repository: PinnedRepository
+    perspective: Perspective = field(default_factory=Perspective)
+    resume: bool = False
+    author_id: str = ""
+    revision: Revision | None = None
+    background: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAssignment(Errand[CheckReport]):
+    """Checks to run. Without a patch the repository's own commit is checked (a delivered branch).
+
+    What failed on the `baseline` commit already does not count; with a patch that is the repository's own.
+    """
+
+    kind = ErrandKind.CHECK
+    gives = CheckReport
+
+    repository: PinnedRepository
+    candidate_id: str
+    patch: BlobRef | None = None
+    baseline: PinnedRepository | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewAssignment(RecordedErrand[Critique]):
+    """One peer's review of one candidate. A review that comes to nothing has an error."""
+
+    kind = ErrandKind.REVIEW
+    gives = Critique
+
+    repository: PinnedRepository
+    reviewer_id: str
+    round: int
+    candidate: Candidate
+    report: CheckReport
+    perspective: Perspective = field(default_factory=Perspective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeAssignment(RecordedErrand[tuple[Vote, ...]]):
+    """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
+
+    `seed` decides the orders. `critiques` are those of the candidates to be judged. Votes that cannot be read have an
+    error.
+    """
+
+    kind = ErrandKind.JUDGE
+    gives = tuple[Vote, ...]
+
+    repository: PinnedRepository
+    judge_id: str
+    candidates: tuple[Candidate, ...]
+    reports: tuple[CheckReport, ...]
+    critiques: tuple[Critique, ...] = ()
+    samples: int = 1
+    seed: int = 0
+    perspective: Perspective = field(default_factory=Perspective)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveAssignment(RecordedErrand[Derivation]):
+    """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
+
+    Without a `repository` the planner sees the words only.
+    """
+
+    kind = ErrandKind.DERIVE
+    gives = Derivation
+
+    repository: PinnedRepository | None = None
+    roles: tuple[Role, ...] = ()
+    strategy: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerAssignment(RecordedErrand[Answer]):
+    """A question for one agent, in a clone that is thrown away afterwards. An answer that is none has an error.
+
+    The limits are the task's. `background` is what is remembered: untrusted text.
+    """
+
+    kind = ErrandKind.ANSWER
+    gives = Answer
+
+    repository: PinnedRepository
+    query: str
+    config: AgentConfig = field(default_factory=AgentConfig)
+    background: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperateAssignment(RecordedErrand[ToolResult]):
+    """One call of a tool in a clone that is thrown away afterwards. `arguments` are exact JSON."""
+
+    kind = ErrandKind.OPERATE
+    gives = ToolResult
+
+    repository: PinnedRepository
+    tool: str
+    arguments: str = "{}"
+
+
+ERRANDS: Mapping[ErrandKind, type[Errand[Any]]] = {
+    one.kind: one
+    for one in (
+        Assignment,
+        CheckAssignment,
+        ReviewAssignment,
+        JudgeAssignment,
+        DeriveAssignment,
+        AnswerAssignment,
+        OperateAssignment,
+    )
+}
+"""Every errand by its kind."""
