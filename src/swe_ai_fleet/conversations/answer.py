@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from swe_ai_fleet.conversations.answering import Answered
 from swe_ai_fleet.conversations.formatting.channel import Channel
 from swe_ai_fleet.conversations.formatting.pages import pages
 from swe_ai_fleet.conversations.formatting.tables import Table
@@ -69,27 +68,8 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
 
     @classmethod
-    def to(cls, session: Session, turn: Turn, answered: Answered, channel: Channel) -> Answer:
-        """The answer to a message, as that channel takes it."""
-        return cls(
-            session_id=session.session_id,
-            turn=turn.number,
-            text=answered.text,
-            channel=channel,
-            pages=pages(answered.text, channel, answered.tables),
-            tables=answered.tables,
-            success=answered.success,
-            stop_reason=answered.stop_reason,
-            references=answered.references,
-            tools=answered.tools,
-            proposed=answered.proposal is not None,
-            execution_id=answered.execution_id,
-            usage=answered.usage,
-        )
-
-    @classmethod
-    def again(cls, session: Session, turn: Turn, channel: Channel) -> Answer:
-        """The answer that a message got before."""
+    def to(cls, session: Session, turn: Turn, channel: Channel) -> Answer:
+        """The answer that a message got, as that channel takes it; `session` as it stands behind it."""
         return cls(
             session_id=session.session_id,
             turn=turn.number,
@@ -103,5 +83,4 @@ class Answer:
             tools=turn.tools,
             proposed=session.proposal is not None and session.proposal.turn == turn.number,
             execution_id=turn.execution_id,
-            repeated=True,
         )

@@ -196,7 +196,7 @@ class Chat:
     ) -> AsyncGenerator[Progress | Answer, None]:
         kept = await self._store.get(self._tenant, session_id)
         if kept is not None and (before := kept.session.answered(message_id)) is not None:
-            yield Answer.again(kept.session, before, channel)
+            yield replace(Answer.to(kept.session, before, channel), repeated=True)
             return
         now = self._clock()
         session = kept.session if kept else self._new(session_id, now)
@@ -239,13 +239,14 @@ class Chat:
                 session, text, self._clock().isoformat(), tell, seen_turn=seen_turn
             )
             turn = self._turn(session, text, channel, message_id, answered)
-            await self._put(session.with_turn(turn, answered.things, answered.proposal), revision)
+            after = session.with_turn(turn, answered.things, answered.proposal)
+            await self._put(after, revision)
             done = True
         finally:
             if not done:
                 with suppress(FleetError):
                     await self._store.put(replace(session, busy_until=""), revision=revision)
-        return Answer.to(session, turn, answered, channel)
+        return replace(Answer.to(after, turn, channel), references=answered.references, usage=answered.usage)
 
     def _answering_for(self, session: Session) -> Answering:
         """With the server that has this session's prompts cached, where there are several."""

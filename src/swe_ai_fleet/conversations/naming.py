@@ -98,8 +98,7 @@ class Naming:
             if meant is not None:
                 members.append((meant.kind, meant.name, entry))
             else:
-                words = in_words(entry)
-                members.append((*words[0], entry) if len(words) == 1 else (ThingKind.ITEM, entry, ""))
+                members.append(_entry(entry))
         self._list(members, ANSWER)
         if not entries:
             for kind, name in in_words(text):
@@ -208,13 +207,15 @@ def _members(key: str, parts: list[object]) -> list[tuple[ThingKind, str, str]]:
 def _walk_text(text: str, found: _Found) -> None:
     entries = last_list(text)
     if entries:
-        members: list[tuple[ThingKind, str, str]] = []
-        for entry in entries:
-            words = in_words(entry)
-            members.append((*words[0], entry) if len(words) == 1 else (ThingKind.ITEM, entry, ""))
-        found.lists.append(members)
+        found.lists.append([_entry(entry) for entry in entries])
         return
     found.single += in_words(text)
+
+
+def _entry(text: str) -> tuple[ThingKind, str, str]:
+    """What an entry of a list names: the one thing in it, else itself."""
+    words = in_words(text)
+    return (*words[0], text) if len(words) == 1 else (ThingKind.ITEM, text, "")
 
 
 def _identity(record: Mapping[str, object]) -> tuple[ThingKind, str] | None:
