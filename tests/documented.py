@@ -24,6 +24,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "README.md": (
         "e2e/test_demo.py::test_the_evidence_picks_the_winner",
         "e2e/test_cli.py::test_run_local_starts_a_fleet_and_leaves_nothing_behind",
+        "e2e/test_cli.py::test_up_serves_until_it_is_told_to_stop",
         TOUR,
         "e2e/test_readme.py::test_the_library_example",
         SECURED,

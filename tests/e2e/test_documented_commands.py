@@ -41,7 +41,7 @@ STANDS_FOR: Mapping[str, Mapping[str, str]] = {
         "examples/tour": str(ROOT / "examples/tour"),
         "~/tour": "{PWD}/tour",
         ".venv/bin/python": "timeout --preserve-status 5 python",
-        "--port 8000": "--port 0",
+        "--port 8001": "--port 0",
     },
     "docs/recordings.md": {
         " ID": " {ID}",
@@ -60,7 +60,7 @@ PRINTED: Mapping[tuple[str, int], str] = {
     ("docs/context.md", 2): "The tests need a database.",
     ("docs/http.md", 0): "HTTP/1.1 202 Accepted",
     ("docs/models.md", 1): "http://127.0.0.1:",
-    ("docs/recordings.md", 2): "agrees",
+    ("docs/recordings.md", 2): "as recorded",
     ("docs/tools.md", 0): "tests_run",
     ("docs/uploads.md", 1): '"upload_id"',
 }
