@@ -59,22 +59,18 @@ class Order:
         """The request. Raises CommandFault naming the option that is wrong."""
         try:
             wanted = self.task_id or made_up_id(self.description, self.name, otherwise="task")
-            task_id = check_identifier(wanted, field="--task-id")
+            task_id = check_identifier(wanted, field="task_id")
             role = str(Role.parse(self.role))
         except FleetError as error:
             raise fault_of(error) from None
         if not self.description.strip():
-            raise CommandFault("the task is empty", exit_code=Exit.USAGE, hint='fleet run --repo PATH "what to do"')
+            raise _wrong("task", "it is empty", "say what is to be done")
         if self.deliberate_only and self.branch:
-            raise CommandFault(
-                "--branch and --deliberate-only exclude each other: a deliberation applies nothing",
-                exit_code=Exit.USAGE,
+            raise _wrong(
+                "branch", "a deliberation applies nothing; they exclude each other", "orchestrate, or name none"
             )
         if self.deliberate_only and self.subtasks:
-            raise CommandFault(
-                "--subtasks and --deliberate-only exclude each other: subtasks are merged, and so applied",
-                exit_code=Exit.USAGE,
-            )
+            raise _wrong("subtasks", "they and a deliberation exclude each other: subtasks are merged, and so applied")
         constraints = pb.TaskConstraints(
             timeout_seconds=self.timeout_seconds,
             max_cost=self.max_cost,
@@ -93,13 +89,13 @@ class Order:
             entities=self.entities,
         )
         if self.namespaces and not (self.recall or self.remember or self.entities):
-            raise CommandFault(
+            raise _wrong(
+                "namespace",
                 "--namespace does nothing without --recall or --remember",
-                exit_code=Exit.USAGE,
-                hint="--recall reads memories there, --remember writes them",
+                "--recall reads memories there, --remember writes them",
             )
         if self.deliberate_only and self.story:
-            raise CommandFault("--story belongs to a delivery, not to --deliberate-only", exit_code=Exit.USAGE)
+            raise _wrong("story", "it belongs to a delivery, not to a deliberation")
         if self.deliberate_only:
             return pb.SubmitTaskRequest(
                 deliberate=pb.DeliberateRequest(
@@ -158,8 +154,12 @@ def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, creden
     try:
         named = repository_reference(location, ref=ref, uncommitted=uncommitted)
     except InvalidRequest as fault:
-        raise CommandFault(f"--repo {fault.message}", exit_code=Exit.USAGE, hint=fault.hint) from None
+        raise _wrong("repo", fault.message, fault.hint) from None
     if credential and not named.url:
-        raise CommandFault("--credential is for repositories behind URLs", exit_code=Exit.USAGE)
+        raise _wrong("credential", "it is for repositories behind URLs")
     named.credential_ref = credential
     return named
+
+
+def _wrong(field: str, message: str, hint: str = "") -> CommandFault:
+    return CommandFault(message, exit_code=Exit.USAGE, field=field, hint=hint)

@@ -84,7 +84,7 @@ class WorkflowOrder:
             request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
         try:
             wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
-            request.task_id = check_identifier(wanted, field="--task-id")
+            request.task_id = check_identifier(wanted, field="task_id")
         except FleetError as error:
             raise fault_of(error) from None
         return request
