@@ -168,7 +168,11 @@ async def _with_context(state: State, token: str, access: Authenticator) -> Asyn
 async def _with_gateway(stack: Stack, address: str, token: str, access: Authenticator) -> AsyncGenerator[str]:
     """The gateway's base URL; empty where settings want none."""
     settings = stack.settings.model_copy(
-        update={"orchestrator_url": own_address(stack.settings, address), "orchestrator_token": token}
+        update={
+            "orchestrator_url": own_address(stack.settings, address),
+            "orchestrator_token": token,
+            "http_listen": stack.settings.http_listen_beside_models,
+        }
     )
     if not settings.http_address:
         yield ""

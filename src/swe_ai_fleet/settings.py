@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, JsonValue, field_validator
 from pydantic_settings import (
@@ -14,6 +15,9 @@ from pydantic_settings import (
 )
 
 from swe_ai_fleet.secret_files import SecretFiles, read_secret
+
+_PAGE_ADDRESSES = ("127.0.0.1:8000", "localhost:8000", "[::1]:8000")
+_FREE = "127.0.0.1:0"
 
 
 def _named(*names: str) -> AliasChoices:
@@ -210,7 +214,7 @@ class Settings(BaseSettings):
     http_listen: str = Field(
         default="",
         description="Address of the HTTP gateway and its page; empty = 127.0.0.1:8000, or any free port where that is "
-        "taken or the port of `listen` is 0; off = none.",
+        "taken, is where models are asked for (as it is without `model_url`) or the port of `listen` is 0; off = none.",
     )
     http_hosts: str = Field(
         default="",
@@ -434,7 +438,14 @@ class Settings(BaseSettings):
         """Where the gateway listens; empty: nowhere."""
         if self.http_listen:
             return "" if self.http_listen == "off" else self.http_listen
-        return "127.0.0.1:0" if self.listen.endswith(":0") else "127.0.0.1:8000"
+        return _FREE if self.listen.endswith(":0") else _PAGE_ADDRESSES[0]
+
+    @property
+    def http_listen_beside_models(self) -> str:
+        """`http_listen` of a page whose process asks for models: no server's place, nor that of one started later."""
+        models = listed(self.model_url) or (f"http://{_PAGE_ADDRESSES[0]}",)
+        taken = any(urlsplit(url).netloc.rpartition("@")[2] in _PAGE_ADDRESSES for url in models)
+        return self.http_listen or (_FREE if taken else "")
 
     @property
     def secrets(self) -> tuple[str, ...]:
