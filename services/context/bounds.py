@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from swe_ai_fleet.adapters.context_service.messages import MAX_MS
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.moment import MAX_MS
 from swe_ai_fleet.domain.text import check_length
 
 M = TypeVar("M", bound=Message)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import few, moment
 from swe_ai_fleet.adapters.context_service.messages import (
     PHASES,
     ROLES,
-    iso_time,
-    milliseconds,
     named,
     usage,
     usage_message,
@@ -31,6 +28,7 @@ from swe_ai_fleet.domain.context import (
     TaskState,
     WorkRecord,
 )
+from swe_ai_fleet.domain.moment import iso_time, milliseconds, now
 from swe_ai_fleet.domain.text import check_length
 
 TASK_STATES: Mapping[TaskState, pb.TaskState] = {
@@ -202,8 +200,7 @@ def work_record(message: pb.WorkRecord) -> WorkRecord:
         parent_execution_id=check_length(message.parent_execution_id, 128, field="parent_execution_id"),
         usage=usage(message.usage),
         duration_ms=message.duration_ms,
-        ended_at=iso_time(moment(message.ended_at_ms, field="ended_at_ms"))
-        or datetime.now(UTC).isoformat(timespec="milliseconds"),
+        ended_at=iso_time(moment(message.ended_at_ms, field="ended_at_ms")) or now(),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import tenant
@@ -14,6 +13,7 @@ from swe_ai_fleet.adapters.context_service.messages import ROLES, named
 from swe_ai_fleet.context.files import without_login
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.goal import goal_type
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.learning.recommending import Question
@@ -69,7 +69,7 @@ class LearningCalls:
                 raise InvalidRequest(f"{agents} agents", field=f"agents[{number}]", hint=f"from 1 to {MAX_AGENTS}")
         question = Question(
             goal=check_length(request.goal, MAX_QUERY_CHARS, field="goal"),
-            now=_now(),
+            now=now(),
             role=named(ROLES, request.role) or "",
             repository=check_length(request.repository, 4_096, field="repository"),
             councils=few(request.councils, field="councils", chars=_NAME_CHARS),
@@ -94,9 +94,5 @@ def _outcome(message: pb.Outcome, caller: str) -> Outcome:
         repository=without_login(outcome.repository),
         goal_type=outcome.goal_type or goal_type(outcome.goal),
         rated_by=caller if outcome.rating else "",
-        ended_at=outcome.ended_at or _now(),
+        ended_at=outcome.ended_at or now(),
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

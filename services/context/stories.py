@@ -5,11 +5,12 @@ from __future__ import annotations
 from fleet.context.v1 import context_pb2 as pb
 from services.context.bounds import MAX_REPLY_BYTES, fitting, within
 from services.context.pages import page_behind, page_token
-from swe_ai_fleet.adapters.context_service.messages import PHASES, milliseconds, named
+from swe_ai_fleet.adapters.context_service.messages import PHASES, named
 from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import Story
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.text import check_length
 
 MAX_PAGE_SIZE = 500

@@ -47,6 +47,7 @@ from swe_ai_fleet.domain.context import (
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.domain.moment import MAX_MS
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind, execution_id
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import ContextSource
@@ -465,7 +466,7 @@ def test_faults_that_cannot_be_read_are_faults_of_the_surroundings() -> None:
     assert "gone" in str(fault)
 
 
-@pytest.mark.parametrize("at_ms", [-1, 0, 2**62, messages.MAX_MS + 1])
+@pytest.mark.parametrize("at_ms", [-1, 0, 2**62, MAX_MS + 1])
 def test_a_time_that_is_none_is_read_as_none(at_ms: int) -> None:
     told = pb.GetContextResponse(
         recalled=[pb.Recollection(memory=pb.Memory(namespace="fleet", text="x", created_at_ms=at_ms))]

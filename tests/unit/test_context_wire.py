@@ -39,6 +39,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
 )
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
+from swe_ai_fleet.domain.moment import MAX_MS, iso_time, milliseconds
 from swe_ai_fleet.domain.outcome import Advice, Option, Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.runtime.place import find_context
@@ -221,13 +222,13 @@ def test_every_field_comes_back_from_the_wire(value, there_and_back) -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1969-01-01T00:00:00+00:00"])
 def test_what_is_no_time_is_none(text: str) -> None:
-    assert messages.milliseconds(text) == 0
+    assert milliseconds(text) == 0
 
 
 def test_times_come_back_to_the_millisecond() -> None:
     at = "2026-11-22T13:55:00.123+00:00"
-    assert messages.iso_time(messages.milliseconds(at)) == at
-    assert messages.iso_time(messages.MAX_MS).startswith("9999-12-31")
+    assert iso_time(milliseconds(at)) == at
+    assert iso_time(MAX_MS).startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Self
 from weakref import WeakValueDictionary
 
@@ -43,6 +42,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecorded,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.ports import ChangeLog, SecretMask
 
 _TRIES = 20
@@ -70,7 +70,7 @@ class ContextBook:
         log: ChangeLog,
         *,
         mask: SecretMask,
-        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="milliseconds"),
+        now: Callable[[], str] = now,
     ) -> None:
         self._log = log
         self._clean = Cleaner(mask)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from fleet.context.v1 import context_pb2 as pb
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import ContextBlock, ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, Recollection
+from swe_ai_fleet.domain.moment import iso_time, milliseconds
 from swe_ai_fleet.domain.task import Role
 
 K = TypeVar("K")
@@ -35,31 +35,11 @@ KINDS: Mapping[MemoryKind, pb.MemoryKind] = {
     MemoryKind.INTERACTION: pb.MEMORY_KIND_INTERACTION,
     MemoryKind.OUTCOME: pb.MEMORY_KIND_OUTCOME,
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MAX_MS = 253_402_300_799_999
-"""The last moment of the year 9999."""
 
 
 def named(names: Mapping[K, V], value: V) -> K | None:
     """Whose number that is; None for the number that says nothing."""
     return next((name for name, number in names.items() if number == value), None)
-
-
-def milliseconds(at: str) -> int:
-    """An ISO 8601 time as milliseconds since the epoch; 0 for none, and for text that is none."""
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
-        return 0
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
-
-
-def iso_time(at_ms: int) -> str:
-    """Milliseconds since the epoch as ISO 8601, UTC; empty for 0 and for what is no time up to `MAX_MS`."""
-    if not 0 < at_ms <= MAX_MS:
-        return ""
-    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
 
 
 def context_query(request: ContextRequest) -> pb.GetContextRequest:

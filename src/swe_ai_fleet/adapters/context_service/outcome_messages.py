@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fleet.context.v1 import context_pb2 as pb
-from swe_ai_fleet.adapters.context_service.messages import ROLES, iso_time, milliseconds, usage, usage_message
+from swe_ai_fleet.adapters.context_service.messages import ROLES, usage, usage_message
+from swe_ai_fleet.domain.moment import iso_time, milliseconds
 from swe_ai_fleet.domain.outcome import Advice, Option, Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.learning.recommending import Question
