@@ -20,7 +20,8 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.git.tool import FALLBACK_IDENTITY, GitTool
+from swe_ai_fleet.tools.git.repository import FALLBACK_IDENTITY
+from swe_ai_fleet.tools.git.tool import GitTool
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.loop_guard import LADDER, Advice, LoopGuard, Remedy, Thresholds
+from swe_ai_fleet.agents.loop_guard import LADDER, Advice, LoopGuard, Remedy
 from swe_ai_fleet.agents.steady_text import digest, error_class, steady
 from swe_ai_fleet.agents.waiting import waits
 from swe_ai_fleet.domain.budget import Usage
@@ -150,9 +150,7 @@ class TestRepeats:
         assert remedies(calls) == ["", "", ""]
 
     def test_the_thresholds_and_the_ladder_are_the_callers(self) -> None:
-        guard = LoopGuard(
-            TOOLS, thresholds=Thresholds(repeats=2), ladder=(Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.STOP)
-        )
+        guard = LoopGuard(TOOLS, repeats=2, ladder=(Remedy.NUDGE, Remedy.STRONG_NUDGE, Remedy.STOP))
         said = remedies([ok("read_file", "1", path="a")] * 6, guard)
         assert said == ["", "nudge", "strong_nudge", "stop", "stop", "stop"]
 

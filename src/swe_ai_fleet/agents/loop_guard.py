@@ -20,6 +20,13 @@ from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step
 
 LONGEST_CYCLE = 4
+REPEATS = 3
+"""The same call, or the same cycle of 2 to 4 steps, so many times is a loop."""
+# Errors of one kind in a row; steps without any output, change or test result that was not there before.
+_ERRORS = 4
+_IDLE_STEPS = 12
+# Takes the place of each of these (twice that: of the idle steps) where the agent waited a step or few ago.
+_WAITS = 25
 _PARSED_CHARS = 64_000
 _MOST_DIGESTS = 20_000
 _NAMED_TOOLS = 12
@@ -46,23 +53,6 @@ class Advice:
     pattern: str
     text: str
     steps: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """When a pattern is one.
-
-    Args:
-        repeats: The same call, or the same cycle of 2 to 4 steps, so many times.
-        errors: Errors of one kind, so many in a row.
-        idle_steps: Steps without anything new: no output that was not seen before, no change, no other test result.
-        waits: Takes the place of each of them (twice that: of `idle_steps`) where the agent waited a step or few ago.
-    """
-
-    repeats: int = 3
-    errors: int = 4
-    idle_steps: int = 12
-    waits: int = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +85,7 @@ class LoopGuard:
 
     Args:
         tools: What the agent may call; texts name them, and their traits say what reads and what waits.
-        thresholds: When a pattern is one.
+        repeats: The same call, or the same cycle of steps, so many times is a loop.
         ladder: What is done at the first, second ... sign of one pattern; the last one is for all that follow.
         by_name_alone: Calls of one tool in a row are the same, whatever their arguments and outcomes.
         earlier: What an earlier part of the same run did.
@@ -105,13 +95,13 @@ class LoopGuard:
         self,
         tools: Sequence[OperationSpec] = (),
         *,
-        thresholds: Thresholds | None = None,
+        repeats: int = REPEATS,
         ladder: Sequence[Remedy] = LADDER,
         by_name_alone: bool = False,
         earlier: Sequence[Step] = (),
     ) -> None:
         self._specs = {spec.name: spec for spec in tools}
-        self._thresholds = thresholds or Thresholds()
+        self._repeats = repeats
         self._ladder = tuple(ladder)
         self._by_name_alone = by_name_alone
         self._levels: Counter[str] = Counter()
@@ -209,9 +199,8 @@ class LoopGuard:
         self._steps.append((signature, any(call.waits for call in calls)))
 
     def _pattern(self) -> _Pattern | None:
-        limits = self._thresholds
         waiting = any(waits for _, waits in self._steps)
-        needed = limits.waits if waiting else limits.repeats
+        needed = _WAITS if waiting else self._repeats
         in_a_row = max(self._run, self._cycle_runs[1] + 1)
         if in_a_row >= needed:
             what = f"the same call {in_a_row} times in a row, with the same outcome"
@@ -227,12 +216,12 @@ class LoopGuard:
                     length = self._cycle_runs[period] + period
                     what = f"the same {period} steps {length // period} times, with the same outcomes"
                     return _Pattern("cycle", what, length, patience=period)
-        if self._errors >= (limits.waits if waiting else limits.errors):
+        if self._errors >= (_WAITS if waiting else _ERRORS):
             what = f"{self._errors} errors of the same kind in a row"
             return _Pattern("errors", what, self._error_steps)
-        if self._idle >= (2 * limits.waits if waiting else limits.idle_steps):
+        if self._idle >= (2 * _WAITS if waiting else _IDLE_STEPS):
             what = f"{self._idle} steps without anything new"
-            return _Pattern("no progress", what, self._idle, patience=max(1, limits.idle_steps // 3))
+            return _Pattern("no progress", what, self._idle, patience=max(1, _IDLE_STEPS // 3))
         return None
 
     def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:

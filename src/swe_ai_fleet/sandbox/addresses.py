@@ -1,13 +1,21 @@
-"""Which addresses are the public internet."""
+"""The addresses of host names, and which of them are the public internet."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _V4_COMPATIBLE = IPv6Network("::/96")
 # Azure's metadata and DNS server has an address that looks like any other.
 _METADATA = frozenset({IPv4Address("168.63.129.16")})
+
+
+async def resolved(host: str, port: int) -> list[str]:
+    """The addresses of a host name by this machine's resolver, best first. Raises OSError where it has none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def is_public(address: str) -> bool:

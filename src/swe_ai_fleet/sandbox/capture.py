@@ -16,6 +16,11 @@ class Capture:
         self._tail = bytearray()
         self._total = 0
 
+    @property
+    def total(self) -> int:
+        """How many bytes there were."""
+        return self._total
+
     def feed(self, data: bytes) -> None:
         self._total += len(data)
         room = self._limit - len(self._head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import signal
 import tempfile
 from asyncio.subprocess import Process
@@ -23,13 +24,12 @@ from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.policy import Rung, SandboxPolicy
 from swe_ai_fleet.sandbox.probe import install_hint
 from swe_ai_fleet.sandbox.proxy import FilteringProxy
+from swe_ai_fleet.sandbox.runner import shell_limits
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
 
 _CHUNK = 64 * 1024
 _STDERR_BYTES = 4096
-_OPEN_FILES = 8192
-_PROXY_SOCKET = "proxy.sock"
 _MARKER = "FLEET_INTERACTIVE"
 # Joins the control groups and becomes the sandbox; bubblewrap's report is of no use here.
 _OUTSIDE = """\
@@ -41,11 +41,7 @@ exec "$@"
 # Inside, before the program: limits that only bind there, and the way to the proxy.
 _INSIDE = """\
 cd || exit 126
-umask 022
-ulimit -c 0
-ulimit -f {file_blocks}
-ulimit -n {open_files}
-{processes}
+{limits}
 {forward}
 exec "$@"
 """
@@ -207,7 +203,7 @@ class _Ground:
         proxy = None
         if command.confined and command.network is not None:
             proxy = FilteringProxy(command.network)
-            await proxy.start(scratch.proxy / _PROXY_SOCKET)
+            await proxy.start(scratch.proxy_socket)
         group = ControlGroups.discover().create(policy)
         return cls(
             confined=command.confined,
@@ -242,14 +238,12 @@ class _Ground:
             arguments += ["--remount-ro", jail.WORKSPACE]
         forward = ":"
         if networked:
-            path = f"{jail.PROXY}/{_PROXY_SOCKET}"
-            forward = (
-                f"{jail.python()} -I -S {jail.FORWARDER} {jail.PROXY_PORT} {path} </dev/null >/dev/null || exit 125"
-            )
+            forward = f"{shlex.join(jail.forwarding())} </dev/null >/dev/null || exit 125"
         inside = _INSIDE.format(
-            file_blocks=max(1, self.policy.max_file_bytes // 512),
-            open_files=_OPEN_FILES,
-            processes=_process_limit(self.policy.max_processes),
+            limits=shell_limits(
+                max_file_bytes=self.policy.max_file_bytes,
+                max_processes=self.policy.max_processes if limits_per_namespace() else None,
+            ),
             forward=forward,
         )
         arguments += [jail.RUNNER, "-c", inside, "fleet", *argv]
@@ -261,8 +255,3 @@ class _Ground:
         if self.group is not None:
             await self.group.remove()
         await asyncio.to_thread(remove_tree, self.scratch.directory)
-
-
-def _process_limit(count: int) -> str:
-    # The number of processes is -u in some shells and -p in others.
-    return f"ulimit -u {count} 2>/dev/null || ulimit -p {count}" if limits_per_namespace() else ":"

@@ -23,6 +23,7 @@ _FLEET = "/run/fleet"
 RUNNER = f"{_FLEET}/sh"
 FORWARDER = f"{_FLEET}/forwarder.py"
 PROXY = f"{_FLEET}/proxy"
+_PROXY_SOCKET = "proxy.sock"
 _SHARED_MEMORY_BYTES = 512 * 1024**2
 
 ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -91,6 +92,11 @@ class Scratch:
         return self.directory / "proxy"
 
     @property
+    def proxy_socket(self) -> Path:
+        """Where the proxy of a networked session listens."""
+        return self.proxy / _PROXY_SOCKET
+
+    @property
     def etc(self) -> Path:
         return self.directory / "etc"
 
@@ -130,6 +136,11 @@ def toolchain() -> Path | None:
 def python() -> str:
     """The fleet's own Python as a command sees it."""
     return f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def forwarding() -> tuple[str, ...]:
+    """The argv that opens the way from a networked session's own loopback to its proxy; it ends once that is open."""
+    return (python(), "-I", "-S", FORWARDER, str(PROXY_PORT), f"{PROXY}/{_PROXY_SOCKET}")
 
 
 def variables(

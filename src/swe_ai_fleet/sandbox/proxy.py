@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.sandbox.addresses import is_public, resolved
 
 _HEAD_LIMIT = 64 * 1024
 _HEAD_SECONDS = 30.0
@@ -57,7 +57,7 @@ class FilteringProxy:
         self, grant: NetworkGrant, *, resolve: Resolver | None = None, connect_seconds: float = _CONNECT_SECONDS
     ) -> None:
         self._grant = grant
-        self._resolve = resolve or _resolve
+        self._resolve = resolve or resolved
         self._connect_seconds = connect_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -175,11 +175,6 @@ class FilteringProxy:
                 raise _RefusalError(403, f"{_shown(host)} is this host")
             return reader, writer
         raise _RefusalError(502, f"Cannot connect to {_shown(host)}:{port}")
-
-
-async def _resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _parse(data: bytes) -> _Head:

@@ -31,11 +31,7 @@ exec "$@"
 _PROLOGUE = """\
 exec 5>&2 2>/dev/null 4<&- 6>&-
 trap : HUP INT TERM
-umask 022
-ulimit -c 0
-ulimit -f {file_blocks}
-ulimit -n {open_files}
-{processes}
+{limits}
 fleet_end() {{
   s=$?
   {sweep}
@@ -71,14 +67,17 @@ def prologue(*, max_file_bytes: int, max_processes: int | None, sweep: Sweep) ->
 
     A runner that sweeps kills whoever its signals can reach after each command: be sure of where it is.
     """
-    # The number of processes is -u in some shells and -p in others.
-    processes = f"ulimit -u {max_processes} || ulimit -p {max_processes}" if max_processes else ":"
-    return _PROLOGUE.format(
-        file_blocks=max(1, max_file_bytes // 512),
-        open_files=_OPEN_FILES,
-        processes=processes,
-        sweep=sweep.value,
-    ).encode()
+    limits = shell_limits(max_file_bytes=max_file_bytes, max_processes=max_processes)
+    return _PROLOGUE.format(limits=limits, sweep=sweep.value).encode()
+
+
+def shell_limits(*, max_file_bytes: int, max_processes: int | None) -> str:
+    """The lines by which a shell bounds itself and all that it starts; without a number processes are not bounded."""
+    lines = ["umask 022", "ulimit -c 0", f"ulimit -f {max(1, max_file_bytes // 512)}", f"ulimit -n {_OPEN_FILES}"]
+    if max_processes:
+        # The number of processes is -u in some shells and -p in others.
+        lines.append(f"ulimit -u {max_processes} 2>/dev/null || ulimit -p {max_processes}")
+    return "\n".join(lines)
 
 
 def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writing: bool = True) -> bytes:

@@ -35,7 +35,6 @@ _KEPT_SESSIONS = 2
 _MARKER = "FLEET_SESSION"
 # Where the runner finds what it is told: the launcher opened it as descriptor 4.
 _CONTROL = "/proc/self/fd/4"
-_PROXY_SOCKET = "proxy.sock"
 # Before Linux 5.14 the limit on processes counts all processes of the user, in whatever namespace.
 _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
@@ -137,10 +136,7 @@ class LocalWorkspace:
         make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
         PreconditionFailed where the sandbox does not start.
         """
-        before: tuple[str, ...] = ()
-        if self._network is not None:
-            socket = f"{jail.PROXY}/{_PROXY_SOCKET}"
-            before = (jail.python(), "-I", "-S", jail.FORWARDER, str(jail.PROXY_PORT), socket)
+        before = jail.forwarding() if self._network is not None else ()
         source = render(command, mount=self.mount, before=before)
         ground = await self._prepare()
         disk = ground.disk
@@ -205,7 +201,7 @@ class LocalWorkspace:
                 proxy = None
                 if self._network is not None:
                     proxy = FilteringProxy(self._network)
-                    await proxy.start(scratch.proxy / _PROXY_SOCKET)
+                    await proxy.start(scratch.proxy_socket)
                 self._ground = _Ground(
                     host=host,
                     scratch=scratch,

@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.function_calling.narration import Narration
 from swe_ai_fleet.agents.function_calling.patience import RETRY_WAITS
 from swe_ai_fleet.agents.function_calling.profiles import FUNCTION_CALLING
 from swe_ai_fleet.agents.function_calling.responses import AgentTask
-from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy, Thresholds
+from swe_ai_fleet.agents.loop_guard import LoopGuard, Remedy
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
@@ -128,7 +128,7 @@ class Setup:
         """What notices that a run goes in circles."""
         return LoopGuard(
             toolbox.specs,
-            thresholds=Thresholds(repeats=threshold),
+            repeats=threshold,
             ladder=LOOP_LADDER,
             by_name_alone=self.loop_by_name,
         )

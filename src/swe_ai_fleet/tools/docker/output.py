@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from swe_ai_fleet.domain.command import Output
+from swe_ai_fleet.sandbox.capture import Capture
 
 KEPT_BYTES = 256 * 1024
 """Of each stream, so many bytes from the head and as many from the tail."""
@@ -18,31 +19,6 @@ class Readable(Protocol):
     def read(self, amount: int) -> bytes: ...
 
 
-class Window:
-    """The head and the tail of a stream of any length."""
-
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self._kept = kept_bytes
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.total = 0
-
-    def add(self, data: bytes) -> None:
-        """Take the next bytes."""
-        self.total += len(data)
-        room = self._kept - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > 2 * self._kept:
-            del self._tail[: -self._kept]
-
-    def output(self) -> Output:
-        """What was kept, and how much there was."""
-        return Output(head=bytes(self._head), tail=bytes(self._tail[-self._kept :]), total=self.total)
-
-
 class Printout:
     """Both streams of a command in the order in which they came; it can be read at any time.
 
@@ -51,18 +27,18 @@ class Printout:
     """
 
     def __init__(self, limit: int) -> None:
-        self._window = Window()
+        self._kept = Capture(KEPT_BYTES)
         self._limit = limit
 
     @property
     def flooded(self) -> bool:
         """Whether there was more than the limit."""
-        return self._window.total > self._limit
+        return self._kept.total > self._limit
 
     @property
     def output(self) -> Output:
         """What was kept, and how much there was."""
-        return self._window.output()
+        return self._kept.output()
 
     def text(self) -> str:
         """The output as text, with the elided count in its place."""
@@ -70,7 +46,7 @@ class Printout:
 
     def add(self, data: bytes) -> bool:
         """Take the next bytes; whether more are wanted."""
-        self._window.add(data)
+        self._kept.feed(data)
         return not self.flooded
 
     def collect(self, stream: Readable) -> None:

@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.ports import SecretMask, Workspace
 from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox
+from swe_ai_fleet.sandbox.jail import PROXY_PORT
 from swe_ai_fleet.tools.failure import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.git.gateway import Gateway
 from swe_ai_fleet.tools.git.repository import Repository, failure
@@ -28,7 +29,7 @@ MAX_REFS = 8_000
 PLACE = "/courier"
 """Where commands of the session see the courier's directory; its git directory is `repository` in there."""
 
-_PROXY = "http://127.0.0.1:3128"
+_PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _OUTPUT_LIMIT = 4 * 1024 * 1024
 # Old faults that whole histories carry and that harm nobody.
 _FORGIVEN = ("badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "zeroPaddedFilemode")

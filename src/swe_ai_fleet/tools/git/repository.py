@@ -67,11 +67,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Repository:
-    """Git in one directory of a workspace, every call with the settings above; nothing here reaches a remote."""
+    """Git at a workspace's root, every call with the settings above; nothing here reaches a remote."""
 
-    def __init__(self, workspace: Workspace, directory: str = ".") -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._directory = directory
 
     async def status(self, operation_name: str) -> ToolResult:
         """The branch and what has changed, as the result of an operation."""
@@ -176,7 +175,6 @@ class Repository:
         # Twice the operation's limit: it is the pipeline that ends an operation, and says so in the audit.
         command = Command(
             argv=("git", "--no-pager", *options, *arguments),
-            cwd=self._directory,
             variables={**_VARIABLES, **(variables or {})},
             timeout_seconds=2 * TIME_LIMIT_SECONDS,
             light=True,

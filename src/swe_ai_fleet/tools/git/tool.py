@@ -16,7 +16,6 @@ from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.git.grants import Target, checked_branch, shown_url
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.git.repository import (
-    FALLBACK_IDENTITY,
     MAX_FILES_LISTED,
     READ_ONLY_DIFF,
     Repository,
@@ -29,12 +28,10 @@ from swe_ai_fleet.tools.git.text import cloned, conflict, fetched, no_difference
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 
-__all__ = ["FALLBACK_IDENTITY", "GitTool"]
-
 Paths = Annotated[list[str], Field(description="Files or directories, relative to the repository; globs are allowed.")]
 _REMOTE_SECONDS = 900.0
-_PUSHING = frozenset({Role.DEV, Role.DEVOPS})
 """Above the limit that remotes have of their own, so that theirs is the one that tells."""
+_PUSHING = frozenset({Role.DEV, Role.DEVOPS})
 
 Remote = Annotated[str, Field(description="Name of a granted remote.")]
 Ref = Annotated[str, Field(description="A commit, branch or tag, such as HEAD~1 or main.")]
@@ -77,10 +74,7 @@ class GitTool(Toolkit):
         if not message.strip() or "\0" in message:
             raise ToolFailure("a commit needs a message; say in one line what changed")
         arguments = ("commit", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace", f"--message={message}")
-        result = await self._repository.run(*arguments)
-        if "tell me who you are" in result.stderr.text():
-            name, email = FALLBACK_IDENTITY
-            result = await self._repository.run(*arguments, settings=(f"user.name={name}", f"user.email={email}"))
+        result = await self._repository.run(*arguments, settings=await self._repository.identity())
         if not result.ok:
             raise failure("commit", result)
         sha, *files = await self._repository.committed()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import socket
 import ssl
 import unicodedata
 from collections.abc import AsyncIterator, Generator, Iterable, Sequence
@@ -18,7 +16,7 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
-from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.sandbox.addresses import is_public, resolved
 from swe_ai_fleet.tools.failure import ToolFailure, ToolRefusal
 
 CONNECT_SECONDS = 10.0
@@ -86,8 +84,7 @@ class SystemResolver:
     """What this machine's own resolver says."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        return await resolved(host, port)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
