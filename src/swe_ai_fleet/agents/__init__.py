@@ -1,17 +1,20 @@
 """Agents: the loop that turns a task, a model and a toolbox into a trajectory.
 
 The agents that users make by name are put together further out, and looked up there when first asked for; their types
-stand in `__init__.pyi`, since nothing here may import what lies further out.
+stand in `__init__.pyi`, since nothing here may import what lies further out. Everything else is imported from its own
+module, or from the package whose `__init__` names it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-_AGENTS = frozenset({"FunctionCallingAgent", "FunctionCallingClient", "ToolEnabledAgent"})
+# pyright: reportUnsupportedDunderAll=false
+
+__all__ = ["FunctionCallingAgent", "FunctionCallingClient", "ToolEnabledAgent"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _AGENTS:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("swe_ai_fleet"), name)
