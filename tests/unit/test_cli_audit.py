@@ -200,3 +200,23 @@ def test_events_of_a_later_version_are_passed_over() -> None:
     log = events(*run_of("a"))
     log.insert(2, pb.ExecutionEvent(sequence=15, agent_id="a", type="brand_new", payload_json="{}"))
     assert only(verify_events(log)).intact
+
+
+def test_entries_taken_from_the_end_of_a_run_without_a_candidate_are_missed() -> None:
+    """A run that handed nothing in recorded the head of its chain all the same."""
+    *begun, _last, finished, _candidate = run_of("a")
+    verdict = only(verify_events(events(*begun, finished)))
+    assert (verdict.entries, verdict.intact) == (5, False)
+    assert verdict.fault is not None
+    assert verdict.fault.seq == 5
+    assert verdict.recorded_head not in ("", verdict.head)
+
+
+def test_the_first_event_that_cannot_be_read_is_named() -> None:
+    log = events(*run_of("a"))
+    log[2].payload_json = log[4].payload_json = "{\n"
+    fault = only(verify_events(log)).fault
+    assert fault is not None
+    assert fault.seq == 2
+    assert fault.reason.startswith("event 30 (tool_finished) cannot be read: ")
+    assert "\n" not in fault.reason

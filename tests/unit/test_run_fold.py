@@ -8,17 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.domain.approval import ApprovalRequest
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,
+    ApprovalResolved,
+    CallRepaired,
     Event,
     EventBody,
     HistoryCondensed,
     MessageAdded,
     ModelReplied,
+    PlanMade,
     RunClaimed,
     RunFinished,
     RunStarted,
@@ -35,7 +38,8 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.run import fold_run
+from swe_ai_fleet.domain.plan import Plan, PlanStep
+from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, fold_run, interrupted
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -130,12 +134,12 @@ def test_what_began_and_never_ended_dangles():
 
 def test_a_resumed_run_goes_on_and_a_new_one_begins_anew():
     first: list[EventBody] = [*BEGIN, reply(1, "a"), started("a"), finished("a"), reply(2, "b"), started("b")]
-    interrupted = ToolFinished(
+    cut_off = ToolFinished(
         entry=entry("b", Outcome.INTERRUPTED),
         result=ToolResult(success=False, operation="x", error="interrupted", outcome=Outcome.INTERRUPTED),
     )
     resumed = fold_run(
-        events([*first, RunClaimed(generation=2, host="h", resumes=True), interrupted, reply(3, "c"), finished("c")]),
+        events([*first, RunClaimed(generation=2, host="h", resumes=True), cut_off, reply(3, "c"), finished("c")]),
         AGENT,
     )
     assert [message.content for message in resumed.messages] == [
@@ -191,6 +195,103 @@ def test_a_checkpoint_makes_what_came_before_it_safe():
 def test_events_of_others_are_passed_over():
     other = events([*BEGIN, reply(1, "a"), finished("a")], agent_id="agent-dev-2")
     assert fold_run([*events(BEGIN), *other], AGENT).messages == OPENING
+
+
+def test_a_reply_whose_calls_got_no_answer_is_closed_by_saying_so():
+    state = fold_run(events([*BEGIN, reply(1, "a", "b"), finished("b"), said("go on"), reply(2)]), AGENT)
+    lacking = state.messages[3]
+    assert isinstance(lacking, ToolMessage)
+    assert (lacking.call_id, lacking.content) == ("b", "wrote b")
+    made_up = state.messages[4]
+    assert isinstance(made_up, ToolMessage)
+    assert made_up.call_id == "a"
+    assert INTERRUPTED in made_up.content
+    assert [(seen.call_id, seen.result.outcome) for seen in state.steps[0].observations] == [
+        ("a", Outcome.INTERRUPTED),
+        ("b", Outcome.SUCCESS),
+    ]
+    assert interrupted("files_write_file") == state.steps[0].observations[0].result
+    assert not interrupted("x").success
+
+
+def test_an_observation_without_a_result_is_read_from_its_words():
+    def told(call_id: str, text: str) -> MessageAdded:
+        return MessageAdded(step=1, message=ToolMessage(call_id=call_id, content=text))
+
+    state = fold_run(events([*BEGIN, reply(1, "a", "b"), told("a", "Error: no such file"), told("b", "noted")]), AGENT)
+    failed, fine = (seen.result for seen in state.steps[0].observations)
+    assert (failed.success, failed.error, failed.outcome) == (False, "no such file", Outcome.ERROR)
+    assert (fine.success, fine.content, fine.operation) == (True, "noted", "files_write_file")
+
+
+def test_how_a_run_began_what_it_plans_and_how_it_ended_is_known():
+    plan = Plan(steps=(PlanStep(tool="files", operation="read_file"),))
+    end = RunFinished(stop_reason=StopReason.CANCELLED, artifacts=Artifacts(), usage=Usage(), audit_head="")
+    bodies: list[EventBody] = [*BEGIN, PlanMade(step=1, plan=plan), reply(1), end]
+    state = fold_run(events(bodies), AGENT)
+    assert (state.started, state.plan, state.finished) == (BEGIN[1], plan, end)
+    # It was interrupted, not over: whoever takes it up goes on.
+    on = fold_run(events([*bodies, RunClaimed(generation=2, host="h", resumes=True), reply(2)]), AGENT)
+    assert (on.finished, on.plan) == (None, plan)
+
+
+def test_repairs_stand_at_the_call_that_was_repaired():
+    repaired = CallRepaired(step=1, repairs=("a name was mended",), call_id="b")
+    unknown = CallRepaired(step=1, repairs=("?",), call_id="z")
+    state = fold_run(events([*BEGIN, reply(1, "a", "b"), repaired, unknown, finished("a"), finished("b")]), AGENT)
+    assert [seen.repairs for seen in state.steps[0].observations] == [(), ("a name was mended",)]
+
+
+def test_the_first_decision_about_a_request_of_its_own_counts():
+    request = ApprovalRequest(
+        approval_id="p1",
+        agent_id=AGENT,
+        policy=ApprovalPolicy.PLAN,
+        goal="g",
+        approach="a",
+        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
+        step=1,
+        requested_at="",
+    )
+
+    def decided(name: str, text: str) -> ApprovalResolved:
+        decision = ApprovalDecision.APPROVED
+        return ApprovalResolved(resolution=ApprovalResolution(approval_id=name, decision=decision, text=text))
+
+    asked = ApprovalRequested(request=request, usage=Usage())
+    state = fold_run(
+        [
+            *events([*BEGIN, reply(1, "a"), asked]),
+            *events([decided("p1", "go"), decided("p1", "stop"), decided("p2", "?")], agent_id="_"),
+        ],
+        AGENT,
+    )
+    assert {name: one.text for name, one in state.resolutions.items()} == {"p1": "go"}
+    anew = fold_run(
+        [*events([*BEGIN, reply(1, "a"), asked]), *events([RunClaimed(generation=2, host="h")])],
+        AGENT,
+    )
+    assert (dict(anew.requests), dict(anew.resolutions)) == ({}, {})
+
+
+def test_what_a_sub_agent_spent_is_spent():
+    usage = {"prompt_tokens": 7, "model_calls": 2, "cost": 0.25, "duration_ms": 900, "odd": 1, "tool_calls": "many"}
+    result = ToolResult(success=True, operation="x", content="done", metadata={SUB_AGENT: {"usage": usage}})
+    one = ToolFinished(entry=entry("a"), result=result)
+    state = fold_run(events([*BEGIN, reply(1, "a"), one]), AGENT)
+    assert (state.usage.prompt_tokens, state.usage.model_calls, state.usage.cost) == (17, 3, 0.25)
+    assert (state.usage.tool_calls, state.usage.duration_ms) == (1, 3000)
+    without = ToolFinished(entry=entry("a"), result=replace(result, metadata={SUB_AGENT: "?"}))
+    assert fold_run(events([*BEGIN, reply(1, "a"), without]), AGENT).usage.model_calls == 1
+
+
+def test_the_time_between_two_hosts_does_not_count():
+    first = events([*BEGIN, reply(1, "a")])
+    later = [
+        replace(event, at=f"2026-01-01T02:00:0{number}+00:00")
+        for number, event in enumerate(events([RunClaimed(generation=2, host="h", resumes=True), finished("a")]))
+    ]
+    assert fold_run([*first, *later], AGENT).usage.duration_ms == 2000 + 1000
 
 
 @st.composite

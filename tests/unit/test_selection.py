@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, TestSummary
 from swe_ai_fleet.domain.review import Critique, Finding, Vote
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -430,3 +430,117 @@ def test_equal_scores_fall_to_the_better_evidence():
     first, second = rank(field, {"a": PASSING["a"], "b": lesser}, critiques=said)
     assert (first.candidate_id, first.score) == ("a", second.score)
     assert first.reason.endswith("equal scores, 1.0000 evidence against 0.7500")
+
+
+def test_opinions_with_an_error_or_about_nobody_shown_decide_nothing() -> None:
+    found, reports = [candidate("a"), candidate("b")], {name: report(name, check(True)) for name in "ab"}
+    broken = [replace(vote, error="cut off") for vote in votes("bbb", "ab")]
+    absent = votes("bbb", "a")
+    for said in (broken, absent):
+        first, second = rank(found, reports, votes=said)
+        assert (first.candidate_id, first.score, second.score) == ("a", 1.0, 1.0)
+    # One about others only is not lost by those that were not shown.
+    several = [*found, candidate("c")]
+    reports["c"] = report("c", check(True))
+    shown = {one.candidate_id: one.votes for one in rank(several, reports, votes=votes("bb", "ab"))}
+    assert shown == {"a": 0.0, "b": 1.0, "c": None}
+
+
+def test_the_architect_decides_alone_or_not_at_all() -> None:
+    found, reports = [candidate("a"), candidate("b")], {name: report(name, check(True)) for name in "ab"}
+    alone = votes("b", "ab", by=ARCHITECT)
+    assert rank(found, reports, votes=alone)[0].reason.startswith("every check passed; the architect's choice")
+    beside = [*alone, *votes("aa", "ab", by="judge")]
+    first, second = rank(found, reports, votes=beside)
+    assert (first.candidate_id, first.votes, second.votes) == ("a", 0.6667, 0.3333)
+    assert "architect" not in first.reason + second.reason
+
+
+def test_agreement_counts_accepted_candidates_only() -> None:
+    found = [candidate(name, diff=diff) for name, diff in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "z"), ("e", "z"))]
+    reports = {name: report(name, check(name not in "de")) for name in "abcde"}
+    scores = {one.candidate_id: one.score for one in rank(found, reports)}
+    # Two of three accepted ones agree: (4 * 1 + 0.5 * 2/3) / 4.5, and half of that in the upper half.
+    assert scores["a"] == round((1 + (4 + 1 / 3) / 4.5) / 2, 4)
+    assert scores["c"] == round((1 + (4 + 1 / 6) / 4.5) / 2, 4)
+    assert scores["d"] == 0.0
+
+
+def test_only_equal_outcomes_make_equal_changes_one() -> None:
+    def tests(*failing: str) -> CheckResult:
+        return replace(check(False), tests=TestSummary(passed=1, failed=len(failing), failing=failing))
+
+    def rubric(score: float) -> CheckResult:
+        return replace(check(True, kind=CheckKind.RUBRIC, required=False), score=score)
+
+    def places(one: CheckResult, other: CheckResult) -> int:
+        found = [candidate("a", diff="same"), candidate("b", diff="same")]
+        return len(representatives(found, {"a": report("a", one), "b": report("b", other)}))
+
+    assert places(check(True), check(True)) == 1
+    assert places(check(True), check(False)) == 2
+    assert places(check(True), check(True, skipped=True)) == 2
+    assert places(check(False, skipped=True), check(True, skipped=True)) == 1
+    assert places(tests("t1"), tests("t2")) == 2
+    assert places(tests("t1", "t2"), tests("t2", "t1")) == 1
+    # What a model thinks may vary, and tells no changes apart.
+    assert places(rubric(0.2), rubric(0.9)) == 1
+
+
+def test_who_stands_for_equal_changes_has_the_better_evidence() -> None:
+    found = [candidate("a"), candidate("b")]
+    reports = {
+        name: report(name, replace(check(True, kind=CheckKind.LINT), score=score))
+        for name, score in (("a", 0.1), ("b", 0.9))
+    }
+    assert list(representatives(found, reports, behaviours={"a": "k", "b": "k"})) == ["b"]
+    assert set(representatives(found, reports)) == {"a", "b"}
+    assert set(representatives(found)) == {"a", "b"}
+
+
+def test_lines_taken_away_are_changed_lines() -> None:
+    small, large = candidate("a", lines=3), candidate("b", lines=2)
+    small = replace(small, artifacts=replace(small.artifacts, deletions=2))
+    large = replace(large, artifacts=replace(large.artifacts, deletions=1))
+    ranking = rank([small, large], {name: report(name, check(True)) for name in "ab"})
+    assert [one.candidate_id for one in ranking] == ["b", "a"]
+    assert ranking[0].reason.endswith("ahead of a: equal scores, 3 changed lines against 5")
+
+
+def test_scores_beyond_their_bounds_and_no_numbers_are_bounded() -> None:
+    def of(score: float) -> float:
+        return evidence(report("a", replace(check(True), score=score)))
+
+    assert [of(score) for score in (-1.0, 0.25, 7.0, float("nan"))] == [0.0, 0.25, 1.0, 0.0]
+    (first,) = rank([candidate("a")], {"a": report("a", check(True))}, critiques=[critique("a", 7.0)])
+    assert (first.review, first.score) == (1.0, 1.0)
+
+
+def test_complaints_are_told_in_full_up_to_a_bound() -> None:
+    def failed(name: str, message: str = "", *, required: bool = True) -> CheckResult:
+        return replace(check(False, required=required), name=name, message=message)
+
+    def said(*results: CheckResult) -> str:
+        return rank([candidate("a")], {"a": report("a", *results)})[0].reason
+
+    assert said(failed("lint", "E1", required=False)) == "lint failed (not required): E1; 1 changed lines"
+    assert said(failed("tests")) == "tests failed; 1 changed lines"
+    assert said(check(False, skipped=True)).startswith("no required check could be run; ")
+    assert said(failed("tests", "x" * 300)) == f"tests failed: {'x' * 300}; 1 changed lines"
+    assert said(failed("tests", "x" * 301)) == f"tests failed: {'x' * 300}…; 1 changed lines"
+    many = [failed(f"c{number}") for number in range(7)]
+    assert said(*many[:5]) == "; ".join([*(f"c{number} failed" for number in range(5)), "1 changed lines"])
+    assert said(*many).endswith("c4 failed; and 2 more checks failed; 1 changed lines")
+
+
+def test_what_set_two_apart_is_told_with_what_spoke_against_it() -> None:
+    found, reports = [candidate("a"), candidate("b")], {name: report(name, check(True)) for name in "ab"}
+    said = [critique("a", 0.9), critique("b", 0.5)]
+    first, second = rank(found, reports, critiques=said, votes=votes("b", "ab", by=ARCHITECT))
+    assert first.reason.endswith("ahead of a: the architect's choice, in spite of reviews 0.50 against 0.90")
+    assert second.reason.endswith("behind b: the architect's choice of that one, in spite of reviews 0.90 against 0.50")
+    first, second = rank(found, {**reports, "b": report("b", check(False))})
+    assert first.reason.endswith("ahead of b: that one did not pass")
+    assert second.reason.endswith("behind a: that one passed")
+    close = [critique("a", 0.9001), critique("b", 0.9002)]
+    assert "reviews 0.900200 against 0.900100" in rank(found, reports, critiques=close)[0].reason

@@ -1,0 +1,220 @@
+"""The fold of an execution, event by event: what each leaves in the state, and what none may change any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.context import GatheredContext
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    ApprovalRefused,
+    ApprovalRequested,
+    ApprovalResolved,
+    CancelRequested,
+    CandidateReviewed,
+    CandidatesRanked,
+    ContextGathered,
+    Event,
+    EventBody,
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    RunClaimed,
+    RunFinished,
+    RunLost,
+    RunReassigned,
+    RunStarted,
+    StoredEvent,
+    SubtaskEnded,
+    VotesCast,
+)
+from swe_ai_fleet.domain.execution import ExecutionState, fold
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.subtask import SubtaskOutcome
+from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.trajectory import StopReason
+
+FIRST, SECOND = "agent-dev-1", "agent-dev-2"
+ORCHESTRATOR = EXECUTION_SUBJECT
+REPOSITORY = PinnedRepository(tenant="default", location="r", commit="c" * 40)
+COUNCIL = Council(council_id="c", role=Role.DEV, members=(CouncilMember(agent_id=FIRST),))
+BEGUN = (
+    ExecutionStarted(
+        task=Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r")),
+        repository=REPOSITORY,
+        fingerprint="f",
+        council=COUNCIL,
+        asked_approval=ApprovalPolicy.PLAN,
+    ),
+    ExecutionClaimed(generation=1, owner="o"),
+)
+
+
+def said(sequence: int, agent_id: str, body: EventBody) -> StoredEvent:
+    event = Event(
+        id=f"e/{agent_id}/1/{sequence}",
+        tenant="default",
+        execution_id="e",
+        task_id="t",
+        agent_id=agent_id,
+        at=f"2026-01-01T00:00:{sequence:02}+00:00",
+        body=body,
+    )
+    return StoredEvent(sequence=sequence, event=event)
+
+
+def after(*told: EventBody | tuple[str, EventBody], first: int = 7) -> ExecutionState:
+    """The state after an execution's beginning and these; what no agent is named for, the orchestrator says."""
+    bodies = [one if isinstance(one, tuple) else (ORCHESTRATOR, one) for one in (*BEGUN, *told)]
+    state = fold(said(sequence, *one) for sequence, one in enumerate(bodies, start=first))
+    assert state is not None
+    return state
+
+
+def asks(agent_id: str, name: str = "p1") -> tuple[str, EventBody]:
+    request = ApprovalRequest(
+        approval_id=name,
+        agent_id=agent_id,
+        policy=ApprovalPolicy.PLAN,
+        goal="g",
+        approach="a",
+        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
+        step=1,
+        requested_at="2026-01-01T00:00:03+00:00",
+        memory="what was remembered",
+        diff="+ a line",
+    )
+    return agent_id, ApprovalRequested(request=request, usage=Usage())
+
+
+def answered(name: str = "p1", text: str = "") -> EventBody:
+    said = ApprovalResolution(approval_id=name, decision=ApprovalDecision.APPROVED, text=text)
+    return ApprovalResolved(resolution=said)
+
+
+def claimed(agent_id: str, generation: int = 1, *, resumes: bool = False) -> tuple[str, EventBody]:
+    return agent_id, RunClaimed(generation=generation, host="h", resumes=resumes)
+
+
+def finished(agent_id: str) -> tuple[str, EventBody]:
+    return agent_id, RunFinished(
+        stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head="h"
+    )
+
+
+def ended(status: ExecutionStatus = ExecutionStatus.COMPLETED) -> EventBody:
+    return ExecutionFinished(status=status, winner_id="", usage=Usage(), duration_ms=1)
+
+
+def test_what_an_execution_began_with_stays_known() -> None:
+    state = after(first=40)
+    assert (state.council, state.asked_approval, state.last_sequence) == (COUNCIL, ApprovalPolicy.PLAN, 41)
+
+
+def test_an_event_at_or_before_the_first_ones_place_is_no_news() -> None:
+    begun = said(7, ORCHESTRATOR, BEGUN[0])
+    state = fold([begun, said(7, ORCHESTRATOR, CancelRequested(reason="old"))])
+    assert state is not None
+    assert not state.cancel_requested
+
+
+def test_who_was_not_let_decide_is_remembered() -> None:
+    refused = ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller="ada")
+    again = ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller="bob")
+    assert after(asks(FIRST), refused, again).refused == {("p1", "ada"), ("p1", "bob")}
+
+
+def test_a_decided_request_lets_go_of_what_was_there_to_decide_by() -> None:
+    state = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"), answered("p1", "go"))
+    assert (state.requests["p1"].memory, state.requests["p1"].diff) == ("", "")
+    assert (state.requests["p2"].memory, state.requests["p2"].diff) == ("what was remembered", "+ a line")
+    assert state.resolutions["p1"].text == "go"
+    assert after(asks(FIRST), answered("p1", "first"), answered("p1", "later")).resolutions["p1"].text == "first"
+
+
+def test_an_agent_is_at_work_again_once_nothing_of_its_waits() -> None:
+    waiting = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"))
+    assert waiting.status is ExecutionStatus.AWAITING_APPROVAL
+    one = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"), answered("p1"))
+    assert one.status is ExecutionStatus.AWAITING_APPROVAL
+    assert [one.agents[name].status for name in (FIRST, SECOND)] == ["running", "awaiting_approval"]
+    both = after(claimed(FIRST), asks(FIRST), answered("p1"))
+    assert both.status is ExecutionStatus.IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [finished(FIRST), claimed(FIRST, 2), (ORCHESTRATOR, RunLost(lost_agent_id=FIRST, reason="host gone"))],
+    ids=["it has ended", "it begins anew", "it is lost"],
+)
+def test_who_is_gone_waits_for_nothing(gone: tuple[str, EventBody]) -> None:
+    state = after(claimed(FIRST), asks(FIRST, "p0"), answered("p0"), asks(FIRST), gone)
+    assert state.status is ExecutionStatus.IN_PROGRESS
+    assert state.pending == ()
+    # What was decided stays: it is part of what happened.
+    assert set(state.requests) == {"p0"}
+    beside = after(claimed(FIRST), asks(FIRST), claimed(SECOND), asks(SECOND, "p2"), gone)
+    assert [request.approval_id for request in beside.pending] == ["p2"]
+    assert beside.status is ExecutionStatus.AWAITING_APPROVAL
+
+
+def test_who_goes_on_still_waits() -> None:
+    state = after(claimed(FIRST), asks(FIRST), claimed(FIRST, 2, resumes=True))
+    assert [request.approval_id for request in state.pending] == ["p1"]
+
+
+def test_a_lost_agent_that_is_assigned_anew_runs_and_its_attempts_are_counted() -> None:
+    began: list[EventBody | tuple[str, EventBody]] = [
+        claimed(FIRST),
+        (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=())),
+        RunLost(lost_agent_id=FIRST, reason="host gone"),
+    ]
+    assert after(*began).agents[FIRST].status == "lost"
+    again = after(*began, RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2)).agents[FIRST]
+    assert (again.status, again.attempt) == ("running", 2)
+
+
+def test_an_opinion_given_again_takes_the_place_of_the_first() -> None:
+    def review(score: float, at: int = 1) -> EventBody:
+        return CandidateReviewed(critique=Critique(reviewer_id="r", candidate_id=FIRST, round=at, score=score))
+
+    def votes(choice: str, judge: str = "j") -> EventBody:
+        return VotesCast(votes=(Vote(judge_id=judge, sample=1, order=(FIRST, SECOND), choice=choice),))
+
+    state = after(review(0.1), review(0.9), review(0.5, 2), votes(FIRST), votes(FIRST, "k"), votes(SECOND))
+    assert [(one.round, one.score) for one in state.critiques] == [(1, 0.9), (2, 0.5)]
+    assert {vote.judge_id: vote.choice for vote in state.votes} == {"j": SECOND, "k": FIRST}
+    assert len(state.votes) == 2
+
+
+def test_the_first_reason_to_cancel_stays() -> None:
+    state = after(CancelRequested(reason="too dear"), CancelRequested(reason="again"))
+    assert (state.cancel_requested, state.cancel_reason) == (True, "too dear")
+
+
+def test_context_ranking_and_integration_stand_in_the_state() -> None:
+    merged = PinnedRepository(tenant="default", location="r", commit="d" * 40)
+    context = GatheredContext(text="known", tokens=1, version="v")
+    state = after(
+        ContextGathered(context=context),
+        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="a", status="COMPLETED"), repository=merged),
+        SubtaskEnded(outcome=SubtaskOutcome(subtask_id="b", status="FAILED")),
+        CandidatesRanked(ranking=(), winner_id=SECOND),
+    )
+    assert (state.context, state.winner_id) == (context, SECOND)
+    assert state.integration == merged
+    assert set(state.subtask_outcomes) == {"a", "b"}
+
+
+def test_what_comes_behind_the_end_changes_nothing_but_the_place_in_the_log() -> None:
+    end = after(claimed(FIRST), ended())
+    later = after(claimed(FIRST), ended(), CancelRequested(reason="late"), finished(SECOND))
+    assert later.last_sequence == end.last_sequence + 2
+    assert (later.cancel_requested, set(later.agents)) == (False, {FIRST})
+    assert later.status is ExecutionStatus.COMPLETED

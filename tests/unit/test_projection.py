@@ -1,0 +1,204 @@
+"""What a replica knows of all executions: which ones it finds, and what it keeps of them in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.context import GatheredContext
+from swe_ai_fleet.domain.errors import NotFound, Unavailable
+from swe_ai_fleet.domain.event import (
+    EXECUTION_SUBJECT,
+    CancelRequested,
+    ContextGathered,
+    Event,
+    EventBody,
+    ExecutionClaimed,
+    ExecutionFinished,
+    ExecutionStarted,
+    ExecutionStatus,
+    NodeStatus,
+    NodeUpdated,
+    ResultPublished,
+    StoredEvent,
+    WorkflowFinished,
+    Writer,
+)
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.orchestrator.projection import Projection
+from swe_ai_fleet.testing.memory_log import MemoryLog
+
+TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"), tenant="acme")
+ENDED = ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
+CLAIMED = ExecutionClaimed(generation=1, owner="o")
+
+
+class Heads:
+    """A log of which only the heads are read, one list of events; it fails where it is told to."""
+
+    def __init__(self, *events: Event, fault: Unavailable | None = None) -> None:
+        self._events = events
+        self._fault = fault
+
+    async def heads(self, *, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
+        if self._fault is not None:
+            raise self._fault
+        for sequence, event in enumerate(self._events, start=1):
+            yield StoredEvent(sequence=sequence, event=event)
+        if follow:
+            yield None
+            await asyncio.Event().wait()
+
+
+def event(execution_id: str, body: EventBody, *, at: str = "12:00", tenant: str = "acme") -> Event:
+    return Event(
+        id=f"{execution_id}/{body.type}",
+        tenant=tenant,
+        execution_id=execution_id,
+        task_id="t",
+        agent_id=EXECUTION_SUBJECT,
+        at=f"2026-01-01T{at}:00.000+00:00",
+        body=body,
+    )
+
+
+def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> Event:
+    task = replace(TASK, **changes)
+    repository = PinnedRepository(tenant=task.tenant, location="r", commit="c" * 40)
+    body = ExecutionStarted(task=task, repository=repository, fingerprint="f")
+    return event(execution_id, body, at=at, tenant=task.tenant)
+
+
+@asynccontextmanager
+async def following(log: Heads | MemoryLog) -> AsyncIterator[Projection]:
+    projection = Projection(log)  # pyright: ignore[reportArgumentType]
+    await projection.start()
+    try:
+        yield projection
+    finally:
+        await projection.stop()
+
+
+def names(found: list[ExecutionState]) -> list[str]:
+    return [state.execution_id for state in found]
+
+
+async def test_executions_are_selected_by_each_thing_and_the_newest_comes_first() -> None:
+    log = Heads(
+        begun("a", at="10:00"),
+        begun("b", at="11:00", role=Role.QA),
+        begun("d", at="12:00", task_id="other"),
+        begun("c", at="12:00"),
+        begun("x", tenant="umbrella"),
+        event("c", CLAIMED),
+    )
+    async with following(log) as known:
+        assert names(known.select("acme")) == ["d", "c", "b", "a"]
+        assert names(known.select("acme", task_id="other")) == ["d"]
+        assert names(known.select("acme", role=Role.QA)) == ["b"]
+        assert names(known.select("acme", statuses=frozenset({ExecutionStatus.IN_PROGRESS}))) == ["c"]
+        # From the first moment on, up to before the second.
+        after, before = "2026-01-01T11:00:00.000+00:00", "2026-01-01T12:00:00.000+00:00"
+        assert names(known.select("acme", created_after=after, created_before=before)) == ["b"]
+        assert names(known.select("umbrella")) == ["x"]
+        assert set(names(known.all("acme"))) == {"a", "b", "c", "d"}
+        assert set(names(known.everything())) == {"a", "b", "c", "d", "x"}
+
+
+async def test_the_latest_of_a_task_is_its_highest_attempt() -> None:
+    log = Heads(
+        begun("second", attempt=2, at="10:00"),
+        begun("first", attempt=1, at="11:00"),
+        begun("other", attempt=2, at="12:00", kind=TaskKind.ORCHESTRATE),
+        begun("else", attempt=9, task_id="else"),
+        begun("foreign", attempt=9, tenant="umbrella"),
+    )
+    async with following(log) as known:
+        found = {kind: known.latest("acme", "t", kind) for kind in (TaskKind.DELIBERATE, TaskKind.ORCHESTRATE, None)}
+        assert [state and state.execution_id for state in found.values()] == ["second", "other", "other"]
+        assert known.latest("acme", "nobody's", None) is None
+
+
+async def test_an_accepted_execution_is_known_at_once_and_what_was_heard_of_it_stays() -> None:
+    async with following(Heads(begun("a"), event("a", CLAIMED))) as known:
+        known.accepted(begun("b"))
+        assert names(known.unfinished()) == ["a", "b"]
+        assert known.get("acme", "b") is not None
+        known.accepted(begun("a"))
+        state = known.get("acme", "a")
+        assert state is not None
+        assert state.owner == "o"
+        known.accepted(event("c", CancelRequested()))
+        assert known.get("acme", "c") is None
+        assert names(known.unfinished()) == ["a", "b"]
+
+
+async def test_an_execution_is_over_once_it_ended_and_that_was_told() -> None:
+    async with following(Heads(begun("a"), event("a", ENDED), begun("b"), event("b", ENDED))) as known:
+        assert names(known.unfinished()) == ["a", "b"]
+        assert (known.end_sequence("acme", "b"), known.end_sequence("acme", "?")) == (4, 0)
+    told = Heads(begun("a"), event("a", ENDED), event("a", ResultPublished()), begun("b"))
+    async with following(told) as known:
+        assert names(known.unfinished()) == ["b"]
+        assert (await known.finished("acme", "a")).status is ExecutionStatus.COMPLETED
+
+
+async def test_an_end_of_an_execution_that_nobody_began_is_told_as_such() -> None:
+    async with following(Heads(event("a", ENDED))) as known:
+        with pytest.raises(NotFound, match="no execution 'a'") as told:
+            await known.finished("acme", "a")
+        assert told.value.field == "execution_id"
+
+
+async def test_what_only_drivers_need_is_not_kept() -> None:
+    node = NodeUpdated(node_id="n", status=NodeStatus.RUNNING, inputs="long", output="longer", attempt=2)
+    context = GatheredContext(text="very long", tokens=3, version="v")
+    log = Heads(
+        begun("goes on"),
+        event("goes on", node),
+        event("goes on", ContextGathered(context=context)),
+        event("goes on", WorkflowFinished(output="all of it")),
+        begun("ended"),
+        event("ended", ContextGathered(context=context)),
+        event("ended", WorkflowFinished(output="all of it")),
+        event("ended", ENDED),
+        begun("bare"),
+        event("bare", WorkflowFinished(output="all of it")),
+        event("bare", ENDED),
+    )
+    async with following(log) as known:
+        on, ended, bare = (known.get("acme", name) for name in ("goes on", "ended", "bare"))
+        assert on is not None and ended is not None and bare is not None
+        assert on.nodes == {"n": replace(node, inputs="", output="")}
+        assert on.context == context
+        assert on.output == WorkflowFinished(output="all of it")
+        assert ended.context == GatheredContext(tokens=3, version="v")
+        assert ended.output is None
+        assert (bare.context, bare.output) == (None, None)
+
+
+async def test_a_log_that_cannot_be_read_is_told_at_the_start() -> None:
+    projection = Projection(Heads(fault=Unavailable("no log")))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(Unavailable, match="no log"):
+        await projection.start()
+    await projection.stop()
+
+
+async def test_only_news_is_passed_on() -> None:
+    log, heard = MemoryLog(), asyncio.Queue[StoredEvent]()
+    own = Writer(tenant="acme", execution_id="a", task_id="t", generation=1)
+    await log.tell(own, begun("a").body)
+    projection = Projection(log, heard.put_nowait)
+    await projection.start()
+    try:
+        await log.tell(own, CLAIMED)
+        async with asyncio.timeout(5):
+            assert (await heard.get()).event.body == CLAIMED
+    finally:
+        await projection.stop()
