@@ -99,7 +99,7 @@ def fields_within(message: str, **renamed: str) -> Generator[None]:
         yield
     except FleetError as error:
         head, bracket, rest = error.field.partition("[")
-        name = renamed.get(head, f"{message}.{head}" if message and head else head)
+        name = renamed.get(head, f"{message}.{head}" if head else head)
         if not error.field or f"{name}{bracket}{rest}" == error.field:
             raise
         raise type(error)(error.message, field=f"{name}{bracket}{rest}", hint=error.hint) from error

@@ -28,7 +28,7 @@ from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.graph import ContextGraph
 from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
 from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
-from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
+from swe_ai_fleet.context.scope import MAX_SCOPES, ScopeVerdict, validate_scope
 from swe_ai_fleet.context.story import StoryState
 from swe_ai_fleet.domain.context import ContextRequest, Relation
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
@@ -38,7 +38,7 @@ from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
 T = TypeVar("T")
 
-MAX_SCOPES = 200
+MAX_SCOPE_CHARS = 300
 MAX_PAGE_SIZE = 1_000
 DEFAULT_PAGE_SIZE = 200
 MAX_PART_BYTES = 128 * 1024
@@ -108,13 +108,12 @@ class GraphCalls:
             raise InvalidRequest("no role given", field="role", hint="whose context it is")
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint="what it is for")
-        scopes = few(request.scopes, field="scopes", most=MAX_SCOPES, chars=300)
+        scopes = few(request.scopes, field="scopes", most=MAX_SCOPES, chars=MAX_SCOPE_CHARS)
 
         async def judged(graph: ContextGraph) -> ScopeVerdict:
             return validate_scope(graph, role, phase, scopes, story_id=request.story_id)
 
-        with fields_within("", requested="scopes"):
-            verdict = await self._newest(judged)
+        verdict = await self._newest(judged)
         return pb.ValidateScopeResponse(allowed=verdict.allowed, missing=verdict.missing, extra=verdict.extra)
 
     async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:

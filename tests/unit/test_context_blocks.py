@@ -396,7 +396,7 @@ async def test_a_scope_is_what_role_and_phase_need_and_may_see(book: ContextBook
     assert "decision:D-1" in validate_scope(graph, Role.QA, Phase.TEST, ("decision:D-1",)).extra
     with pytest.raises(InvalidRequest) as refusal:
         validate_scope(graph, Role.QA, Phase.TEST, ("everything",))
-    assert refusal.value.field == "requested"
+    assert refusal.value.field == "scopes"
     with pytest.raises(NotFound):
         validate_scope(graph, Role.QA, Phase.TEST, (), story_id="S-9")
 

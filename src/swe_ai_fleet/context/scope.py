@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.context import DecisionState, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role
 
-MAX_REQUESTED = 1_000
+MAX_SCOPES = 200
 _SECTION_OF = {
     "case": Section.CASE,
     "story": Section.STORY,
@@ -38,26 +38,24 @@ class ScopeVerdict:
 
 
 def validate_scope(
-    graph: ContextGraph, role: Role, phase: Phase, requested: Collection[str], *, story_id: str = ""
+    graph: ContextGraph, role: Role, phase: Phase, scopes: Collection[str], *, story_id: str = ""
 ) -> ScopeVerdict:
-    """Whether a prompt made of `requested` gives a role what it needs in a phase, and nothing that it may not see.
+    """Whether a prompt made of these scopes gives a role what it needs in a phase, and nothing that it may not see.
 
     Args:
         graph: What is known.
         role: Whose prompt it is.
         phase: In which phase.
-        requested: Names of sections (see `Section`) and of nodes (`decision:D-1`, `task:T-1`).
+        scopes: Names of sections (see `Section`) and of nodes (`decision:D-1`, `task:T-1`).
         story_id: Where one is named, only sections of which it has something can be missing.
 
     Raises:
-        InvalidRequest: Something requested is neither a section nor a node; `field` is `requested`.
+        InvalidRequest: One of them is neither a section nor a node; `field` is `scopes`.
         NotFound: No such story.
     """
-    if len(requested) > MAX_REQUESTED:
-        raise InvalidRequest(
-            f"{len(requested)} of requested are too many", field="requested", hint=f"at most {MAX_REQUESTED}"
-        )
-    asked: dict[str, Section] = {name: _section(graph, name) for name in requested}
+    if len(scopes) > MAX_SCOPES:
+        raise InvalidRequest(f"{len(scopes)} scopes are too many", field="scopes", hint=f"at most {MAX_SCOPES}")
+    asked: dict[str, Section] = {name: _section(graph, name) for name in scopes}
     extra = [
         name for name, section in asked.items() if not weight(section, role, phase) or not _visible(graph, name, role)
     ]
@@ -70,14 +68,14 @@ def validate_scope(
 
 
 def _section(graph: ContextGraph, name: str) -> Section:
-    """The section that something requested belongs to. Raises InvalidRequest."""
+    """The section that a scope belongs to. Raises InvalidRequest."""
     if name in list(Section):
         return Section(name)
     kind, colon, key = name.partition(":")
     if not colon or not key or kind not in _SECTION_OF:
         raise InvalidRequest(
             f"{name[:64]!r} is neither a section nor a node",
-            field="requested",
+            field="scopes",
             hint=f"one of {', '.join(Section)}, or <kind>:<id> of {', '.join(_SECTION_OF)}",
         )
     found = graph.decisions(key) if kind == "decision" else ()
@@ -87,11 +85,11 @@ def _section(graph: ContextGraph, name: str) -> Section:
 
 
 def _visible(graph: ContextGraph, name: str, role: Role) -> bool:
-    """Whether something requested is there, and no decision for others only."""
+    """Whether a scope is there, and no decision for others only."""
     if name in list(Section):
         return True
     try:
-        check_node(graph, name, field="requested")
+        check_node(graph, name, field="scopes")
     except NotFound:
         return False
     kind, _, key = name.partition(":")

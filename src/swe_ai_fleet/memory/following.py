@@ -12,14 +12,12 @@ import structlog
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.following import waits
-from swe_ai_fleet.memory.meaning import Meaning
+from swe_ai_fleet.memory.meaning import EMBEDDED_AT_ONCE, Meaning
 from swe_ai_fleet.memory.records import id_in, loaded
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
 
 T = TypeVar("T")
 _BATCH = 256
-# Few, so that somebody who asks meanwhile does not wait for long.
-_EMBEDDED_AT_ONCE = 8
 
 _log = structlog.get_logger(__name__)
 
@@ -199,7 +197,7 @@ class Following:
                 self._moved.notify_all()
 
     async def _embed_some(self) -> None:
-        keys = dict(list(self._waiting.items())[:_EMBEDDED_AT_ONCE])
+        keys = dict(list(self._waiting.items())[:EMBEDDED_AT_ONCE])
         entries = await asyncio.gather(*(self._store.get(key) for key in keys))
         memories: dict[str, Memory] = {}
         for (key, revision), entry in zip(keys.items(), entries, strict=True):

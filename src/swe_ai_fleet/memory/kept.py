@@ -15,12 +15,10 @@ from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.memory.admission import admitted, admitted_ids, admitted_scope
 from swe_ai_fleet.memory.following import end, put_with_vectors
 from swe_ai_fleet.memory.limits import MemoryLimits
-from swe_ai_fleet.memory.meaning import Meaning
+from swe_ai_fleet.memory.meaning import EMBEDDED_AT_ONCE, Meaning
 from swe_ai_fleet.memory.recalling import Recalling, utc_now
 from swe_ai_fleet.ports import Embedder, MemoryIndex, SecretMask
 
-# Few, so that somebody who asks meanwhile does not wait for long.
-_EMBEDDED_AT_ONCE = 8
 _ALL = 1_000_000
 
 _log = structlog.get_logger(__name__)
@@ -91,8 +89,8 @@ class KeptMemories:
             if position and position % 2 == 0:
                 return
             listed = await self._index.listed(MemoryScope(tenant=tenant), limit=_ALL)
-            for start in range(0, len(listed), _EMBEDDED_AT_ONCE):
-                some = listed[start : start + _EMBEDDED_AT_ONCE]
+            for start in range(0, len(listed), EMBEDDED_AT_ONCE):
+                some = listed[start : start + EMBEDDED_AT_ONCE]
                 vectors = await self._meaning.of_all(some)
                 async with self._writing:
                     # What was forgotten in the meantime must not come back.

@@ -14,6 +14,8 @@ from swe_ai_fleet.ports import Embedder
 
 MAX_EMBEDDED_CHARS = 2_000
 """So much of a text is embedded; models read a few hundred tokens."""
+EMBEDDED_AT_ONCE = 8
+"""Few, so that somebody who asks meanwhile does not wait for long."""
 _SHORT_CHARS = 400
 _SECONDS = 5.0
 _BATCH_SECONDS = 300.0
