@@ -29,7 +29,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "rate": ("fleet rate fix-dates 4 --comment 'Right, but long'",),
     "recommend": ("fleet recommend 'Fix the flaky login test' --repo .",),
     "watch": ("fleet watch fix-dates --text",),
-    "list": ("fleet list --status running --status pending --limit 20",),
+    "list": ("fleet list --status in_progress --status pending --limit 20",),
     "show": ("fleet show fix-dates",),
     "cancel": ("fleet cancel fix-dates --reason 'asked for the wrong thing'",),
     "export": ("fleet export fix-dates --format patch -o fix.patch",),
