@@ -139,6 +139,49 @@ def test_a_method_without_a_row_takes_an_admin() -> None:
     check_role(SOLE, "some.Service.Method")
 
 
+def test_who_lacks_a_role_is_told_which_and_which_they_have() -> None:
+    for roles, told in (
+        (frozenset({AccessRole.VIEWER, AccessRole.APPROVER}), "approver, viewer"),
+        (frozenset(), "none"),
+    ):
+        with pytest.raises(PermissionDenied, match="'submitter'") as refused:
+            check_role(Principal(tenant="t", roles=roles), "/fleet.orchestrator.v1.OrchestratorService/SubmitTask")
+        assert refused.value.field == "authorization"
+        assert refused.value.hint.startswith(f"yours: {told};")
+
+
+async def test_only_the_local_token_makes_a_local_admin(world: AccessWorld) -> None:
+    world.write()
+    book = await AccessBook.open(world.path, local="made-here")
+    local = (await known(book, "made-here")).principal
+    assert (local.name, local.may(AccessRole.SERVICE)) == ("local", True)
+    assert (await known(book, world.tokens["acme-viewer"])).principal.name == "acme-viewer"
+    with pytest.raises(Unauthenticated):
+        await known(book, "made-elsewhere")
+    for shown in ("made-here", "Basic made-here", "Bearer"):
+        with pytest.raises(Unauthenticated):
+            await book.authenticate(Presented(authorization=[shown]))
+    with pytest.raises(ValueError, match="protects nothing"):
+        AccessBook(world.path, local="")
+
+
+async def test_nobody_calls_for_a_tenant_that_the_file_does_not_name(world: AccessWorld) -> None:
+    world.write()
+    book = await AccessBook.open(world.path, local="made-here")
+    shown = Presented(authorization=["Bearer made-here"], tenants=["initech"])
+    with pytest.raises(PermissionDenied, match="there is no tenant 'initech'") as refused:
+        await book.authenticate(shown)
+    assert refused.value.field == "tenant"
+
+
+async def test_certificates_are_asked_for_where_the_file_has_some(world: AccessWorld) -> None:
+    world.write()
+    book = await AccessBook.open(world.path)
+    assert not book.takes_certificates
+    world.write(more=CERTIFICATES)
+    assert (await AccessBook.open(world.path)).takes_certificates
+
+
 # A file that changes
 
 

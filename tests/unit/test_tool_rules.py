@@ -1,0 +1,120 @@
+"""What a run may call and reach: the rules themselves, apart from the pipeline that keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
+from swe_ai_fleet.domain.task import Constraints, TaskMcpServer
+from swe_ai_fleet.domain.tool import Decision, OperationSpec
+from swe_ai_fleet.tools.access import ToolAccess
+from swe_ai_fleet.tools.mcp import McpServer
+from swe_ai_fleet.tools.policy import Policy
+
+LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="", parameters={}, read_only=True)
+WRITE = replace(LOOK, name="files_write", operation="write", read_only=False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "offered"),
+    [(LOOK, True), (WRITE, False), (replace(LOOK, executes=True), False), (replace(LOOK, network=True), False)],
+    ids=["reads", "writes", "runs commands", "reaches hosts"],
+)
+def test_a_run_that_may_only_read_runs_nothing_and_reaches_nobody(spec: OperationSpec, offered: bool) -> None:
+    policy = Policy(read_only=True)
+    assert policy.offers(spec) is offered
+    assert policy.decide(spec, {}).refused is not offered
+    assert Policy().offers(spec)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        ({"path": "src/a.py"}, True),
+        ({"path": "docs/guide.md"}, True),
+        ({"path": "docs/other.md"}, False),
+        ({"path": "/workspace/src/a.py"}, True),
+        ({"paths": ["src/a.py", "src/b/c.py"]}, True),
+        ({"paths": ["src/a.py", "setup.py"]}, False),
+        ({"source": "src/a.py", "destination": "src/../a.py"}, False),
+        ({"path": None, "directory": "src"}, False),
+        ({"path": None}, True),
+        ({"content": "setup.py"}, True),
+    ],
+)
+def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, object], allowed: bool) -> None:
+    policy = Policy(allowed_paths=("src/*", "docs/guide.md"))
+    verdict = policy.decide(WRITE, arguments)
+    assert verdict.decision is (Decision.ALLOWED if allowed else Decision.REFUSED)
+    assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md" in verdict.reason
+
+
+# What an installation grants to tasks that ask
+
+CEILING = NetworkGrant(hosts=("*.example.org", "tools.test"), private_hosts=("mirror.test:8080", "[::1]:9000"))
+OWN = McpServer(name="own", url="https://own.test/mcp")
+ACCESS = ToolAccess(
+    network=NetworkRules(default=NetworkGrant(hosts=("tools.test",)), ceiling=CEILING), mcp_servers=(OWN,)
+)
+
+
+def asking(*servers: TaskMcpServer) -> Constraints:
+    return Constraints(mcp_servers=servers)
+
+
+def test_a_task_reaches_what_it_asks_for_or_what_everybody_does() -> None:
+    assert ACCESS.hosts(Constraints()) == NetworkGrant(hosts=("tools.test",))
+    assert ACCESS.hosts(Constraints(allowed_hosts=("a.example.org",))) == NetworkGrant(hosts=("a.example.org",))
+    assert ACCESS.hosts(Constraints(allowed_hosts=())) is None
+    with pytest.raises(InvalidRequest) as refused:
+        ACCESS.check(Constraints(allowed_hosts=("tools.test", "elsewhere.test")))
+    assert refused.value.field == "constraints.network.allowed_hosts[1]"
+
+
+def test_a_tasks_servers_come_behind_the_installations() -> None:
+    command = TaskMcpServer(
+        name="command", command=("serve",), variables={"A": "1"}, tools=("look*",), allowed_hosts=("tools.test",)
+    )
+    remote = TaskMcpServer(name="remote", url="https://a.example.org/mcp")
+    own, confined, reached = ACCESS.servers(asking(command, remote))
+    assert own is OWN
+    assert (confined.name, confined.command, confined.variables) == ("command", ("serve",), {"A": "1"})
+    assert (confined.tools, confined.network) == (("look*",), NetworkGrant(hosts=("tools.test",)))
+    assert (reached.name, reached.url, reached.private) == ("remote", "https://a.example.org/mcp", False)
+
+
+@pytest.mark.parametrize(
+    ("url", "private"),
+    [("http://mirror.test:8080/mcp", True), ("http://[::1]:9000/mcp", True), ("http://tools.test/mcp", False)],
+)
+def test_only_what_is_granted_as_such_is_reached_on_a_private_network(url: str, private: bool) -> None:
+    assert ACCESS.servers(asking(TaskMcpServer(name="a", url=url)))[-1].private is private
+
+
+@pytest.mark.parametrize(
+    ("server", "field"),
+    [
+        (TaskMcpServer(name="own", command=("serve",)), "name"),
+        (TaskMcpServer(name="Not a name", command=("serve",)), "name"),
+        (
+            TaskMcpServer(name="b", command=("serve",), allowed_hosts=("tools.test", "elsewhere.test")),
+            "allowed_hosts[1]",
+        ),
+        (TaskMcpServer(name="b", url="https://elsewhere.test/mcp"), "url"),
+        (TaskMcpServer(name="b", url="https://tools.test:8443/mcp"), "url"),
+    ],
+    ids=["taken", "no name", "beyond the ceiling", "another host", "another port"],
+)
+def test_what_cannot_be_granted_is_refused_with_its_field(server: TaskMcpServer, field: str) -> None:
+    fine = TaskMcpServer(name="fine", command=("serve",))
+    with pytest.raises(InvalidRequest) as refused:
+        ACCESS.check(asking(fine, server))
+    assert refused.value.field == f"constraints.mcp_servers[1].{field}"
+
+
+def test_two_servers_of_a_task_cannot_share_a_name() -> None:
+    with pytest.raises(InvalidRequest, match="'b' of an MCP server is taken"):
+        ACCESS.servers(asking(*[TaskMcpServer(name="b", command=("serve",))] * 2))
