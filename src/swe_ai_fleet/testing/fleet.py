@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar, cast
 
+from swe_ai_fleet.agents.recorded_run import writer_of
 from swe_ai_fleet.domain.answer import Answer
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
@@ -34,7 +35,6 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
-    Writer,
 )
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -43,6 +43,7 @@ from swe_ai_fleet.domain.message import (
     ModelRequest,
     ToolCall,
 )
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
@@ -183,14 +184,7 @@ class ScriptedFleet:
         """Carry out one scripted run. Raises the script's fault."""
         self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
         script = self._script(assignment.agent_id)
-        writer = Writer(
-            tenant=assignment.task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=assignment.task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
-        )
-        async with self.storage.journal(writer) as journal:
+        async with self.storage.journal(writer_of(assignment)) as journal:
             await journal.append(
                 RunClaimed(generation=assignment.generation, host="scripted", resumes=assignment.resume)
             )
@@ -251,7 +245,7 @@ class ScriptedFleet:
             score=1.0,
             content="fine",
             usage=Usage(model_calls=1),
-            at=_now(),
+            at=now(),
         )
 
     def _judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
@@ -298,14 +292,7 @@ class ScriptedFleet:
     @asynccontextmanager
     async def _errand(self, assignment: AnswerAssignment | OperateAssignment) -> AsyncGenerator[Journal]:
         """A run of its own in the log."""
-        writer = Writer(
-            tenant=assignment.task.tenant,
-            execution_id=assignment.execution_id,
-            task_id=assignment.task.task_id,
-            agent_id=assignment.agent_id,
-            generation=assignment.generation,
-        )
-        async with self.storage.journal(writer) as journal:
+        async with self.storage.journal(writer_of(assignment)) as journal:
             resumes = assignment.generation > 1
             await journal.append(RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
             yield journal
@@ -340,7 +327,7 @@ class ScriptedFleet:
             artifacts=Artifacts(),
             usage=Usage(),
             audit_head=head,
-            submitted_at=_now(),
+            submitted_at=now(),
             model="scripted",
             error=script.error,
             author_id=assignment.author_id,
@@ -352,8 +339,8 @@ class ScriptedFleet:
 async def _ask(assignment: Assignment, script: ScriptedRun, number: int, journal: Journal) -> None:
     """Ask for approval of a plan, the workspace kept first."""
     commit = assignment.repository.commit
-    now = datetime.now(UTC)
-    expires = now + timedelta(seconds=script.patience_seconds)
+    asked_at = datetime.now(UTC)
+    expires = asked_at + timedelta(seconds=script.patience_seconds)
     request = ApprovalRequest(
         approval_id=f"{assignment.agent_id}.{number}",
         agent_id=assignment.agent_id,
@@ -362,7 +349,7 @@ async def _ask(assignment: Assignment, script: ScriptedRun, number: int, journal
         approach=f"plan {number}",
         call=ToolCall(call_id=str(number), model_call_id=str(number), name="propose_approach", arguments="{}"),
         step=number,
-        requested_at=now.isoformat(),
+        requested_at=asked_at.isoformat(),
         expires_at=expires.isoformat() if script.patience_seconds else "",
     )
     await journal.append(WorkspaceCheckpointed(step=number, revision=1, commit=commit, head=commit))
@@ -379,7 +366,7 @@ async def _operate(assignment: Assignment, count: int, journal: Journal) -> str:
         for outcome in (Outcome.STARTED, Outcome.SUCCESS):
             entry = AuditEntry(
                 seq=2 * number - (outcome is Outcome.STARTED),
-                at=_now(),
+                at=now(),
                 execution_id=assignment.execution_id,
                 agent_id=assignment.agent_id,
                 call_id=f"call-{number}",
@@ -395,7 +382,3 @@ async def _operate(assignment: Assignment, count: int, journal: Journal) -> str:
                 written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
                 await journal.append(ToolFinished(entry=entry, result=written))
     return head
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
