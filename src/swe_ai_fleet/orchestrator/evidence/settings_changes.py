@@ -12,7 +12,7 @@ from typing import cast
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document
 from swe_ai_fleet.orchestrator.evidence.violation import Concern, Violation
-from swe_ai_fleet.tools.tests.runners.detection import json_object, toml
+from swe_ai_fleet.tools.tests.runners.values import json_object, toml
 
 _LINT_FILES = (
     *("ruff.toml", ".ruff.toml", ".flake8", "pyproject.toml", "setup.cfg", "tox.ini"),

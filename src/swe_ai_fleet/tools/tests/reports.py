@@ -10,6 +10,7 @@ from xml.parsers import expat
 
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.tools.tests.lines import lines, seconds
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
 MAX_ID_CHARS = 500
@@ -17,9 +18,7 @@ MAX_MESSAGE_CHARS = 600
 MAX_TRACEBACK_CHARS = 2_400
 _TRACEBACK_LINES = 24
 _OUTPUT_TAIL_CHARS = 256 * 1024
-_MAX_LINE_CHARS = 4_000
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SUMMARY_LINE = re.compile(r"=*\s*(no tests ran|\d+ [a-z][a-z0-9 ,]*) in (\d+\.?\d*)s(?: \([\d:]+\))?\s*=*")
 _COUNT = re.compile(r"(\d{1,9}) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
 _KNOWN = re.compile(r"passed|failed|error|skipped|deselected|warning|no tests ran")
@@ -86,11 +85,11 @@ def parse_pytest_output(text: str) -> TestReport | None:
 
     The fall-back when there is no XML: messages are one line each and tracebacks are missing.
     """
-    lines = [_ANSI.sub("", line[:_MAX_LINE_CHARS]).rstrip() for line in text[-_OUTPUT_TAIL_CHARS:].splitlines()]
-    for position in range(len(lines) - 1, -1, -1):
-        match = _SUMMARY_LINE.fullmatch(lines[position])
+    printed = lines(text[-_OUTPUT_TAIL_CHARS:])
+    for position in range(len(printed) - 1, -1, -1):
+        match = _SUMMARY_LINE.fullmatch(printed[position])
         if match and _KNOWN.search(match[1]):
-            return _from_counts(match[1], float(match[2]), _short_summary(lines[:position]))
+            return _from_counts(match[1], float(match[2]), _short_summary(printed[:position]))
     return None
 
 
@@ -150,10 +149,10 @@ class _JUnitReader:
             self._titles.append(attributes.get("name", ""))
             # Suites nest in some runners' reports; the outermost one's time covers the others'.
             if self._depth <= 2:
-                self._seconds += _seconds(attributes.get("time", ""))
+                self._seconds += seconds(attributes.get("time", ""))
         elif name == "testcase" and not self._in_case:
             if not self._titles:
-                self._seconds += _seconds(attributes.get("time", ""))
+                self._seconds += seconds(attributes.get("time", ""))
             self._in_case, self._case = True, attributes
             self._end_of_case, self._message, self._traceback = "passed", "", ""
         elif name in _WORST_FIRST and self._in_case and _worse(name, self._end_of_case):
@@ -210,10 +209,10 @@ def _worse(end: str, than: str) -> bool:
 
 def failing_test(identifier: str, message: str, traceback: str) -> FailingTest:
     """A failing test with everything about it cut to size; without a message, the traceback's last line is it."""
-    lines = [line for line in traceback.strip().splitlines() if line.strip()]
+    said = [line for line in traceback.strip().splitlines() if line.strip()]
     if not message or message == "collection failure":
-        message = lines[-1].removeprefix("E").strip() if lines else message
-    tail = "\n".join(lines[-_TRACEBACK_LINES:])
+        message = said[-1].removeprefix("E").strip() if said else message
+    tail = "\n".join(said[-_TRACEBACK_LINES:])
     return FailingTest(
         id=_bounded(identifier), message=message.strip()[:MAX_MESSAGE_CHARS], traceback=tail[-MAX_TRACEBACK_CHARS:]
     )
@@ -238,15 +237,7 @@ def _bounded(identifier: str) -> str:
     return f"{identifier[: MAX_ID_CHARS - 13]}~{digest}"
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0 <= value < 1e7 else 0.0
-
-
-def _from_counts(counts: str, seconds: float, failing: tuple[FailingTest, ...]) -> TestReport:
+def _from_counts(counts: str, took: float, failing: tuple[FailingTest, ...]) -> TestReport:
     found = dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "xpassed"), 0)
     for number, what in _COUNT.findall(counts):
         found[what.rstrip("s") if what.startswith("error") else what] += int(number)
@@ -255,16 +246,16 @@ def _from_counts(counts: str, seconds: float, failing: tuple[FailingTest, ...]) 
         failed=found["failed"],
         errors=found["error"],
         skipped=found["skipped"] + found["xfailed"],
-        duration_ms=round(min(seconds, 1e7) * 1000),
+        duration_ms=round(min(took, 1e7) * 1000),
         failing=tuple(test.id for test in failing),
     )
     return TestReport(summary=summary, failing=failing)
 
 
-def _short_summary(lines: list[str]) -> tuple[FailingTest, ...]:
-    headers = [position for position, line in enumerate(lines) if _SUMMARY_HEADER.fullmatch(line)]
+def _short_summary(printed: list[str]) -> tuple[FailingTest, ...]:
+    headers = [position for position, line in enumerate(printed) if _SUMMARY_HEADER.fullmatch(line)]
     found: dict[str, FailingTest] = {}
-    for line in lines[headers[-1] + 1 :] if headers else []:
+    for line in printed[headers[-1] + 1 :] if headers else []:
         word, _, rest = line.partition(" ")
         if word in ("FAILED", "ERROR") and rest:
             identifier, message = _split_summary(rest)

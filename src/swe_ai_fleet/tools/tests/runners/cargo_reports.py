@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from swe_ai_fleet.tools.tests.lines import lines, seconds
 from swe_ai_fleet.tools.tests.reports import TestReport
-from swe_ai_fleet.tools.tests.runners.lines import lines, seconds
 from swe_ai_fleet.tools.tests.runners.tally import Tally
 
 _MAX_KEPT_LINES = 60

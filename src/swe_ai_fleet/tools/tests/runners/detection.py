@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
-from typing import cast
+
+from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, string, toml
 
 PYTEST = ("python3", "-m", "pytest", "-q")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
@@ -54,7 +53,7 @@ def uses_pytest(files: Collection[str], texts: Mapping[str, str]) -> bool:
     configured = (
         "pytest.ini" in files
         or any(PurePosixPath(path).name == "conftest.py" for path in files)
-        or "pytest" in _table(toml(texts.get("pyproject.toml", "")), "tool")
+        or "pytest" in mapping(toml(texts.get("pyproject.toml", "")).get("tool"))
         or "[tool:pytest]" in texts.get("setup.cfg", "")
         or "[pytest]" in texts.get("tox.ini", "")
     )
@@ -63,28 +62,11 @@ def uses_pytest(files: Collection[str], texts: Mapping[str, str]) -> bool:
 
 def test_script(package: str) -> str:
     """The test script in the text of a package.json; empty where there is none but npm's placeholder."""
-    script = _table(json_object(package), "scripts").get("test")
-    return script if isinstance(script, str) and "no test specified" not in script else ""
+    script = string(mapping(json_object(package).get("scripts")).get("test"))
+    return script if "no test specified" not in script else ""
 
 
 test_script.__test__ = False  # type: ignore[attr-defined]
-
-
-def toml(text: str) -> Mapping[str, object]:
-    """A TOML document, empty where it cannot be parsed."""
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return {}
-
-
-def json_object(text: str) -> Mapping[str, object]:
-    """A JSON object, empty where the text is none."""
-    try:
-        value: object = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _unittest(files: Collection[str], tests: list[str]) -> tuple[str, ...]:
@@ -97,8 +79,3 @@ def _unittest(files: Collection[str], tests: list[str]) -> tuple[str, ...]:
     if top:
         return (*command, "-s", top, *pattern)
     return (*command, *pattern)
-
-
-def _table(value: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = value.get(name)
-    return cast("dict[str, object]", found) if isinstance(found, dict) else {}

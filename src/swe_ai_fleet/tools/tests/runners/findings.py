@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import cast
 
-from swe_ai_fleet.tools.tests.runners.lines import lines
+from swe_ai_fleet.tools.tests.lines import lines
+from swe_ai_fleet.tools.tests.runners.go_reports import PLACE
+from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, mappings, parsed, string
 
 MAX_FINDINGS = 10_000
 _MAX_PATH_CHARS = 500
 _MAX_MESSAGE_CHARS = 500
-_VET = re.compile(r"(?:vet: )?([^\s:][^:]{0,300}\.go):(\d{1,9})(?::(\d{1,9}))?: (.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +32,15 @@ class Finding:
 
 def parse_ruff(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
     """The findings in ruff's JSON; None where it is none. `mount` is cut off names of files."""
-    items = _list(text or "[]")
-    if items is None:
+    items = parsed(text or "[]")
+    if not isinstance(items, list):
         return None
     found: list[Finding] = []
-    for item in _mappings(items):
-        location = _mapping(item.get("location"))
+    for item in mappings(cast("object", items)):
+        location = mapping(item.get("location"))
         found.append(
             _finding(
-                _placed(_text(item.get("filename")), mount, directory),
+                _placed(string(item.get("filename")), mount, directory),
                 location.get("row"),
                 location.get("column"),
                 item.get("code"),
@@ -54,15 +52,15 @@ def parse_ruff(text: str, mount: str, directory: str = ".") -> list[Finding] | N
 
 def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
     """The findings in ESLint's JSON; None where it is none."""
-    items = _list(text[max(text.find("["), 0) :])
-    if items is None:
+    items = parsed(text[max(text.find("["), 0) :])
+    if not isinstance(items, list):
         return None
     found: list[Finding] = []
-    for item in _mappings(items):
-        path = _placed(_text(item.get("filePath")), mount, directory)
+    for item in mappings(cast("object", items)):
+        path = _placed(string(item.get("filePath")), mount, directory)
         found += [
             _finding(path, message.get("line"), message.get("column"), message.get("ruleId"), message.get("message"))
-            for message in _mappings(item.get("messages"))[:MAX_FINDINGS]
+            for message in mappings(item.get("messages"))[:MAX_FINDINGS]
         ]
     return found[:MAX_FINDINGS]
 
@@ -72,7 +70,7 @@ def parse_go_vet(text: str, mount: str, directory: str = ".") -> list[Finding] |
     found = [
         _finding(_placed(match[1], mount, directory), int(match[2]), int(match[3] or 0), "vet", match[4])
         for line in lines(text)
-        if (match := _VET.fullmatch(line))
+        if (match := PLACE.fullmatch(line))
     ]
     return list(dict.fromkeys(found))[:MAX_FINDINGS] or None
 
@@ -84,18 +82,18 @@ def parse_clippy(text: str, mount: str, directory: str = ".") -> list[Finding] |
     for line in text.split("\n"):
         if not line.startswith('{"reason"'):
             continue
-        message = _mapping(_parsed(line))
+        message = json_object(line)
         spoken = spoken or "reason" in message
-        diagnostic = _mapping(message.get("message"))
-        spans = [span for span in _mappings(diagnostic.get("spans")) if span.get("is_primary") is True]
+        diagnostic = mapping(message.get("message"))
+        spans = [span for span in mappings(diagnostic.get("spans")) if span.get("is_primary") is True]
         if not spans or len(found) >= MAX_FINDINGS:
             continue
         found.append(
             _finding(
-                _placed(_text(spans[0].get("file_name")), mount, directory),
+                _placed(string(spans[0].get("file_name")), mount, directory),
                 spans[0].get("line_start"),
                 spans[0].get("column_start"),
-                _mapping(diagnostic.get("code")).get("code") or diagnostic.get("level"),
+                mapping(diagnostic.get("code")).get("code") or diagnostic.get("level"),
                 diagnostic.get("message"),
             )
         )
@@ -107,8 +105,8 @@ def _finding(path: str, line: object, column: object, code: object, message: obj
         path=path,
         line=_number(line),
         column=_number(column),
-        code=_text(code)[:100],
-        message=" ".join(_text(message).split())[:_MAX_MESSAGE_CHARS],
+        code=string(code)[:100],
+        message=" ".join(string(message).split())[:_MAX_MESSAGE_CHARS],
     )
 
 
@@ -117,31 +115,6 @@ def _placed(file: str, mount: str, directory: str) -> str:
     if file.startswith("/"):
         return file.removeprefix(f"{mount}/")[:_MAX_PATH_CHARS]
     return str(PurePosixPath(directory, file))[:_MAX_PATH_CHARS]
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _list(text: str) -> list[object] | None:
-    value = _parsed(text)
-    return cast("list[object]", value) if isinstance(value, list) else None
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: object) -> list[Mapping[str, object]]:
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, object]", item) for item in items if isinstance(item, dict)]
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _number(value: object) -> int:

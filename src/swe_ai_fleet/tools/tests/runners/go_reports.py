@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
-from typing import cast
 
+from swe_ai_fleet.tools.tests.lines import lines, seconds
 from swe_ai_fleet.tools.tests.reports import TestReport
-from swe_ai_fleet.tools.tests.runners.lines import lines, seconds
 from swe_ai_fleet.tools.tests.runners.tally import Tally
+from swe_ai_fleet.tools.tests.runners.values import json_object
 
 _NOISE = ("=== ", "--- PASS", "--- FAIL", "--- SKIP")
 _MAX_KEPT_LINES = 60
@@ -17,7 +16,9 @@ _MAX_TESTS = 100_000
 _RESULT = re.compile(r" {0,64}--- (PASS|FAIL|SKIP): (\S{1,500}) \((\d{1,9}(?:\.\d{1,9})?)s\)")
 _PACKAGE = re.compile(r"(ok  |FAIL|\?   )\t(\S{1,500})(?:\t(?:(\d{1,9}(?:\.\d{1,9})?)s|(.{0,200})))?")
 _NOT_BUILT = re.compile(r"FAIL\t(\S{1,500}) \[(build|setup) failed\]")
-_COMPILER = re.compile(r"(?:vet: )?([^\s:][^:]{0,300}\.go):(\d{1,9})(?::(\d{1,9}))?: (.+)")
+PLACE = re.compile(r"(?:vet: )?([^\s:][^:]{0,300}\.go):(\d{1,9})(?::(\d{1,9}))?: (.+)")
+"""What the compiler and vet print: file, line, column, message."""
+
 _HEADING = re.compile(r"# (\S{1,500})(?: \[.{1,500}\])?")
 
 
@@ -100,7 +101,7 @@ def parse_go_output(text: str) -> TestReport | None:
             elapsed += seconds(match[3] or "")
         elif match := _HEADING.fullmatch(line):
             heading = match[1]
-        elif heading and _COMPILER.fullmatch(line):
+        elif heading and PLACE.fullmatch(line):
             _keep(builds.setdefault(heading, []), line)
         elif results and line.startswith((" ", "\t", "panic:")):
             _keep(results[-1][2], line)
@@ -122,13 +123,7 @@ class _Event:
 def _event(line: str) -> _Event | None:
     if not line.startswith("{"):
         return None
-    try:
-        value: object = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    found = cast("dict[str, object]", value)
+    found = json_object(line)
     action, package = found.get("Action"), found.get("Package") or found.get("ImportPath")
     test, output, elapsed = found.get("Test", ""), found.get("Output", ""), found.get("Elapsed", 0)
     if not isinstance(action, str) or not isinstance(package, str):
@@ -185,4 +180,4 @@ def _last(test: _Test) -> str:
 
 
 def _first_error(said: list[str]) -> str:
-    return next((line for line in said if _COMPILER.fullmatch(line)), said[0] if said else "")
+    return next((line for line in said if PLACE.fullmatch(line)), said[0] if said else "")

@@ -11,11 +11,12 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.tests.reports import ReportUnreadable, TestReport, parse_junit
-from swe_ai_fleet.tools.tests.runners.detection import json_object, test_script
+from swe_ai_fleet.tools.tests.runners.detection import test_script
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.javascript_reports import explain_node, parse_jest_json, parse_mocha_json
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
 from swe_ai_fleet.tools.tests.runners.recognised import recognise
+from swe_ai_fleet.tools.tests.runners.values import json_object, mapping
 
 _ABSENT = not_installed("npm", "Node.js and npm")
 _RUNNERS = frozenset({"jest", "vitest", "mocha", "ava", "tape", "react-scripts"})
@@ -105,11 +106,11 @@ def read_script(package: str) -> Script:
     text, name = test_script(package), "test"
     if not text:
         raise ToolFailure("package.json has no test script; use tests_run, or shell_run_command with its own command")
-    scripts = json_object(package).get("scripts")
+    scripts = mapping(json_object(package).get("scripts"))
     for _ in range(_MAX_FOLLOWED):
         words = _words(text)
         followed = words[2] if len(words) == 3 and words[:2] in (["npm", "run"], ["yarn", "run"]) else ""
-        next_text = scripts.get(followed) if followed and isinstance(scripts, dict) else None  # pyright: ignore
+        next_text = scripts.get(followed) if followed else None
         if not isinstance(next_text, str):
             break
         text, name = next_text, followed

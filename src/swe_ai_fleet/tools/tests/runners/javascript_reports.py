@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
+from swe_ai_fleet.tools.tests.lines import lines, seconds
 from swe_ai_fleet.tools.tests.reports import MAX_MESSAGE_CHARS, FailingTest, TestReport
-from swe_ai_fleet.tools.tests.runners.lines import lines, seconds
 from swe_ai_fleet.tools.tests.runners.tally import End, Tally
+from swe_ai_fleet.tools.tests.runners.values import json_object, mapping, mappings, string
 
 _MAX_TESTS = 100_000
 _JEST_ENDS: Mapping[object, End] = {
@@ -42,14 +42,14 @@ def parse_jest_json(data: bytes, root: str = "") -> TestReport | None:
 
     A file that could not be run is an error under its own name. `root` is cut off file names.
     """
-    found = _mapping(data)
+    found = json_object(data[max(data.find(b"{"), 0) :])
     suites = found.get("testResults")
     if not isinstance(suites, list):
         return None
     tally, milliseconds, count = Tally(), 0.0, 0
-    for suite in _mappings(cast("object", suites)):
+    for suite in mappings(cast("object", suites)):
         file = _relative(_text(suite.get("name")), root)
-        tests = _mappings(suite.get("assertionResults"))
+        tests = mappings(suite.get("assertionResults"))
         milliseconds += max(0.0, _number(suite.get("endTime")) - _number(suite.get("startTime")))
         if not tests and suite.get("status") == "failed":
             said = _text(suite.get("message"))
@@ -67,20 +67,19 @@ def parse_jest_json(data: bytes, root: str = "") -> TestReport | None:
 
 def parse_mocha_json(data: bytes, root: str = "") -> TestReport | None:
     """The report that mocha's json reporter wrote; None where it is none. Ids are `file::name`."""
-    found = _mapping(data)
-    stats = found.get("stats")
-    if not isinstance(stats, dict):
+    found = json_object(data[max(data.find(b"{"), 0) :])
+    if not isinstance(found.get("stats"), dict):
         return None
     tally = Tally()
     ends: tuple[tuple[str, End], ...] = (("passes", "passed"), ("failures", "failure"), ("pending", "skipped"))
     for key, end in ends:
-        for test in _mappings(found.get(key))[:_MAX_TESTS]:
-            facts = _object(test.get("err"))
+        for test in mappings(found.get(key))[:_MAX_TESTS]:
+            facts = mapping(test.get("err"))
             file = _relative(_text(test.get("file")), root)
             name = _text(test.get("fullTitle"))
             message, stack = _text(facts.get("message")), _text(facts.get("stack"))
             tally.add(f"{file}::{name}" if file else name, end, message, stack)
-    return tally.report(_number(cast("Mapping[str, object]", stats).get("duration")) / 1000)
+    return tally.report(_number(mapping(found.get("stats")).get("duration")) / 1000)
 
 
 def explain_node(report: TestReport, output: str) -> TestReport:
@@ -198,31 +197,13 @@ def _named(tally: Tally, names: list[str], failed: int) -> None:
     tally.count("failure", failed - len(names))
 
 
-def _mapping(data: bytes) -> Mapping[str, object]:
-    start = data.find(b"{")
-    try:
-        value: object = json.loads(data[max(start, 0) :])
-    except (ValueError, RecursionError):
-        return {}
-    return _object(value)
-
-
-def _object(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
-def _mappings(value: object) -> list[Mapping[str, object]]:
-    items = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("dict[str, object]", item) for item in items if isinstance(item, dict)]
-
-
 def _texts(value: object) -> list[str]:
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [item[:20_000] for item in items if isinstance(item, str)][:20]
 
 
 def _text(value: object) -> str:
-    return value[:20_000] if isinstance(value, str) else ""
+    return string(value)[:20_000]
 
 
 def _number(value: object) -> float:

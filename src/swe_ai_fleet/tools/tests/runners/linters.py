@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.tests.runners.cargo import cargo_variables, locks
-from swe_ai_fleet.tools.tests.runners.detection import json_object
 from swe_ai_fleet.tools.tests.runners.findings import Finding, parse_clippy, parse_eslint, parse_go_vet, parse_ruff
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.runners.values import json_object
 
 RUFF = ("ruff", "check")
 _ESLINT_FILES = frozenset(

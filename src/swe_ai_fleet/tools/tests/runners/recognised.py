@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from swe_ai_fleet.tools.tests.lines import lines, seconds
 from swe_ai_fleet.tools.tests.reports import TestReport, parse_pytest_output
 from swe_ai_fleet.tools.tests.runners.cargo_reports import parse_cargo_output
 from swe_ai_fleet.tools.tests.runners.go_reports import parse_go
@@ -13,7 +14,6 @@ from swe_ai_fleet.tools.tests.runners.javascript_reports import (
     parse_node_output,
     parse_vitest_output,
 )
-from swe_ai_fleet.tools.tests.runners.lines import lines, seconds
 from swe_ai_fleet.tools.tests.runners.tally import Tally, merged
 from swe_ai_fleet.tools.tests.runners.tap_reports import parse_tap
 from swe_ai_fleet.tools.tests.runners.unittest_reports import parse_unittest_output

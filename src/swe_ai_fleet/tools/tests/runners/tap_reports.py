@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
+from swe_ai_fleet.tools.tests.lines import lines
 from swe_ai_fleet.tools.tests.reports import TestReport
-from swe_ai_fleet.tools.tests.runners.lines import lines
 from swe_ai_fleet.tools.tests.runners.tally import End, Tally
 
 _MAX_KEPT_LINES = 60
