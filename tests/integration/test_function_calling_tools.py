@@ -1,0 +1,396 @@
+"""A function-calling agent's tools: how they are described, called, cached, and kept from going in circles."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from swe_ai_fleet.agents import FunctionCallingAgent
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Turn
+from swe_ai_fleet.tools import BaseTool, FunctionTool, HttpPolicy, HttpTool, ToolParameter
+from tests.function_calling import (
+    answer,
+    asked,
+    call,
+    events,
+    fail,
+    make,
+    observations,
+    run,
+    serving,
+    stop_of,
+    told,
+    weather,
+)
+
+SECRET = "sk-very-secret-0815"
+
+
+class TestTools:
+    async def test_schemas_from_signature_and_first_line_of_the_docstring(self) -> None:
+        async with serving(answer()) as server:
+            await run(make(server, weather))
+            await run(make(server, weather, one_line_doc=False))
+            short, whole = (body["tools"][0]["function"] for body in asked(server))
+        assert (short["name"], short["description"]) == ("weather", "The weather of a city.")
+        assert whole["description"].startswith("The weather of a city.\n\nLonger words about it.")
+        assert short["parameters"]["properties"]["city"] == {"type": "string", "description": "Where."}
+        assert short["parameters"]["properties"]["days"]["type"] == "integer"
+        assert "city" in short["parameters"]["required"]
+
+    async def test_sync_async_base_tool_and_registered_name(self) -> None:
+        class Shout(BaseTool):
+            name = "shout"
+            description = "Make it loud."
+            parameters = (ToolParameter("text", "string"),)
+
+            async def execute(self, text: str) -> str:
+                return text.upper()
+
+        async def later(text: str) -> str:
+            """Async."""
+            return f"later {text}"
+
+        turn = Turn(
+            tool_calls=(
+                ("weather", {"city": "Rome"}),
+                ("later", {"text": "a"}),
+                ("shout", {"text": "b"}),
+                ("calculator", {"expression": "6*7"}),
+            )
+        )
+        responses = await told(turn, answer(), tools=[weather, later, Shout(), "calculator"])
+        found = {r["metadata"]["tool"]: r["value"] for r in events(responses, "tool_finished")}
+        assert found["weather"] == "Rome: sunny for 1"
+        assert (found["later"], found["shout"]) == ("later a", "B")
+        assert "42" in found["calculator"]
+
+    async def test_a_slow_sync_function_does_not_block_the_loop(self) -> None:
+        release = threading.Event()
+
+        def slow() -> str:
+            assert release.wait(30)
+            return "slow"
+
+        async def quick() -> str:
+            release.set()
+            return "quick"
+
+        responses = await told(Turn(tool_calls=(("slow", {}), ("quick", {}))), answer(), tools=[slow, quick])
+        assert observations(responses) == ["quick", "slow"]
+
+    @pytest.mark.parametrize("asynchronous", [True, False])
+    async def test_time_limit_of_each_tool(self, asynchronous: bool) -> None:
+        release = threading.Event()
+
+        async def waiting() -> None:
+            await asyncio.Event().wait()
+
+        def sleeping() -> None:
+            release.wait(30)
+
+        tool = waiting if asynchronous else sleeping
+        responses = await told(call(tool.__name__), answer(), tools=[tool], tool_timeout=0.05)
+        release.set()
+        assert observations(responses)[0].startswith(f"Error: {tool.__name__} did not finish within 0.05 seconds")
+        assert stop_of(responses) == ("final_answer", True)
+
+    async def test_a_base_tool_keeps_a_limit_of_its_own(self) -> None:
+        class Patient(BaseTool):
+            name = "patient"
+            time_limit_seconds = 0.05
+
+            async def execute(self) -> None:
+                await asyncio.Event().wait()
+
+        class Usual(Patient):
+            name = "usual"
+            time_limit_seconds = BaseTool.time_limit_seconds
+
+        turn = Turn(tool_calls=(("patient", {}), ("usual", {})))
+        responses = await told(turn, answer(), tools=[Patient(), Usual()], tool_timeout=0.02)
+        assert ["within 0.05" in observations(responses)[0], "within 0.02" in observations(responses)[1]] == [True] * 2
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({}, "Error: missing argument 'city'. Signature: weather(city: string, days: integer = 1)"),
+            ({"city": "Rome", "moon": 1}, "Error: unexpected argument 'moon'. Signature: weather("),
+            ({"city": "Rome", "days": "soon"}, "Error: argument 'days': "),
+            ('["Rome"]', "Error: "),
+            ('{"city": ', "Error: "),
+        ],
+    )
+    async def test_wrong_arguments_are_told_with_the_signature(self, arguments: Any, said: str) -> None:
+        responses = await told(call("weather", arguments), answer(), tools=[weather])
+        assert observations(responses)[0].startswith(said)
+        assert stop_of(responses) == ("final_answer", True)
+
+    async def test_an_unknown_tool_is_told_with_those_there_are(self) -> None:
+        responses = await told(call("stock_prices"), answer(), tools=[weather])
+        (seen,) = observations(responses)
+        assert seen.startswith("Error: ")
+        assert "weather, final_answer" in seen
+
+    @pytest.mark.parametrize(
+        ("value", "said"),
+        [(None, "nothing (None)"), ("", "an empty text"), (" \n", "an empty text"), (b"", "an empty text"),
+         ([], "an empty list"), ((), "an empty list"), (set(), "an empty list"), ({}, "an empty object")],
+    )  # fmt: skip
+    @pytest.mark.parametrize("as_base_tool", [True, False])
+    async def test_none_and_empty_results_are_errors(self, value: Any, said: str, as_base_tool: bool) -> None:
+        def give() -> Any:
+            return value
+
+        class Give(BaseTool):
+            name = "give"
+            read_only = True
+
+            async def execute(self) -> Any:
+                return value
+
+        responses = await told(call("give"), call("give"), answer(), tools=[Give() if as_base_tool else give])
+        error = f"Error: give returned {said}. Call another tool, or this one with other arguments."
+        assert observations(responses) == [error, error]
+        ended = [r["metadata"] for r in events(responses, "tool_finished")]
+        assert [(each["success"], each["cached"]) for each in ended] == [(False, False)] * 2
+        assert stop_of(responses) == ("final_answer", True)
+
+    @pytest.mark.parametrize(
+        ("value", "said"), [(0, "0"), (False, "False"), (0.0, "0.0"), ([0], "- 0"), ({"found": None}, "found: None")]
+    )
+    async def test_zero_and_false_are_results(self, value: Any, said: str) -> None:
+        def give() -> Any:
+            return value
+
+        responses = await told(call("give"), call("give"), answer(), tools=[give])
+        assert observations(responses) == [said, said]
+        assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, True]
+
+    async def test_nothing_from_a_tool_with_an_effect_warns_of_calling_it_again(self) -> None:
+        sent: list[str] = []
+
+        def send(text: str) -> None:
+            sent.append(text)
+
+        responses = await told(call("send", {"text": "hi"}), answer(), tools=[FunctionTool(send, read_only=False)])
+        assert observations(responses)[0].startswith("Error: send returned nothing (None). It may have had its effect")
+        assert sent == ["hi"]
+
+    async def test_an_empty_answer_over_http_is_no_error(self) -> None:
+        async def nothing(request: web.Request) -> web.Response:
+            return web.Response(text="")
+
+        application = web.Application()
+        application.router.add_get("/nothing", nothing)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        try:
+            server = web.TCPSite(runner, "127.0.0.1", 0)
+            await server.start()
+            place = f"127.0.0.1:{runner.addresses[0][1]}"
+            http = HttpTool(policy=HttpPolicy(private_hosts=(place,)))
+            responses = await told(call("http_get", {"url": f"http://{place}/nothing"}), answer(), tools=[http])
+        finally:
+            await runner.cleanup()
+        (seen,) = events(responses, "tool_finished")
+        assert (seen["metadata"]["success"], seen["value"].startswith("Error:")) == (True, False)
+
+    async def test_an_exception_is_an_error_observation(self) -> None:
+        def fail() -> None:
+            raise KeyError("no such city")
+
+        (seen,) = observations(await told(call("fail"), answer(), tools=[fail]))
+        assert seen.startswith("Error: fail failed: KeyError")
+
+    async def test_a_tool_that_cancels_itself_fails_like_any_other(self) -> None:
+        async def cancelled() -> None:
+            raise asyncio.CancelledError
+
+        responses = await told(call("cancelled"), answer(), tools=[cancelled])
+        assert observations(responses) == ["Error: cancelled failed: it was cancelled from within"]
+        assert stop_of(responses) == ("final_answer", True)
+
+    async def test_a_toolkit_brings_all_of_its_own(self) -> None:
+        turn = call("http_get", {"url": "http://127.0.0.1:1/"})
+        async with serving(turn, answer()) as server:
+            responses = await run(make(server, weather, HttpTool()))
+            offered = [tool["function"]["name"] for tool in asked(server)[0]["tools"]]
+            assert {"weather", "http_get", "final_answer"} <= set(offered)
+            with pytest.raises(ValueError, match="two tools have the name 'http_get'"):
+                make(server, FunctionTool(lookup, name="http_get"), HttpTool())
+        assert observations(responses)[0].startswith("Error: ")
+
+    async def test_calls_of_one_reply_run_in_parallel_or_one_by_one(self) -> None:
+        at_once, most = 0, 0
+
+        async def wait(number: int) -> int:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            at_once -= 1
+            return number
+
+        turn = Turn(tool_calls=tuple(("wait", {"number": number}) for number in range(4)))
+        await told(turn, answer(), tools=[wait])
+        assert most == 4
+        most = 0
+        responses = await told(turn, answer(), tools=[wait], parallel=False)
+        assert (most, observations(responses)) == (1, ["0", "1", "2", "3"])
+        await told(turn, answer(), tools=[wait], settings=Settings(parallel_calls=False))
+        assert most == 1
+
+    async def test_a_failing_call_cancels_no_sibling(self) -> None:
+        failed = asyncio.Event()
+
+        async def fail() -> None:
+            failed.set()
+            raise ValueError("no")
+
+        async def go_on() -> str:
+            await failed.wait()
+            await asyncio.sleep(0)
+            return "went on"
+
+        responses = await told(Turn(tool_calls=(("fail", {}), ("go_on", {}))), answer(), tools=[fail, go_on])
+        assert observations(responses) == ["Error: fail failed: ValueError: no", "went on"]
+
+    async def test_what_cannot_be_a_tool(self) -> None:
+        async with serving(answer()) as server:
+            with pytest.raises(ValueError, match="two tools have the name 'weather'"):
+                make(server, weather, weather)
+            with pytest.raises(NotFound, match="nonsense"):
+                make(server, "nonsense")
+            with pytest.raises(InvalidRequest):
+                make(server, 42)
+
+    async def test_secrets_are_masked_in_what_is_told(self) -> None:
+        def leak() -> str:
+            return f"the key is {SECRET}"
+
+        async with serving(call("leak"), answer(), api_key=SECRET) as server:
+            agent = FunctionCallingAgent(
+                "scripted", [leak], model_params={"base_url": server.url, "api_key": SECRET}, settings=Settings()
+            )
+            responses = await run(agent)
+            assert SECRET not in repr(responses)
+            assert SECRET not in repr(asked(server))
+        assert observations(responses)
+
+
+class TestLoops:
+    async def test_two_nudges_then_a_stop(self) -> None:
+        async with serving(Turn(content="Again.", tool_calls=(("weather", {"city": "Rome"}),), times=9)) as server:
+            responses = await run(make(server, weather, FunctionTool(lookup)), max_iterations=20)
+            nudges = [m["content"] for m in asked(server)[-1]["messages"][2:] if m["role"] == "user"]
+        noticed = [r["metadata"]["advice"] for r in events(responses, "loop_noticed")]
+        assert noticed == ["nudge", "strong_nudge", "stop"]
+        assert stop_of(responses) == ("loop", False)
+        assert responses[-1]["metadata"]["iterations"] == 5
+        assert "lookup" in nudges[0]
+        assert nudges[0] != nudges[1]
+
+    async def test_the_threshold_is_of_the_agent_or_of_the_run(self) -> None:
+        turn = Turn(tool_calls=(("weather", {"city": "Rome"}),), times=9)
+        first = await told(turn, tools=[weather], loop_detection_threshold=2)
+        second = await told(turn, tools=[weather], loop_detection_threshold=2, loop_threshold=4)
+        assert [r[-1]["metadata"]["iterations"] for r in (first, second)] == [4, 6]
+
+    async def test_other_arguments_are_no_loop_unless_judged_by_name_alone(self) -> None:
+        turns = [call("weather", {"city": city}) for city in ("Rome", "Oslo", "Bonn", "Bern", "Kiel")]
+        assert stop_of(await told(*turns, answer(), tools=[weather])) == ("final_answer", True)
+        by_name = await told(*turns, answer(), tools=[weather], loop_by_name=True)
+        assert stop_of(by_name) == ("loop", False)
+
+    async def test_the_order_of_arguments_makes_no_difference(self) -> None:
+        turns = [call("weather", text) for text in ('{"city":"Rome","days":2}', '{"days": 2, "city": "Rome"}')]
+        responses = await told(turns[0], turns[1], turns[0], answer(), tools=[weather])
+        assert len(events(responses, "loop_noticed")) == 1
+
+
+def lookup(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+class TestCache:
+    async def test_identical_calls_are_answered_from_the_cache(self) -> None:
+        calls: list[str] = []
+
+        def count(word: str) -> int:
+            calls.append(word)
+            return len(calls)
+
+        turns = (call("count", {"word": "a"}), call("count", {"word": "b"}), call("count", '{ "word" : "a" }'))
+        responses = await told(*turns, answer(), tools=[count])
+        assert (calls, observations(responses)) == (["a", "b"], ["1", "2", "1"])
+        assert [r["metadata"]["cached"] for r in events(responses, "tool_finished")] == [False, False, True]
+
+    async def test_errors_are_not_kept(self) -> None:
+        tries: list[int] = []
+
+        def flaky() -> str:
+            tries.append(1)
+            if len(tries) == 1:
+                raise OSError("try again")
+            return "there"
+
+        responses = await told(call("flaky"), call("flaky"), answer(), tools=[flaky])
+        assert observations(responses)[1] == "there"
+
+    async def test_any_write_empties_it(self) -> None:
+        stored = ["old"]
+
+        def read() -> str:
+            return stored[-1]
+
+        def write(text: str) -> str:
+            stored.append(text)
+            return "written"
+
+        turns = (call("read"), call("write", {"text": "new"}), call("read"), answer())
+        responses = await told(*turns, tools=[read, FunctionTool(write, read_only=False)])
+        assert observations(responses) == ["old", "written", "new"]
+
+    async def test_an_effect_is_had_each_time(self) -> None:
+        sent: list[str] = []
+
+        def send(text: str) -> str:
+            sent.append(text)
+            return "sent"
+
+        turn = call("send", {"text": "hi"})
+        responses = await told(turn, turn, answer(), tools=[FunctionTool(send)])
+        assert (sent, len(events(responses, "tool_started"))) == (["hi", "hi"], 2)
+
+
+class TestToolErrors:
+    async def test_three_in_a_row_end_the_run_with_one_last_call(self) -> None:
+        turns = [call("fail", {"number": number}) for number in range(3)]
+        async with serving(*turns, Turn(content="It can't be done."), Turn(content="Never.")) as server:
+            responses = await run(make(server, fail))
+            last = asked(server)[-1]
+            assert (len(asked(server)), last.get("tools")) == (4, None)
+        assert stop_of(responses) == ("tool_error", False)
+        assert responses[-1]["value"] == "It can't be done."
+
+    async def test_results_that_are_none_count(self) -> None:
+        def find(word: str) -> str | None:
+            return None if word != "c" else "there"
+
+        turns = [call("find", {"word": word}) for word in "abcdef"]
+        responses = await told(*turns, Turn(content="Not found."), tools=[find])
+        assert (stop_of(responses), responses[-1]["metadata"]["iterations"]) == (("tool_error", False), 6)
+
+    async def test_a_success_resets(self) -> None:
+        turns = [call("fail", {"number": number}) for number in range(4)]
+        turns.insert(2, call("weather", {"city": "Rome"}))
+        assert stop_of(await told(*turns, answer(), tools=[fail, weather])) == ("final_answer", True)

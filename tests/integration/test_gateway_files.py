@@ -1,0 +1,90 @@
+"""The page, as the gateway serves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from httpx2 import Response
+
+from services.gateway.access.page import Page
+from tests.gateway_house import BEARER, house, refused
+
+
+async def test_the_page_is_files_of_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret.txt").write_text("outside")
+    directory = tmp_path / "page"
+    directory.mkdir()
+    monkeypatch.setattr(Page.__init__, "__defaults__", (directory,))
+    html = {"Accept": "text/html,*/*"}
+    async with house() as built:
+        missing = await built.client.get("/", headers=html)
+        assert missing.status_code == 404 and missing.headers["content-type"].startswith("text/plain")
+        assert "has not been built" in missing.text
+        (directory / "index.html").write_text("<!doctype html>the page")
+        (directory / "app.js").write_text("1")
+        (directory / ".hidden.js").write_text("hidden")
+        (directory / "notes.py").write_text("source")
+        (directory / "link.txt").symlink_to(tmp_path / "secret.txt")
+        for path in ("/", "/index.html", "/executions/1", "/no.js"):
+            answer = await built.client.get(path, headers=html)
+            assert answer.text == "<!doctype html>the page", path
+            assert answer.headers["cache-control"] == "no-cache"
+            assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        script = await built.client.get("/app.js")
+        assert script.headers["content-type"].startswith("text/javascript")
+        same = await built.client.get("/app.js", headers={"If-None-Match": f'"x", W/{script.headers["etag"]}'})
+        assert same.status_code == 304 and same.content == b"" and same.headers["etag"] == script.headers["etag"]
+        (directory / "app.js").write_text("22")
+        changed = await built.client.get("/app.js", headers={"If-None-Match": script.headers["etag"]})
+        assert changed.text == "22"
+        head = await built.client.head("/app.js")
+        assert head.status_code == 200 and head.content == b"" and head.headers["content-length"] == "2"
+        for path in (
+            "/no.js",
+            "/.hidden.js",
+            "/notes.py",
+            "/link.txt",
+            "/..%2fsecret.txt",
+            "/%2e%2e/secret.txt",
+            "/a%00b.js",
+        ):
+            answer = await built.client.get(path)
+            assert answer.status_code == 404 and "outside" not in answer.text, path
+        for path in ("/api/nothing", "/api", "/api/"):
+            refused(await built.client.get(path, headers=html | BEARER), 404)
+            refused(await built.client.get(path, headers=html), 401)
+        posted = await built.client.post("/", headers=BEARER)
+        assert refused(posted, 405) and posted.headers["allow"] == "GET, HEAD"
+
+
+async def test_the_page_is_packed_for_those_who_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Page.__init__, "__defaults__", (tmp_path,))
+    script = "let words = 'the page';\n" * 500
+    (tmp_path / "app.js").write_text(script)
+    (tmp_path / "small.js").write_text("1")
+    async with house() as built:
+
+        async def asked(encodings: str, path: str = "/app.js", **headers: str) -> Response:
+            return await built.client.get(path, headers={"Accept-Encoding": encodings} | headers)
+
+        plain = await asked("identity")
+        assert plain.text == script and "content-encoding" not in plain.headers
+        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "deflate, *;q=0.1"):
+            packed = await asked(encodings)
+            assert packed.headers["content-encoding"] == "gzip", encodings
+            assert packed.text == script
+            assert int(packed.headers["content-length"]) < len(script) / 10
+        for encodings in ("", "br", "gzip;q=0", "gzip; q=0.000, *", "identity;q=1", "*;q=0", "gzipped"):
+            assert "content-encoding" not in (await asked(encodings)).headers, encodings
+        assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+        assert plain.headers["etag"] != packed.headers["etag"]
+        for shown, encodings, status in (
+            (packed, "gzip", 304), (plain, "identity", 304), (plain, "gzip", 200), (packed, "identity", 200),
+        ):  # fmt: skip
+            answer = await asked(encodings, **{"If-None-Match": shown.headers["etag"]})
+            assert answer.status_code == status
+            assert answer.headers["vary"] == "Accept-Encoding"
+        assert "content-encoding" not in (await asked("gzip", "/small.js")).headers
+        # Of what is made for a caller nothing is packed: its size would tell what is secret in it.
+        assert "content-encoding" not in (await asked("gzip", "/api/who", **BEARER)).headers

@@ -1,0 +1,230 @@
+"""Idempotency keys: the same again gets the same answer, and is carried out once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+from httpx2 import AsyncClient
+from structlog.testing import capture_logs
+
+from services.gateway.access import idempotency
+from services.gateway.main import KEYS_BUCKET, KEYS_KEPT_SECONDS
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from tests.conftest import FleetUnderTest
+from tests.gateway_house import BEARER, House, house, refused
+
+
+@pytest.fixture(scope="module")
+async def home() -> AsyncIterator[House]:
+    async with house() as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+async def keys(nats_server: EmbeddedNats) -> AsyncIterator[KeyValue]:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        yield await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS)
+
+
+async def test_the_same_again_gets_the_same_answer(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as built:
+        first = await built.client.post("/api/count", json={"a": 1}, headers=BEARER | key)
+        assert first.status_code == 201 and "idempotency-replayed" not in first.headers
+        again = await built.client.post("/api/count", json={"a": 1}, headers=BEARER | key)
+        assert (again.status_code, again.content) == (201, first.content)
+        assert again.headers["idempotency-replayed"] == "true"
+        assert again.headers["location"] == "/api/things/1"
+        assert again.headers["content-type"] == first.headers["content-type"]
+        told = refused(await built.client.post("/api/count", json={"a": 2}, headers=BEARER | key), 422)
+        assert told["field"] == "idempotency-key"
+        elsewhere = await built.client.post("/api/answer", json={"a": 1}, headers=BEARER | key)
+        assert elsewhere.status_code == 200, "a key is of one path"
+        assert built.room.calls == 2
+    # Another gateway before the same fleet knows the answer too.
+    async with house(keys) as second:
+        again = await second.client.post("/api/count", json={"a": 1}, headers=BEARER | key)
+        assert again.content == first.content and second.room.calls == 0
+
+
+async def test_keys_of_other_callers_are_others(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as one, house(keys, token="another") as two:
+        await one.client.post("/api/count", json={}, headers=BEARER | key)
+        answer = await two.client.post("/api/count", json={}, headers={"Authorization": "Bearer another"} | key)
+        assert "idempotency-replayed" not in answer.headers and two.room.calls == 1
+
+
+async def test_of_many_at_once_one_is_carried_out(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as built:
+        first = asyncio.create_task(built.client.post("/api/wait", json={}, headers=BEARER | key))
+        await built.room.entered.wait()
+        others = await asyncio.gather(
+            *(built.client.post("/api/wait", json={}, headers=BEARER | key) for _ in range(5))
+        )
+        for other in others:
+            assert refused(other, 409, "ABORTED")["retry_after_seconds"] >= 1
+        built.room.go_on.set()
+        assert (await first).status_code == 200
+        racing = await asyncio.gather(
+            *(built.client.post("/api/count", json={}, headers=BEARER | key | {"Fleet-Caller": "x"}) for _ in range(8))
+        )
+        assert built.room.calls == 2
+        assert {answer.status_code for answer in racing} <= {201, 409}
+
+
+async def test_a_client_that_left_finds_its_answer(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as built:
+        leaving = asyncio.create_task(built.client.post("/api/wait", json={}, headers=BEARER | key))
+        await built.room.entered.wait()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        built.room.go_on.set()
+        async with asyncio.timeout(10):
+            while (again := await built.client.post("/api/wait", json={}, headers=BEARER | key)).status_code == 409:
+                pass
+        assert again.headers["idempotency-replayed"] == "true" and built.room.calls == 1
+
+
+async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+
+    class Dead:
+        """Takes a key and dies."""
+
+        def __init__(self) -> None:
+            self.taken = b""
+
+        async def get(self, key: str) -> None:
+            return None
+
+        async def put(self, name: str, value: bytes, *, revision: int | None = None) -> int:
+            self.name, self.taken = name, self.taken or value
+            return await keys.put(name, self.taken)
+
+        async def delete(self, key: str) -> None:
+            raise AssertionError("dead")
+
+    dead = Dead()
+    async with house(dead) as built:  # pyright: ignore[reportArgumentType]
+        await built.client.post("/api/count", json={}, headers=BEARER | key)
+    async with house(keys) as built:
+        refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 409)
+        marker = json.loads(dead.taken)
+        assert marker["status"] == 0 and marker["until"] > 0
+        await keys.put(dead.name, json.dumps(marker | {"until": 1.0}).encode())
+        answer = await built.client.post("/api/count", json={}, headers=BEARER | key)
+        assert answer.status_code == 201 and built.room.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "calls"),
+    [
+        ("status=404", 1),
+        ("status=400", 1),
+        ("status=409", 1),
+        ("status=409&retry", 2),
+        ("status=403", 2),
+        ("status=499", 2),
+        ("status=500", 2),
+        ("status=503", 2),
+        ("status=429", 2),
+        ("bug", 2),
+        ("stream", 2),
+        (f"bytes={idempotency.MAX_ANSWER_BYTES}", 1),
+        (f"bytes={idempotency.MAX_ANSWER_BYTES + 1}", 2),
+    ],
+)
+async def test_what_is_kept_and_what_not(keys: KeyValue, query: str, calls: int) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as built:
+        with capture_logs():
+            first, second = [
+                await built.client.post(f"/api/answer?{query}", json={}, headers=BEARER | key) for _ in range(2)
+            ]
+        assert built.room.calls == calls
+        assert (second.headers.get("idempotency-replayed") == "true") == (calls == 1)
+        assert first.status_code == second.status_code and first.content == second.content
+        if calls == 2 and query != "bug":
+            assert first.headers["idempotency-kept"] == "false"
+
+
+async def test_what_is_no_key_is_refused(home: House) -> None:
+    for key in ("", "two words", "x" * 201, "\xe4"):
+        raw = [(b"Authorization", BEARER["Authorization"].encode()), (b"Idempotency-Key", key.encode("latin-1"))]
+        refused(await home.client.post("/api/count", headers=raw), 400, field="idempotency-key")
+    refused(
+        await home.client.post(
+            "/api/count", headers=[*BEARER.items(), ("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+        ),
+        400,
+    )
+    assert (await home.client.get("/api/who", headers=BEARER | {"Idempotency-Key": "x" * 500})).status_code == 200
+
+
+async def test_a_submission_sent_twice_is_one_execution(fleet: FleetUnderTest) -> None:
+    headers = {"Authorization": f"Bearer {fleet.running.token}", "Idempotency-Key": uuid4().hex}
+    async with AsyncClient(base_url=fleet.running.http, timeout=20.0) as client:
+        # Not a task that can be accepted: the refusal is the answer, and it is kept like any other.
+        first = await client.post("/api/executions", json={"deliberate": {"role": "DEV"}}, headers=headers)
+        again = await client.post("/api/executions", json={"deliberate": {"role": "DEV"}}, headers=headers)
+        other = await client.post("/api/executions", json={"deliberate": {"role": "QA"}}, headers=headers)
+    assert 400 <= first.status_code < 500
+    assert again.content == first.content and again.headers["idempotency-replayed"] == "true"
+    refused(other, 422)
+
+
+async def test_keys_of_other_names_are_others(keys: KeyValue) -> None:
+    key = {"Idempotency-Key": uuid4().hex}
+    async with house(keys) as built:
+        for name in ("ada", "grace"):
+            answer = await built.client.post("/api/count", json={}, headers=BEARER | key | {"Fleet-Caller": name})
+            assert answer.status_code == 201 and "idempotency-replayed" not in answer.headers
+        assert built.room.calls == 2
+
+
+async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
+    keys = MemoryKeyValue()
+    async with house(keys) as built:
+        key = {"Idempotency-Key": uuid4().hex}
+        made = await built.client.post("/api/webhooks", json={}, headers=BEARER | key)
+        assert made.json() == {"secret": "told once"} and made.headers["idempotency-kept"] == "false"
+    assert await keys.entries() == ()
+
+
+async def test_without_a_place_for_keys_it_is_told_so() -> None:
+    class Away(MemoryKeyValue):
+        async def get(self, key: str) -> None:
+            raise Unavailable("NATS does not answer")
+
+    async with house(Away()) as built:
+        key = {"Idempotency-Key": uuid4().hex}
+        told = refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 503, "UNAVAILABLE")
+        assert told["retry_after_seconds"] >= 1 and built.room.calls == 0
+        assert (await built.client.post("/api/count", json={}, headers=BEARER)).status_code == 201
+
+
+async def test_keys_take_no_more_room_than_they_may(nats_server: EmbeddedNats) -> None:
+    address = nats_server.address
+    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+        small = await log.bucket(f"SMALL_{uuid4().hex[:8]}", ttl_seconds=60.0, max_bytes=600_000)
+        async with house(small) as built:
+            first, *_, last = names = [uuid4().hex for _ in range(6)]
+            path = f"/api/answer?bytes={idempotency.MAX_ANSWER_BYTES}"
+            for name in names:
+                answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
+                assert answer.status_code == 200
+            for name, replayed in ((last, True), (first, False)):
+                answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
+                assert (answer.headers.get("idempotency-replayed") == "true") == replayed

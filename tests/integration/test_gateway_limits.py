@@ -1,0 +1,219 @@
+"""What the gateway takes of anybody: headers, rates, bodies, time, and what is no request at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from structlog.testing import capture_logs
+from websockets.exceptions import InvalidStatus
+
+from services.gateway.access import bodies
+from services.gateway.access.patience import PatientProtocol
+from services.gateway.access.rate import Buckets, peer
+from services.gateway.access.response_headers import CONTENT_SECURITY_POLICY
+from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, raw, refused
+
+_AUTHORIZATION = f"Authorization: Bearer {TOKEN}\r\n"
+
+
+@pytest.fixture(scope="module")
+async def home() -> AsyncIterator[House]:
+    async with house() as built:
+        yield built
+
+
+async def test_every_answer_carries_the_headers(home: House) -> None:
+    with capture_logs() as logged:
+        bug = await home.client.post("/api/answer?bug", headers=BEARER)
+    assert bug.status_code == 500 and "secret of the house" not in bug.text and len(logged) == 1
+    answers = [
+        bug,
+        await home.client.get("/api/who", headers=BEARER),
+        await home.client.get("/api/who"),
+        await home.client.get("/api/nothing", headers=BEARER),
+        await home.client.put("/api/count", headers=BEARER),
+        await home.client.post("/api/who", headers={"Origin": STRANGER}),
+        await home.client.get("/api/who", headers={"Host": "evil.example"}),
+        await home.client.get("/", headers={"Accept": "text/html"}),
+        await home.client.get("/no/such/file"),
+        await home.client.get("/health"),
+    ]
+    assert [answer.status_code for answer in answers[:7]] == [500, 200, 401, 404, 405, 403, 421]
+    for answer in answers:
+        headers = answer.headers
+        assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY, answer.url
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cross-origin-opener-policy"] == headers["cross-origin-resource-policy"] == "same-origin"
+        assert "camera=()" in headers["permissions-policy"]
+        assert "server" not in headers
+        if answer.url.path.startswith("/api"):
+            assert headers["cache-control"] == "no-store"
+            assert len(headers.get_list("cache-control")) == 1
+
+
+async def test_a_client_has_so_many_requests() -> None:
+    async with house(http_requests_per_minute=5) as built:
+        answers = [await built.client.get("/api/who", headers=BEARER) for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert answers[0].headers["ratelimit-policy"] == '"requests";q=5;w=60'
+        assert [answer.headers["ratelimit"].split(";")[1] for answer in answers] == [
+            "r=4", "r=3", "r=2", "r=1", "r=0", "r=0"
+        ]  # fmt: skip
+        told = refused(answers[-1], 429, "RESOURCE_EXHAUSTED")
+        assert 1 <= told["retry_after_seconds"] <= 12
+        assert answers[-1].headers["retry-after"] == str(told["retry_after_seconds"])
+        # Who has no token has a bucket of its own: it cannot keep those out that have one, nor be kept out by them.
+        refused(await built.client.get("/api/who"), 401)
+        for _ in range(20):
+            assert (await built.client.get("/health")).status_code == 200
+        with pytest.raises(InvalidStatus) as fault:
+            await closed(f"ws://{built.authority}/api/ws/watch", **BEARER)
+        assert fault.value.response.status_code == 403
+
+
+def test_buckets_fill_again_and_are_few() -> None:
+    now = 0.0
+    buckets = Buckets(60, most=100, clock=lambda: now)
+    taken = [buckets.take("a") for _ in range(60)]
+    assert all(one.admitted for one in taken) and taken[-1].remaining == 0 and taken[-1].seconds == 60
+    assert not buckets.take("a").admitted
+    assert buckets.take("b").admitted
+    now = 1.5
+    assert buckets.take("a").admitted and not buckets.take("a").admitted
+    assert buckets.take("a").seconds == 1
+    now = 10_000.0
+    assert buckets.take("a").remaining == 59
+    for number in range(1_000):
+        buckets.take(f"client {number}")
+    assert len(buckets) == 100
+
+
+def test_who_has_a_network_has_one_bucket() -> None:
+    assert peer("2001:db8::1") == peer("2001:db8::ffff:1") != peer("2001:db8:0:1::1")
+    assert peer("::ffff:10.0.0.1") == peer("10.0.0.1") != peer("10.0.0.2")
+    assert peer("") == "" and peer("fe80::1%eth0") == peer("fe80::2")
+
+
+async def test_bodies_are_bounded(home: House) -> None:
+    small = await home.client.post("/api/count", content=b"x" * 1000, headers=BEARER)
+    assert small.json()["body"] == "x" * 1000
+    before = home.room.calls
+    large = b"x" * (bodies.MAX_BYTES + 1)
+    refused(await home.client.post("/api/count", content=large, headers=BEARER), 413)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 1 << 16):
+            yield large[start : start + (1 << 16)]
+
+    refused(await home.client.post("/api/count", content=pieces(), headers=BEARER), 413)
+    answer = await home.client.post("/api/repositories", content=pieces(), headers=BEARER)
+    assert answer.json() == {"bytes": len(large)}
+    assert home.room.calls == before
+
+
+@pytest.mark.parametrize("path", ["/api/count", "/api/session"])
+async def test_a_body_that_does_not_come_is_given_up(home: House, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.access.guard._SESSION_SECONDS", 0.2)
+    monkeypatch.setattr(bodies.read_body, "__kwdefaults__", {"limit": bodies.MAX_BYTES, "seconds": 0.2})
+    before = home.room.calls
+    assert (await _drip(home, path)).split()[1] == b"408"
+    assert home.room.calls == before
+
+
+async def test_an_upload_that_stands_still_is_given_up(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies.PatientReceive.__init__, "__kwdefaults__", {"seconds": 0.2, "total": 60.0})
+    assert (await _drip(home, "/api/repositories")).split()[1] == b"408"
+
+
+async def _drip(home: House, path: str) -> bytes:
+    """What somebody gets who sends a part of a body and no more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
+    writer.write(_beginning(home, path))
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def _beginning(home: House, path: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: {home.authority}\r\n{_AUTHORIZATION}Content-Length: 100\r\n\r\n"
+    return head.encode() + b"some"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\nX-Slow: ", b"GET /health HTTP/1.1\r\n"])
+async def test_a_connection_that_never_asks_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatientProtocol, "head_seconds", 0.2)
+    async with house() as built:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(built.port))
+        writer.write(sent)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_connection_may_take_its_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatientProtocol, "head_seconds", 0.1)
+    async with house() as built:
+        waiting = asyncio.create_task(built.client.post("/api/wait", headers=BEARER))
+        await built.room.entered.wait()
+        # Longer than a head may take: that time is over for who has asked.
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(built.port))
+        assert await reader.read() == b""
+        writer.close()
+        built.room.go_on.set()
+        assert (await waiting).status_code == 200
+
+
+async def test_an_upload_that_breaks_off_is_no_fault(home: House) -> None:
+    home.room.entered.clear()
+    _, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
+    writer.write(_beginning(home, "/api/repositories"))
+    await home.room.entered.wait()
+    writer.close()
+    assert (await home.client.get("/api/who", headers=BEARER)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "target", ["[", "//[", "http://evil.example/api/who", "http://[/x", "*", "@:x", "/%00", "/%ff", "/api%2fwho", "?x"]
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "PROPFIND"])
+async def test_no_target_is_a_fault_of_ours(home: House, method: str, target: str) -> None:
+    got = await raw(home.port, f"{method} {target} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n")
+    assert got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 200")), got[:300]
+    assert TOKEN.encode() not in got
+
+
+async def test_a_connection_that_is_answered_need_not_be_read_for_ever(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PatientProtocol, "head_seconds", 0.5)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(home.port))
+    writer.write(f"POST /api/count HTTP/1.1\r\nHost: {home.authority}\r\nContent-Length: 1000000\r\n\r\n".encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 401")
+
+    async def closed() -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        closing = group.create_task(closed())
+        while not closing.done():
+            # A byte now and then, and never the end.
+            writer.write(b"x")
+            await asyncio.wait([closing], timeout=0.1)
+    writer.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("framing", ["Content-Length: 3\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
+async def test_a_handshake_that_is_none_is_refused_and_closed(home: House, method: str, framing: str) -> None:
+    head = (
+        f"{method} /api/ws/watch HTTP/1.1\r\nHost: {home.authority}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n{framing}"
+    )
+    assert (await raw(home.port, head, seconds=5)).startswith(b"HTTP/1.1 4")

@@ -1,0 +1,215 @@
+"""Who may call the orchestrator, how its server starts, is found and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.grpc_server import serve_grpc
+from services.orchestrator.server import SERVICE, orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.event import ExecutionFinished
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing.fleet import ScriptedRun
+from tests.orchestrator_service import (
+    NOWHERE,
+    Service,
+    deliberation,
+    field_named,
+    orchestration,
+    refusal,
+)
+
+TOKEN = "a-token-for-tests"
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    async with Service().running() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "Bearer wrong"),),
+        (("authorization", TOKEN),),
+        (("authorization", f"Basic {TOKEN}"),),
+        (("authorization", "Bearer "),),
+        (("authorization", f"Bearer {TOKEN}x"),),
+        (("authorization", "Bearer wrong"), ("authorization", f"Bearer {TOKEN}")),
+        (("x-authorization", f"Bearer {TOKEN}"),),
+    ],
+)
+async def test_without_the_token_nothing_is_served(metadata):
+    async with Service().running(TOKEN) as service:
+        calls = [
+            service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata),
+            service.stub.StreamDeliberation(deliberation(), metadata=metadata),
+            service.stub.UploadRepository(iter([pb.UploadRepositoryRequest()]), metadata=metadata),
+            service.stub.ResolveApproval(pb.ResolveApprovalRequest(), metadata=metadata),
+        ]
+        for call in calls:
+            code, message, details = await refusal(call)
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+            assert TOKEN not in message
+            assert details["ErrorInfo"].reason == "UNAUTHENTICATED"
+        unknown = service.channel.unary_unary("/fleet.orchestrator.v1.OrchestratorService/Nothing")
+        assert (await refusal(unknown(b"", metadata=metadata)))[0] is grpc.StatusCode.UNAUTHENTICATED
+        check = health_pb2_grpc.HealthStub(service.channel).Check
+        assert (await check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+        assert service.log.events == []
+
+
+async def test_with_the_token_everything_is():
+    async with Service().running(TOKEN) as service:
+        for scheme in ("Bearer", "bearer"):
+            metadata = (("authorization", f"{scheme} {TOKEN}"),)
+            reply = await service.stub.GetStatus(pb.GetStatusRequest(), metadata=metadata)
+            assert reply.status == "healthy"
+        call = service.stub.StreamDeliberation(deliberation(), metadata=metadata)
+        assert [update async for update in call][-1].final.winner_id == "agent-dev-1"
+
+
+async def test_readiness_follows_what_the_fleet_stands_on():
+    service = Service(ready=False)
+    async with service.running():
+        stub = health_pb2_grpc.HealthStub(service.channel)
+        for name in ("", SERVICE):
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+            assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        service.ready = True
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        service.ready = False
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
+        code, _, _ = await refusal(stub.Check(health_pb2.HealthCheckRequest(service="unknown")))
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert (await service.stub.GetStatus(pb.GetStatusRequest())).uptime_seconds >= 0
+
+
+async def test_a_port_that_is_taken_is_said_so(service: Service):
+    servicer = OrchestratorServicer(
+        executions=service.executions, blobs=service.log, log=service.log, components=service.measure
+    )
+    with pytest.raises(PreconditionFailed) as refused:
+        async with serve_grpc([orchestrator_service(servicer)], service.address, None, service.is_ready):
+            pass
+    assert service.address in str(refused.value)
+
+
+async def test_stopping_ends_the_calls_and_not_the_executions():
+    service = Service()
+    service.fleet.default = ScriptedRun(after=asyncio.Event())
+    async with service.running():
+        waiting = asyncio.ensure_future(service.stub.Deliberate(deliberation()))
+        await service.fleet.started(3)
+    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+        await waiting
+    assert not any(isinstance(event.body, ExecutionFinished) for event in service.log.events)
+
+
+async def test_over_a_real_log_a_second_server_goes_on_where_the_first_stopped(tmp_path: Path):
+    async with (
+        EmbeddedNats(tmp_path) as nats_server,
+        JetStream.connect(
+            nats_server.address.url, credentials=Credentials(token=nats_server.address.token)
+        ) as jetstream,
+    ):
+        await jetstream.ensure_streams()
+        gate = asyncio.Event()
+        service = Service(log=jetstream)
+        service.fleet.default = ScriptedRun(after=gate, operations=2)
+        large = b"x" * 300_000
+        service.fleet.runs = {"agent-dev-1": ScriptedRun(after=gate, patch=large)}
+        async with service.running():
+            submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=orchestration()))
+            request = pb.GetDeliberationResultRequest(task_id="task-1")
+            known = await service.stub.GetDeliberationResult(request)
+            assert known.metadata["execution_id"] == submitted.execution_id
+            listed = await service.stub.ListExecutions(pb.ListExecutionsRequest(task_id="task-1"))
+            assert [one.execution_id for one in listed.executions] == [submitted.execution_id]
+            await service.fleet.started(3)
+        gate.set()
+        async with service.running():
+            updates = [update async for update in service.stub.StreamOrchestration(orchestration())]
+            assert [update.sequence for update in updates] == sorted({update.sequence for update in updates})
+            final = updates[-1].final
+            assert (final.status, final.execution_id) == (pb.DELIBERATION_STATUS_COMPLETED, submitted.execution_id)
+            assert [update.event.type for update in updates].count("execution_claimed") == 2
+            references = [one.patch.WhichOneof("content") for one in final.candidates]
+            assert sorted(references) == ["artifact", "text", "text"]
+            digest = hashlib.sha256(large).hexdigest()
+            parts = service.stub.GetArtifact(pb.GetArtifactRequest(execution_id=submitted.execution_id, digest=digest))
+            assert b"".join([part.chunk async for part in parts]) == large
+            assert await service.stub.Orchestrate(orchestration()) == final
+            cancelled = await service.stub.CancelExecution(
+                pb.CancelExecutionRequest(execution_id=submitted.execution_id)
+            )
+            assert cancelled.already_ended
+            missing = pb.GetExecutionRequest(execution_id=NOWHERE)
+            assert (await refusal(service.stub.GetExecution(missing)))[0] is grpc.StatusCode.NOT_FOUND
+
+
+async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[int, str, str]:
+    """A foreign client, which learns the schema from the server's reflection."""
+    process = await asyncio.create_subprocess_exec(
+        str(Path(sys.executable).parent / "buf"),
+        "curl",
+        "--http2-prior-knowledge",
+        "--protocol=grpc",
+        "--reflect",
+        *flags,
+        "--data",
+        data,
+        f"http://{service.address}/{method}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_foreign_client_gets_along_with_reflection():
+    async with Service().running(TOKEN) as service:
+        auth = ("--header", f"authorization: Bearer {TOKEN}", "--reflect-header", f"authorization: Bearer {TOKEN}")
+        status, out, err = await curl(service, "grpc.health.v1.Health/Check", "{}", *auth)
+        assert (status, json.loads(out or "{}")) == (0, {"status": "SERVING"}), err
+        request = json.dumps({"taskId": "task-1", "taskDescription": "Add a greeting", "repo": {"path": "/srv/app"}})
+        status, out, err = await curl(service, f"{SERVICE}/Deliberate", request, *auth)
+        assert status == 0, err
+        assert json.loads(out)["winnerId"] == "agent-dev-1"
+        status, out, err = await curl(service, f"{SERVICE}/StreamDeliberation", request, *auth)
+        assert status == 0, err
+        assert '"final"' in out
+        status, _, err = await curl(service, f"{SERVICE}/Deliberate", '{"taskId": "a b"}', *auth)
+        assert status != 0
+        assert "invalid_argument" in err
+        assert "not a valid id" in err
+        status, _, err = await curl(service, f"{SERVICE}/GetStatus", "{}", *auth[2:])
+        assert status != 0
+        assert "unauthenticated" in err.lower()
+
+
+@pytest.mark.parametrize("names", [("a b",), ("x" * 65,), ("ada", "bob"), ("",)])
+async def test_a_caller_has_one_name(service: Service, names: tuple[str, ...]):
+    metadata = tuple(("fleet-caller", name) for name in names)
+    code, _, details = await refusal(service.stub.Deliberate(deliberation(), metadata=metadata))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert field_named(details) == "fleet-caller"
+    assert service.log.events == []

@@ -1,0 +1,136 @@
+"""The orchestrator's service on a real server and real sockets, with scripted agents and repositories behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.grpc_server import serve_grpc
+from services.orchestrator.server import orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.domain.health import Component
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
+from swe_ai_fleet.testing.memory_log import MemoryLog
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
+
+SECONDS = 20
+
+NOWHERE = "00000000-0000-4000-8000-000000000000"
+
+REPO = pb.RepoRef(path="/srv/app", ref="main")
+
+
+@dataclass
+class Service:
+    """A running service, and the doubles behind it."""
+
+    log: MemoryLog | JetStream = field(default_factory=MemoryLog)
+    workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
+    components: list[Component] = field(default_factory=list)
+    ready: bool = True
+    address: str = ""
+    fleet: ScriptedFleet = field(init=False)
+    channel: grpc.aio.Channel = field(init=False)
+    executions: Executions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fleet = ScriptedFleet(storage=self.log)
+
+    @property
+    def stub(self) -> OrchestratorServiceStub:
+        return OrchestratorServiceStub(self.channel)
+
+    async def is_ready(self) -> bool:
+        return self.ready
+
+    async def measure(self) -> list[Component]:
+        return self.components
+
+    @asynccontextmanager
+    async def running(self, token: str | None = None) -> AsyncIterator[Service]:
+        surroundings = Surroundings(
+            log=self.log,
+            blobs=self.log,
+            results=self.log,
+            fleet=self.fleet,
+            workspaces=self.workspaces,
+            model=ScriptedModel(),
+            owner="test",
+            pauses=(0.0,),
+        )
+        async with asyncio.timeout(SECONDS), Executions(surroundings, priced=True) as self.executions:
+            servicer = OrchestratorServicer(
+                executions=self.executions, blobs=self.log, log=self.log, components=self.measure
+            )
+            serving = serve_grpc(
+                [orchestrator_service(servicer)],
+                "127.0.0.1:0",
+                token,
+                self.is_ready,
+                readiness_seconds=0.02,
+                grace_seconds=0.1,
+            )
+            async with serving as self.address, grpc.aio.insecure_channel(self.address) as self.channel:
+                yield self
+
+
+def deliberation(task_id: str = "task-1", **fields: object) -> pb.DeliberateRequest:
+    return pb.DeliberateRequest(**{"task_id": task_id, "task_description": "Add a greeting", "repo": REPO} | fields)
+
+
+def orchestration(task_id: str = "task-1", **fields: object) -> pb.OrchestrateRequest:
+    return pb.OrchestrateRequest(**{"task_id": task_id, "task_description": "Add a greeting", "repo": REPO} | fields)
+
+
+async def refusal(call) -> tuple[grpc.StatusCode, str, dict[str, Message]]:
+    """What a call is refused with: the code, the message, the details by their type."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        if hasattr(call, "__await__"):
+            await call
+        else:
+            async for _ in call:
+                pass
+    status = await rpc_status.aio.from_call(_Ended(refused.value))
+    details: dict[str, Message] = {}
+    for packed in status.details if status else ():
+        for kind in (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest, error_details_pb2.RetryInfo):
+            if packed.Is(kind.DESCRIPTOR):
+                details[kind.__name__] = kind()
+                packed.Unpack(details[kind.__name__])
+    return refused.value.code(), refused.value.details() or "", details
+
+
+class _Ended:
+    """An error in the shape of the call that `from_call` asks."""
+
+    def __init__(self, error: grpc.aio.AioRpcError) -> None:
+        self._error = error
+
+    async def code(self):
+        return self._error.code()
+
+    async def details(self):
+        return self._error.details()
+
+    async def trailing_metadata(self):
+        return self._error.trailing_metadata()
+
+
+def field_named(details: dict[str, Message]) -> str:
+    [violation] = details["BadRequest"].field_violations
+    assert violation.description
+    return violation.field
