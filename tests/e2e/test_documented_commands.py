@@ -30,7 +30,7 @@ from tests.documented import HERE, LIBRARY, blocks, run_by
 from tests.e2e.test_cli import Ran, ended
 from tests.scripts import HELLO, HELLO_FILES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 # What stands for something of the reader's own (an execution, a server, a directory), and what it is here.
 STANDS_FOR: Mapping[str, Mapping[str, str]] = {
