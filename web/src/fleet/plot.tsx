@@ -17,13 +17,16 @@ interface PlotProps {
   times: readonly number[];
   lines: readonly Line[];
   format: (value: number) => string;
+  /** Only whole numbers stand on the axis. */
+  whole?: boolean;
   /** The most that the axis can show; absent: as far as the values go. */
   most?: number;
 }
 
 const HEIGHT = 170;
+const WHOLE_STEPS = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 
-function options({ lines, format, most }: PlotProps, width: number): uPlot.Options {
+function options({ lines, format, whole, most }: PlotProps, width: number): uPlot.Options {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string): string => style.getPropertyValue(name).trim();
   const axis: uPlot.Axis = {
@@ -49,7 +52,10 @@ function options({ lines, format, most }: PlotProps, width: number): uPlot.Optio
       },
       y: { range: (_, low, high) => [Math.min(0, low ?? 0), most ?? (high && high > 0 ? high * 1.1 : 1)] },
     },
-    axes: [axis, { ...axis, size: 58, values: (_, splits) => splits.map(format) }],
+    axes: [
+      axis,
+      { ...axis, size: 58, values: (_, splits) => splits.map(format), ...(whole && { incrs: WHOLE_STEPS }) },
+    ],
     series: [
       { label: "Time", value: (_, at) => (at ? new Date(at * 1000).toLocaleTimeString() : "–") },
       ...lines.map((line) => ({

@@ -123,7 +123,6 @@ function Figures({ status, metrics }: { status: Status; metrics: Metrics | undef
   );
 }
 
-const whole = (value: number): string => count(value);
 const percent = (value: number): string => `${Math.round(value)} %`;
 
 function Series({ metrics }: { metrics: Metrics }) {
@@ -158,12 +157,12 @@ function Series({ metrics }: { metrics: Metrics }) {
   }, [metrics]);
   return (
     <>
-      <Plot title="Executions" times={drawn.times} lines={drawn.executions} format={whole} />
-      <Plot title="Agents and queue" times={drawn.times} lines={drawn.agents} format={whole} />
-      <Plot title="Tokens" times={drawn.times} lines={drawn.tokens} format={whole} />
+      <Plot title="Executions" times={drawn.times} lines={drawn.executions} format={count} whole />
+      <Plot title="Agents and queue" times={drawn.times} lines={drawn.agents} format={count} whole />
+      <Plot title="Tokens" times={drawn.times} lines={drawn.tokens} format={count} whole />
       <Plot title="Latency of model calls" times={drawn.times} lines={drawn.latency} format={duration} />
       <Plot title="Prompt cache" times={drawn.times} lines={drawn.cache} format={percent} most={100} />
-      <Plot title="Tool calls" times={drawn.times} lines={drawn.tools} format={whole} />
+      <Plot title="Tool calls" times={drawn.times} lines={drawn.tools} format={count} whole />
     </>
   );
 }
