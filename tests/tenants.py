@@ -1,0 +1,285 @@
+"""Two tenants with their people, and every service of a fleet for them in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from fleet.context.v1.context_pb2_grpc import ContextServiceStub
+from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
+from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
+from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
+from services.access.book import AccessBook
+from services.context.main import RunningContext, open_context
+from services.grpc_server import serve_grpc
+from services.orchestrator.conversation import ConversationServicer, conversation_service
+from services.orchestrator.councils import Councils
+from services.orchestrator.fleet_status import FleetStatuses
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.notifications import open_notifications
+from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
+from services.orchestrator.server import orchestrator_service
+from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.workflows import workflow_service, workflow_servicer
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.domain.endpoint import EndpointRules
+from swe_ai_fleet.domain.fleet_status import FleetStatus, ReplicaReport
+from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.council_rules import CouncilRules
+from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.drive import Surroundings
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
+from swe_ai_fleet.runtime.chat_service import open_chats
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.plan_service import open_plan_desks
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Script, ScriptedModelServer
+from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel, ScriptedRun
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
+from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.chat_script import answered, said
+from tests.plan_script import PLAN_CONVERSATIONS
+from tests.webhook_receiver import WebhookReceiver
+
+NORTH, SOUTH = "north", "south"
+
+PEOPLE = {"ann": ["submitter"], "bob": ["submitter", "approver"], "eve": ["viewer"], "zoe": ["admin"]}
+
+ASKS = "agent-qa-1"
+"""The agent that waits for a person."""
+
+
+def token_of(tenant: str, name: str) -> str:
+    return f"the-token-of-{name}-in-{tenant}"
+
+
+def access_file(path: Path) -> Path:
+    lines = [
+        "[tenants.default]",
+        "[tenants.north]",
+        "[tenants.south]",
+        'approval = "plan"',
+        'agent_endpoints = ["agents.example.org:50060"]',
+        "[tenants.south.quota]",
+        "queued = 50",
+    ]
+    entries = [(tenant, name, roles) for tenant in (NORTH, SOUTH) for name, roles in PEOPLE.items()]
+    for tenant, name, roles in [*entries, ("default", "host", ["service"])]:
+        digest = hashlib.sha256(token_of(tenant, name).encode()).hexdigest()
+        lines += ["[[tokens]]", f'name = "{name}.{tenant}"', f'tenant = "{tenant}"', f"roles = {json.dumps(roles)}"]
+        lines += [f'sha256 = "{digest}"']
+    path.write_text("\n".join(lines))
+    return path
+
+
+@dataclass(kw_only=True)
+class World:
+    """A fleet of scripted agents that two tenants use, and its services."""
+
+    log: JetStream
+    fleet: ScriptedFleet
+    executions: Executions
+    running: RunningContext
+    receiver: WebhookReceiver
+    nats: EmbeddedNats
+    planning: PlanningEvents
+    stubs: dict[type, Any] = field(default_factory=dict[type, Any])
+
+    def by(self, tenant: str, name: str) -> Caller:
+        return Caller(world=self, metadata=(("authorization", f"Bearer {token_of(tenant, name)}"),))
+
+
+_SERVICES: dict[str, type] = {
+    "orchestrator": OrchestratorServiceStub,
+    "workflow": WorkflowServiceStub,
+    "conversation": ConversationServiceStub,
+    "planning": PlanningServiceStub,
+    "notification": NotificationServiceStub,
+    "context": ContextServiceStub,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Somebody who calls."""
+
+    world: World
+    metadata: tuple[tuple[str, str], ...]
+
+    def on_behalf(self, tenant: str, name: str) -> Caller:
+        named = (("fleet-tenant", tenant), ("fleet-caller", name))
+        return Caller(world=self.world, metadata=(*self.metadata, *named))
+
+    async def call(self, method: str, request: Any) -> Any:
+        package = type(request).DESCRIPTOR.file.package.split(".")[1]
+        stub = self.world.stubs[_SERVICES[package]]
+        return await getattr(stub, method)(request, metadata=self.metadata, timeout=30)
+
+    async def stream(self, method: str, request: Any) -> list[Any]:
+        package = type(request).DESCRIPTOR.file.package.split(".")[1]
+        stub = self.world.stubs[_SERVICES[package]]
+        return [one async for one in getattr(stub, method)(request, metadata=self.metadata, timeout=30)]
+
+    async def submit(self, task_id: str, **fields: Any) -> str:
+        request = pb.DeliberateRequest(
+            task_id=task_id,
+            task_description="Add a greeting",
+            num_agents=1,
+            enable_peer_review=False,
+            repo=pb.RepoRef(path="/srv/app"),
+            **fields,
+        )
+        return (await self.call("SubmitTask", pb.SubmitTaskRequest(deliberate=request))).execution_id
+
+    async def ended(self, execution: str) -> pb.Execution:
+        await self.stream("StreamExecution", pb.StreamExecutionRequest(execution_id=execution))
+        return (await self.call("GetExecution", pb.GetExecutionRequest(execution_id=execution))).execution
+
+    async def waits(self, execution: str) -> pb.PendingApproval:
+        """What an execution waits for, once it does."""
+        while True:
+            told = (await self.call("GetExecution", pb.GetExecutionRequest(execution_id=execution))).execution
+            if told.pending_approvals:
+                return told.pending_approvals[0]
+            await asyncio.sleep(0.02)
+
+
+async def refused(calling: Any) -> tuple[grpc.StatusCode, str]:
+    """The code and the words that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await calling
+    return caught.value.code(), caught.value.details() or ""
+
+
+@asynccontextmanager
+async def tenants(home: Path) -> AsyncGenerator[World]:
+    """One of every service of a fleet in one process, over a NATS of its own."""
+    script = Script(conversations=(*said("Who are you?", answered("A fleet.")), *PLAN_CONVERSATIONS))
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(EmbeddedNats(home / "nats"))
+        model = await stack.enter_async_context(ScriptedModelServer(script))
+        receiver = await stack.enter_async_context(WebhookReceiver())
+        book = await AccessBook.open(access_file(home / "access.toml"))
+        settings = Settings(
+            home=home,
+            nats_url=server.address.url,
+            nats_token=server.address.token,
+            model_url=model.url,
+            model="scripted",
+            context_listen="127.0.0.1:0",
+            embeddings="none",
+            webhook_private_hosts=receiver.address,
+        )
+        log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
+        await log.ensure_streams()
+        running = await stack.enter_async_context(
+            open_context(settings, log, token=token_of("default", "host"), authenticator=book)
+        )
+        knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
+        fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
+        surroundings = Surroundings(
+            log=log,
+            blobs=log,
+            results=log,
+            fleet=fleet,
+            workspaces=ScriptedWorkspaces(),
+            model=ScriptedModel(),
+            owner="test",
+            pauses=(0.0,),
+        )
+        meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
+        councils = CouncilBook(
+            await log.bucket("councils-tenants"),
+            rules=CouncilRules(
+                endpoints=EndpointRules(patterns=("agents.example.org:50060", "more.example.org:50060"))
+            ),
+            places=lambda tenant: EndpointRules(patterns=book.rules(tenant).agent_endpoints),
+        )
+        executions = await stack.enter_async_context(
+            Executions(surroundings, councils=councils, quotas=Quotas(rules=book.rules, spent=meter.spent_today))
+        )
+        derivations = await stack.enter_async_context(
+            Derivations(fleet=executions.fleet, log=log, workspaces=surroundings.workspaces)
+        )
+        events = PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue())
+        servicer = OrchestratorServicer(
+            executions=executions,
+            blobs=log,
+            log=log,
+            components=measured,
+            councils=Councils(book=councils, states=executions.projection.all),
+            metrics=Metrics(meter=meter),
+            planning=events,
+            fleet=FleetStatuses(executions=executions, measure=looked_at, use=lambda _: {}, me="test"),
+        )
+
+        def view(tenant: str) -> ExecutionsView:
+            return ExecutionsView(executions, tenant=tenant)
+
+        chats = await stack.enter_async_context(
+            open_chats(settings, store=MemoryKeyValue(), fleet=view, starter=view, memories=knowledge)
+        )
+        desks = await stack.enter_async_context(
+            open_plan_desks(settings, buckets=await plan_buckets(log), memories=knowledge, fleet=view, starter=view)
+        )
+        webhooks = await stack.enter_async_context(open_notifications(log, settings))
+        served = [
+            orchestrator_service(servicer),
+            workflow_service(workflow_servicer(executions, settings)),
+            conversation_service(ConversationServicer(chats.of, admit=executions.check_tokens)),
+            planning_service(PlanningServicer(desks.of, mask=Secrets())),
+            webhooks,
+        ]
+        address = await stack.enter_async_context(serve_grpc(served, "127.0.0.1:0", book, ready, grace_seconds=0.1))
+        first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+        second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address))
+        made = World(
+            log=log,
+            fleet=fleet,
+            executions=executions,
+            running=running,
+            receiver=receiver,
+            nats=server,
+            planning=events,
+        )
+        for kind in _SERVICES.values():
+            made.stubs[kind] = kind(second if kind is ContextServiceStub else first)
+        yield made
+
+
+async def measured() -> list[Component]:
+    return [Component(name="queue", state=ComponentState.UP, message="7 waiting; orchestrators: secret-host")]
+
+
+async def looked_at() -> FleetStatus:
+    return FleetStatus(
+        measured_at=1.0,
+        replicas=(ReplicaReport(name="secret-host", started_at=1.0, hosts=()),),
+        nodes=(),
+        endpoints=(),
+        storage=(),
+    )
+
+
+async def ready() -> bool:
+    return True
