@@ -304,8 +304,8 @@ async def test_the_audit_of_an_untouched_log_verifies(shell: Shell, solved: tupl
     document = verified.document
     assert (verified.code, document["intact"]) == (0, True)
     heads = {agent["agent_id"]: agent["audit_head"] for agent in run["candidates"]}
-    assert {agent["agent_id"]: agent["head"] for agent in document["agents"]} == heads
-    assert all(agent["entries"] > 1 for agent in document["agents"])
+    assert {agent["agent_id"]: agent["head"] for agent in document["chains"]} == heads
+    assert all(agent["entries"] > 1 for agent in document["chains"])
 
 
 async def test_an_event_taken_out_of_the_log_is_found(
@@ -327,7 +327,7 @@ async def test_an_event_taken_out_of_the_log_is_found(
     assert broken.code == 1
     assert "BROKEN at entry 4: entry 3 is missing or out of order" in broken.out
     document = (await shell.fleet("audit", "verify", "--json", name)).document
-    assert not document["intact"] and document["agents"][0]["first_fault"]["seq"] == 4
+    assert not document["intact"] and document["chains"][0]["fault"]["entry"] == 4
 
 
 async def test_doctor_tells_what_is_there_and_what_is_not(shell: Shell, elsewhere: Shell) -> None:

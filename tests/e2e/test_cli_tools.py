@@ -204,7 +204,7 @@ class TestVerify:
         assert ran.code == 0
         document = ran.document
         assert document["intact"] is True
-        assert document["agents"][0]["entries"] == 8
+        assert document["chains"][0]["entries"] == 8
 
     async def test_what_was_tampered_with_is_found(self, shell: Shell) -> None:
         for number in range(2):
@@ -228,7 +228,7 @@ class TestVerify:
         found = await asyncio.gather(*(verified(number, data) for number, (data, _) in enumerate(attempts)))
         for ran, (_, fault) in zip(found, attempts, strict=True):
             assert ran.code == 1
-            assert ran.document["agents"][0]["first_fault"]["seq"] == fault
+            assert ran.document["chains"][0]["fault"]["entry"] == fault
 
     async def test_nothing_is_written_behind_a_damaged_entry(self, shell: Shell) -> None:
         await shell.run("files_read_file", "path=app.py")

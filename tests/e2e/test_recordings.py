@@ -17,7 +17,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.agents.exports import markdown, whole_run
 from swe_ai_fleet.agents.recording import NEVER
 from swe_ai_fleet.cli import recordings
-from swe_ai_fleet.cli.client import connect
+from swe_ai_fleet.cli.client import Fleet, connect
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -32,7 +32,7 @@ from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
 
 pytestmark = pytest.mark.timeout(120)
 AGENT = "agent-dev-1"
-Client = Callable[[], recordings.Fleet]
+Client = Callable[[], Fleet]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ def screen(*, as_json: bool = False) -> tuple[Screen, io.StringIO]:
 
 async def exported(client: Client, recorded: Recorded, kind: str) -> str:
     shown, out = screen()
-    done = await recordings.export(shown, client(), recorded.execution_id, kind=kind, agent="", output=None)
+    async with client() as fleet:
+        done = await recordings.export(shown, fleet, recorded.execution_id, kind=kind, agent="", output=None)
     assert done is Exit.ACCEPTED
     return out.getvalue()
 
@@ -101,7 +102,8 @@ async def test_markdown_and_patch_are_for_people_and_git(client: Client, recorde
     assert text.startswith(f"# {AGENT}") and "hello_world" in text
     shown, _ = screen()
     file = tmp_path / "winner.patch"
-    await recordings.export(shown, client(), recorded.execution_id, kind="patch", agent=AGENT, output=file)
+    async with client() as fleet:
+        await recordings.export(shown, fleet, recorded.execution_id, kind="patch", agent=AGENT, output=file)
     assert b"+def hello_world():" in file.read_bytes()
 
 
@@ -109,7 +111,8 @@ async def test_an_unknown_format_or_agent_is_named(client: Client, recorded: Rec
     shown, _ = screen()
     for kind, agent in (("pdf", ""), ("openai", "agent-dev-9")):
         with pytest.raises(CommandFault) as caught:
-            await recordings.export(shown, client(), recorded.execution_id, kind=kind, agent=agent, output=None)
+            async with client() as fleet:
+                await recordings.export(shown, fleet, recorded.execution_id, kind=kind, agent=agent, output=None)
         assert caught.value.exit_code is Exit.USAGE
 
 

@@ -15,7 +15,7 @@ from services.gateway.streams.feeds import STREAM_EXECUTION
 from services.gateway.streams.messages import json_bytes
 from services.gateway.upstream import Upstream, method
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.watching.chains import ChainedEntry, Chains, ChainVerdict
+from swe_ai_fleet.watching.chains import ChainedEntry, Chains, report
 
 PATH = "/api/executions/{execution_id}/audit"
 DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500
@@ -56,12 +56,10 @@ class Audit:
                     page += [one] if len(page) < limit else []
                 if event.sequence >= last:
                     break
-        verdicts = chains.verdicts()
         told = {
             "execution_id": execution_id,
-            "intact": all(verdict.intact for verdict in verdicts),
             "last_sequence": last,
-            "chains": [_verdict(verdict) for verdict in verdicts],
+            **report(chains.verdicts()),
             "entries": [{"run": one.run, **to_plain(one.entry)} for one in page],
             "next_from": page[-1].entry.seq + 1 if more else None,
         }
@@ -70,16 +68,3 @@ class Audit:
 
 def _wanted(one: ChainedEntry, agent_id: str, run: int, first: int) -> bool:
     return bool(agent_id) and one.agent_id == agent_id and run in (0, one.run) and one.entry.seq >= first
-
-
-def _verdict(verdict: ChainVerdict) -> dict[str, object]:
-    fault = verdict.fault
-    return {
-        "agent_id": verdict.agent_id,
-        "run": verdict.run,
-        "entries": verdict.entries,
-        "head": verdict.head,
-        "recorded_head": verdict.recorded_head,
-        "intact": verdict.intact,
-        "fault": {"entry": fault.seq, "reason": fault.reason} if fault else None,
-    }

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.candidate import RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.watching.chains import ChainVerdict
 from swe_ai_fleet.watching.events import moment
 
 
@@ -60,25 +59,6 @@ def listed_document(execution: pb.Execution) -> dict[str, object]:
         "winner": execution.winner_id,
         "created_at": moment(execution.created_at_ms),
         "finished_at": moment(execution.finished_at_ms),
-    }
-
-
-def audit_document(execution_id: str, verdicts: tuple[ChainVerdict, ...]) -> dict[str, object]:
-    return {
-        "execution_id": execution_id,
-        "intact": all(verdict.intact for verdict in verdicts),
-        "agents": [
-            {
-                "agent_id": verdict.agent_id,
-                "run": verdict.run,
-                "entries": verdict.entries,
-                "head": verdict.head,
-                "recorded_head": verdict.recorded_head,
-                "intact": verdict.intact,
-                "first_fault": asdict(verdict.fault) if verdict.fault else None,
-            }
-            for verdict in verdicts
-        ],
     }
 
 

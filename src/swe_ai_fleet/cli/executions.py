@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.documents import audit_document, listed_document
+from swe_ai_fleet.cli.documents import listed_document
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import enum_name, enum_word
 from swe_ai_fleet.cli.outcome import current_state, show_outcome
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import audit_table, print_list
-from swe_ai_fleet.watching.chains import verify_events
+from swe_ai_fleet.watching.chains import report, verify_events
 from swe_ai_fleet.watching.events import moment
 from swe_ai_fleet.watching.text import one_line
 
@@ -52,7 +52,7 @@ async def verify_audit(screen: Screen, client: FleetClient, name: str) -> Exit:
     execution = await client.execution(await client.find(name))
     verdicts = verify_events([event async for event in client.recorded(execution)])
     if screen.json:
-        screen.document(audit_document(execution.execution_id, verdicts))
+        screen.document({"execution_id": execution.execution_id, **report(verdicts)})
     elif verdicts:
         screen.out.print(audit_table(verdicts))
     else:

@@ -19,7 +19,7 @@ from swe_ai_fleet.watching.text import one_line
 
 _CELL = 400
 _HASH_SHOWN = 16
-_UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "event id", "conversation", "session")
+_UNBROKEN = ("execution", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
 
 
 def candidates_table(state: ExecutionState) -> Table:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from swe_ai_fleet.cli.documents import audit_document
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.pairs import pairs
 from swe_ai_fleet.cli.screen import Screen
@@ -33,7 +32,7 @@ from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.watching.chains import ChainVerdict
+from swe_ai_fleet.watching.chains import ChainVerdict, report
 from swe_ai_fleet.watching.text import one_line
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")
@@ -136,7 +135,7 @@ async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
         fault=verify(entries) or fault or verify(entries, head=head or None),
     )
     if screen.json:
-        screen.document({"file": str(path), **audit_document("", (verdict,))})
+        screen.document({"file": str(path), **report((verdict,))})
     else:
         screen.out.print(audit_table((verdict,)))
     return Exit.ACCEPTED if verdict.intact else Exit.NOT_ACCEPTED

@@ -28,7 +28,6 @@ webhooks_app = typer.Typer(
 _Id = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id.")]
 _ERROR_CHARS = 120
 _SERVICE = calls_to(NotificationServiceStub)
-_DELIVERIES = ("at (UTC)", "event", "attempt", "status", "answer", "took", "error", "again at", "event id")
 
 
 @webhooks_app.command()
@@ -128,9 +127,7 @@ def test(name: _Id, *, server: Server = "", token: Token = "", json: Json = Fals
 
     async def work(screen: Screen, calls: Calls) -> Exit:
         answer = await calls.one("TestWebhook", pb.TestWebhookRequest(webhook_id=name), pb.TestWebhookResponse)
-        screen.result(
-            {**document(answer.delivery), "enabled": answer.enabled}, "  ".join(filter(None, _row(answer.delivery)))
-        )
+        screen.result({**document(answer.delivery), "enabled": answer.enabled}, _line(answer.delivery))
         if answer.enabled and not screen.json:
             screen.line("it is told of events again, from now on")
         taken = answer.delivery.status == pb.DELIVERY_STATUS_DELIVERED
@@ -153,8 +150,13 @@ def deliveries(
     async def work(screen: Screen, calls: Calls) -> Exit:
         request = pb.ListDeliveriesRequest(webhook_id=name, limit=limit)
         found = (await calls.one("ListDeliveries", request, pb.ListDeliveriesResponse)).deliveries
-        told = {"deliveries": [document(one) for one in found]}
-        print_list(screen, told, _DELIVERIES, [_row(one) for one in found], nothing="nothing was sent lately")
+        if screen.json:
+            screen.document({"deliveries": [document(one) for one in found]})
+        elif not found:
+            screen.note("nothing was sent lately")
+        # In columns each would be a page long in a narrow terminal.
+        for one in () if screen.json else found:
+            screen.line(_line(one))
         return Exit.ACCEPTED
 
     carry_out_with(_SERVICE, work, server=server, token=token, json=json)
@@ -167,18 +169,19 @@ def _standing(one: pb.Webhook) -> str:
     return standing
 
 
-def _row(one: pb.Delivery) -> tuple[str, ...]:
-    return (
+def _line(one: pb.Delivery) -> str:
+    parts = (
         moment(one.at_ms)[:19],
         one.type,
-        str(one.attempt),
+        f"attempt {one.attempt}",
         enum_word(pb.DeliveryStatus, one.status),
         f"HTTP {one.http_status}" if one.http_status else "no answer",
         f"{one.duration_ms} ms",
         one_line(one.error, _ERROR_CHARS),
-        moment(one.next_at_ms)[:19],
+        f"again at {moment(one.next_at_ms)[:19]}" if one.next_at_ms else "",
         one.event_id,
     )
+    return "  ".join(filter(None, parts))
 
 
 def _secret(variable: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -138,3 +138,20 @@ def verify_events(events: Iterable[pb.ExecutionEvent]) -> tuple[ChainVerdict, ..
     for event in events:
         chains.add(event)
     return chains.verdicts()
+
+
+def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
+    """Verdicts as JSON: whether all chains are intact, and each of them."""
+    chains = [
+        {
+            "agent_id": verdict.agent_id,
+            "run": verdict.run,
+            "entries": verdict.entries,
+            "head": verdict.head,
+            "recorded_head": verdict.recorded_head,
+            "intact": verdict.intact,
+            "fault": {"entry": verdict.fault.seq, "reason": verdict.fault.reason} if verdict.fault else None,
+        }
+        for verdict in verdicts
+    ]
+    return {"intact": all(verdict.intact for verdict in verdicts), "chains": chains}
