@@ -13,6 +13,6 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise CommandFault(f"{option} {text!r} is not K=V", exit_code=Exit.USAGE, field=option.lstrip("-"))
+            raise CommandFault(f"{text[:80]!r} is not K=V", exit_code=Exit.USAGE, field=option.lstrip("-"))
         found[name] = value
     return found
