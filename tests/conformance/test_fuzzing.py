@@ -86,9 +86,7 @@ VALID = json.dumps(
         "usage": {"prompt_tokens": 3, "completion_tokens": 4},
     }
 ).encode()
-FUZZED = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+FUZZED = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST_SECONDS = 10.0
 
 

@@ -284,7 +284,7 @@ async def test_a_query_is_never_syntax(index: MemoryIndex) -> None:
 
 
 @given(text=st.text(max_size=60))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_text_can_be_searched_for(index: MemoryIndex, text: str) -> None:
     await put(index, MAKE)
     assert MAKE.text in await by_words(index, f"{text[:20]} linter")

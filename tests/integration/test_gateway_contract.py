@@ -117,7 +117,6 @@ class Walk:
 
         @settings(
             max_examples=examples,
-            deadline=None,
             database=None,
             derandomize=True,
             phases=[Phase.generate],

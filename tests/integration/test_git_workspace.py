@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
@@ -601,7 +601,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[GitWorkspace
     return provider, await provider.pin("default", ref(repo))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 @given(tree=st.dictionaries(PATHS, ENTRIES, max_size=6), keep=st.booleans())
 async def test_apply_undoes_diff(
     shared: tuple[GitWorkspaceProvider, PinnedRepository], tree: dict[str, tuple[str, bytes, bool]], keep: bool

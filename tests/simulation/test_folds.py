@@ -103,14 +103,14 @@ def test_the_recordings_are_whole(scene: Scene):
     assert (CONTROL_SUBJECT in subjects) == (scene.__name__ in ("approved", "cancelled"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(scenes, randoms)
 def test_another_order_of_independent_events_is_the_same_execution(scene: Scene, random: Random):
     events = recording(scene)
     assert told(fold(another_order(events, random))) == told(fold(events))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(scenes, randoms)
 def test_a_run_is_the_same_whatever_stands_between_its_events(scene: Scene, random: Random):
     events = recording(scene)
@@ -122,7 +122,7 @@ def test_a_run_is_the_same_whatever_stands_between_its_events(scene: Scene, rand
         assert fold_run(own, agent_id) == first
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(scenes, randoms)
 def test_events_heard_again_change_nothing(scene: Scene, random: Random):
     state: ExecutionState | None = None
@@ -134,7 +134,7 @@ def test_events_heard_again_change_nothing(scene: Scene, random: Random):
     assert state == fold(events)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(scenes, st.data())
 def test_to_stop_and_go_on_is_the_same_as_to_go_through(scene: Scene, data: st.DataObject):
     events = recording(scene)

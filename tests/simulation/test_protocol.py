@@ -243,7 +243,6 @@ def over_or_ended(world: World, name: str) -> bool:
 Protocol.TestCase.settings = settings(
     max_examples=60,
     stateful_step_count=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    suppress_health_check=[HealthCheck.filter_too_much],
 )
 TestProtocol = Protocol.TestCase

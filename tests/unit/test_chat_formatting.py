@@ -67,7 +67,7 @@ class TestTelegram:
                 parse(f"a{character}b")
 
     @given(MARKDOWN, st.integers(128, 400))
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     def test_every_page_is_taken_is_short_enough_and_together_they_say_the_same(self, text: str, limit: int) -> None:
         whole = telegram(text, limit=0)
         cut = telegram(text, limit=limit)
@@ -76,7 +76,7 @@ class TestTelegram:
         assert said == [character for page in whole for character, _ in parse(page).bare]
 
     @given(MARKDOWN, st.integers(1, 60))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def test_marks_survive_paging(self, text: str, times: int) -> None:
         text = "\n".join([text] * times)
         cut = telegram(text)
@@ -85,7 +85,7 @@ class TestTelegram:
         assert marked == [entry for page in telegram(text, limit=0) for entry in parse(page).bare]
 
     @given(MARKDOWN)
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_what_is_left_without_marks_says_it_too(self, text: str) -> None:
         text = text.replace("http", "htp")  # of a link its target is shown besides
         for page in telegram(text, limit=300):
@@ -208,7 +208,7 @@ class TestTables:
         assert "columns left out: column12" in piped(wide)
 
     @given(st.lists(st.dictionaries(st.text(max_size=6), st.text(max_size=90), max_size=5), max_size=6))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_any_table_is_taken_on_pages(self, records: list[dict[str, str]]) -> None:
         for page in pages("Data", Channel.TELEGRAM, [Table.of(records, title="*T_")], limit=256):
             assert units(page) <= 256

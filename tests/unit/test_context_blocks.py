@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.context.blocks import Viewpoint, compose, rank, tokens
@@ -320,7 +320,6 @@ VIEWPOINTS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(DRAFTS, VIEWPOINTS, st.integers(0, 3000), st.randoms())
 def test_the_budget_is_kept_and_equal_knowledge_gives_equal_text(
     told: list[Draft], viewpoint: Viewpoint, budget: int, chance: random.Random

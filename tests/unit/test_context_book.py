@@ -259,7 +259,7 @@ async def test_a_task_gets_another_role_and_waits_for_others(book: ContextBook) 
     assert {(one.source, one.target) for one in edges} == {("task:T-2", "task:T-3"), ("task:T-1", "task:T-2")}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), max_size=3)), max_size=12))
 async def test_whatever_is_tried_no_task_comes_to_depend_on_itself(drawn: list[tuple[int, set[int]]]) -> None:
     async with opened() as book:
@@ -625,7 +625,7 @@ ACTIONS = st.one_of(
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 1), ACTIONS), min_size=1, max_size=4), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(BATCHES)
 async def test_the_live_graph_is_the_fold_of_the_log_whoever_wrote_to_it(
     batches: list[list[tuple[int, Action]]],

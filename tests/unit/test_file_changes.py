@@ -100,7 +100,7 @@ class TestMultiEdit:
         result = await files.multi_edit("src/double.py", [Edit(old="(x):", new="(x:")])
         assert "does not parse any more" in result.content
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         text=st.text("ab\n\r é", max_size=30),
         edits=st.lists(
@@ -133,7 +133,7 @@ LINE_ENDS = st.sampled_from(["\n", "\r\n"])
 
 
 class TestPatch:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(before=TEXTS, after=TEXTS, ending=LINE_ENDS, last=LINE_ENDS)
     async def test_the_diff_from_a_to_b_makes_b_of_a(self, before: str, after: str, ending: str, last: str) -> None:
         before, after = before.replace("\n", ending), after.replace("\n", last)
@@ -147,7 +147,7 @@ class TestPatch:
             assert result.success, result.error
             assert path.read_bytes() == after.encode()
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(before=TEXTS, after=TEXTS, above=st.integers(0, 50))
     def test_hunks_are_found_below_their_place(self, before: str, after: str, above: int) -> None:
         patch = patch_of("f", before, after)
@@ -161,7 +161,7 @@ class TestPatch:
         else:
             assert result == added + after
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(text=TEXTS, before=TEXTS)
     def test_anything_is_applied_or_refused(self, text: str, before: str) -> None:
         for patch in (text, f"--- a/f\n+++ b/f\n{text}", f"--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n{text}"):

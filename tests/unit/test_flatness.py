@@ -12,7 +12,7 @@ from tests.soak.client import percentiles
 from tests.soak.flatness import BOUNDS, Bound, Judged, judge, slope
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.floats(-50, 50), st.floats(-1e3, 1e3), st.integers(8, 40), st.data())
 def test_the_slope_of_a_line_is_found_under_outliers(
     rise: float, start: float, count: int, data: st.DataObject

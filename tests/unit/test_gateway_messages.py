@@ -189,7 +189,7 @@ def test_text_that_is_said_in_between_has_no_number() -> None:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), cut=st.floats(0, 1), beginning=st.booleans())
 def test_every_event_has_exactly_one_message_in_its_order_whoever_resumes(
     seed: int, cut: float, beginning: bool
@@ -214,7 +214,7 @@ def message(number: int, size: int = 10) -> Message:
     return Message(number, "log", b'{"n":%d%b}' % (number, b" " * size))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     sizes=st.lists(st.integers(0, 3_000), min_size=1, max_size=60),
     room=st.integers(1, 20_000),

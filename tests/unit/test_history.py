@@ -400,5 +400,5 @@ class Conversing(RuleBasedStateMachine):
         assert self.history.tokens >= 0
 
 
-Conversing.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Conversing.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestConversing = Conversing.TestCase

@@ -258,7 +258,7 @@ def test_the_settings_that_it_writes_are_settings(tmp_path: Path, monkeypatch: p
     assert read.home == directory / "home"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,20}(\.[a-z0-9]{1,10}){0,2}", fullmatch=True), min_size=1, max_size=4))
 def test_a_certificate_is_for_the_names_it_was_made_for_and_no_authority(hosts: list[str]) -> None:
     authority = new_authority("test")

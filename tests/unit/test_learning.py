@@ -199,7 +199,7 @@ def test_old_outcomes_and_other_goals_count_less() -> None:
     assert tried == {"a": 1.0, "b": 0.01, "c": 0.25}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.builds(

@@ -311,29 +311,29 @@ class TestProperties:
     )
 
     @given(cycle=st.lists(alphabet, min_size=1, max_size=4), before=st.lists(alphabet, max_size=10))
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def test_a_cycle_of_up_to_four_steps_is_always_stopped(self, cycle: list[Call], before: list[Call]) -> None:
         assert "stop" in remedies([*before, *cycle * 40])
 
     @given(calls=st.lists(alphabet, min_size=150, max_size=200))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     def test_an_agent_that_finds_nothing_new_is_stopped(self, calls: list[Call]) -> None:
         assert "stop" in remedies(calls)
 
     @given(outputs=st.lists(st.text(st.characters(categories=["Lu", "Ll"]), min_size=1), unique=True, max_size=60))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_an_agent_that_always_finds_something_new_is_left_alone(self, outputs: list[str]) -> None:
         assert set(remedies([ok("read_file", text, path=text) for text in outputs])) <= {""}
 
     @given(calls=st.lists(st.one_of(alphabet, st.lists(alphabet, min_size=1, max_size=3).map(tuple)), max_size=60))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_advice_is_about_steps_there_were(self, calls: list[Call | tuple[Call, ...]]) -> None:
         for number, advice in enumerate(watch(calls)[0], start=1):
             assert advice is None or 1 <= advice.steps <= number
             assert advice is None or advice.remedy in LADDER
 
     @given(text=st.text(max_size=200), arguments=st.text(max_size=50))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_whatever_a_model_writes_is_taken(self, text: str, arguments: str) -> None:
         call = ToolCall(call_id="c", model_call_id="", name=text, arguments=arguments)
         result = ToolResult(success=False, operation=text, content=text, error=text, outcome=Outcome.INVALID)

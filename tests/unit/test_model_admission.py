@@ -170,7 +170,7 @@ async def test_more_hosts_than_calls_take_turns() -> None:
         max_size=80,
     ),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
     capacity: int, acts: list[tuple[str, int, int]]
 ) -> None:

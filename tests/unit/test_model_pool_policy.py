@@ -408,7 +408,7 @@ async def test_the_first_in_order_names_the_model_and_the_shortest_context_count
         max_size=3,
     )
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_whatever_servers_do_every_call_ends_and_nothing_leaks(scripts: list[list[str]]) -> None:
     faults: dict[str, ModelError] = {
         "gone": ModelUnavailable("gone"),

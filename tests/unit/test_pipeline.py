@@ -14,7 +14,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -539,7 +539,6 @@ class TestMaskingOfFacts:
         assert (await sample.write("a", "smile-\ud83d\ude00-token")).content == MASK
 
 
-@settings(deadline=None)
 @given(
     value=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="[]."), min_size=8),
     before=st.text(max_size=40),

@@ -500,7 +500,7 @@ _SAYINGS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(_SAYINGS, min_size=1, max_size=8))
 async def test_whatever_the_model_says_the_run_ends_with_a_reason(toolbox: Toolbox, texts: list[str]) -> None:
     model, history = Babbler(texts), History((UserMessage(content="Do it."),))

@@ -194,7 +194,7 @@ def names(files: list[MappedFile], ranked: list[Ranked]) -> list[str]:
 
 
 class TestRanking:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(st.data())
     def test_ranks_are_shares_of_the_readers_time(self, data: st.DataObject) -> None:
         size = data.draw(st.integers(1, 8))
@@ -286,7 +286,7 @@ class TestRendering:
             "shop/cart.py:\n  3: class Cart(Base)\n    5: async def total(self, tax: Rate) -> int"
         )
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(st.integers(0, 200), st.integers(1, 40), st.integers(1, 500))
     def test_it_fills_the_budget_and_never_passes_it(self, seed: int, count: int, max_tokens: int) -> None:
         files = [

@@ -275,7 +275,7 @@ class TestAtTheSameTime:
             max_size=30,
         )
     )
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_a_read_is_never_stale(self, actions: list[tuple[str, str, int]]) -> None:
         async def go() -> None:
             kit = world()
@@ -428,7 +428,6 @@ class TestBounds:
             st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40
         )
     )
-    @settings(deadline=None)
     def test_its_count_of_bytes_is_right(self, puts: list[tuple[int, int, float]]) -> None:
         clock = Clock()
         shared = SharedResults(max_bytes=20_000, clock=clock)

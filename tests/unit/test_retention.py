@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.jetstream import StreamSettings
@@ -29,7 +29,6 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 DAY = 86_400.0
 
 
-@settings(deadline=None)
 @given(st.floats(1.0, 1000 * DAY), st.floats(0, 1000 * DAY))
 def test_blobs_outlive_events_and_buckets_do_not(kept: float, wanted: float) -> None:
     settings = StreamSettings(max_age_seconds=kept)

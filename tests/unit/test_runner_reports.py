@@ -560,7 +560,7 @@ _json = st.recursive(
 @given(
     text=st.one_of(st.text(max_size=300), _shuffled, _json, st.binary(max_size=300).map(lambda b: b.decode("latin1")))
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_text_is_a_report_or_none(parser: Callable[[str], object], text: str) -> None:
     report = parser(text)
     if isinstance(report, TestReport):

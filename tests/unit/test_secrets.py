@@ -11,7 +11,7 @@ import time
 from urllib.parse import quote, quote_plus, unquote
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Output
@@ -89,7 +89,6 @@ def test_every_form_is_masked(value: str, form: str) -> None:
 
 
 class TestProperties:
-    @settings(deadline=None)
     @given(value=values, before=surroundings, after=surroundings)
     @example(value="00000é", before="\\", after="")
     @example(value='"00000', before="\\", after="\\")
@@ -106,7 +105,6 @@ class TestProperties:
             assert form not in masked, name
             assert value not in masked, name
 
-    @settings(deadline=None)
     @given(value=values, before=st.binary(max_size=8), after=st.binary(max_size=8), url=st.booleans())
     def test_base64_at_any_offset(self, value: str, before: bytes, after: bytes, url: bool) -> None:
         encode = base64.urlsafe_b64encode if url else base64.b64encode
@@ -117,7 +115,6 @@ class TestProperties:
         for part in masked.split(MASK):
             assert len(part.rstrip("=")) <= max(len(encode(before)), len(encode(after)))
 
-    @settings(deadline=None)
     @given(known=st.lists(values, min_size=1, max_size=4), text=harmless, data=st.data())
     def test_secrets_that_overlap_in_any_way(self, known: list[str], text: str, data: st.DataObject) -> None:
         order = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
@@ -128,7 +125,6 @@ class TestProperties:
         for value in known:
             assert value not in masked
 
-    @settings(deadline=None)
     @given(value=values, text=harmless)
     def test_text_without_a_piece_of_a_secret_is_left_alone(self, value: str, text: str) -> None:
         lowered = text.lower()
@@ -137,7 +133,6 @@ class TestProperties:
         assert Secrets([f"zq{value}qz"])(text) == text.replace(f"zq{value}qz", MASK)
         assert Secrets([text[:5]])(text) == text
 
-    @settings(deadline=None)
     @given(value=values, before=surroundings, after=surroundings, data=st.data())
     @example(value="abcdef", before="", after="", data=None)
     def test_any_chunking(self, value: str, before: str, after: str, data: st.DataObject | None) -> None:
@@ -158,13 +153,11 @@ class TestProperties:
             # In base64 a character that a secret shares with what precedes it may have been shown already.
             assert shown == mask(text)
 
-    @settings(deadline=None)
     @given(value=values, filler=st.text(st.sampled_from("xy\n"), max_size=60), limit=st.integers(0, 200))
     def test_any_truncation(self, value: str, filler: str, limit: int) -> None:
         cut = truncate(Secrets([value])(f"{filler}{value}{filler}{quote(value, safe='')}"), limit)
         assert not shows(value, cut)
 
-    @settings(deadline=None)
     @given(
         value=values.filter(lambda value: not set("xy") & set(value)),
         encoding=st.sampled_from(["plain", "quoted", "hexadecimal", "base64"]),

@@ -171,13 +171,13 @@ def test_a_risk_is_named(command: str, kind: str) -> None:
     assert any(reason.startswith(kind) for reason in reasons), reasons
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="rm lscat$(){}`'\"\\;|&<>\n-/=*", max_size=60))
 def test_whatever_is_written_gets_a_verdict(command: str) -> None:
     assert all(": " in reason for reason in shell_risks(command))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(HARMLESS), st.sampled_from(sorted(RISKY)), st.sampled_from([";", "\n", " && ", " || "]))
 def test_a_risk_is_not_hidden_behind_harmless_commands(harmless: str, risky: str, between: str) -> None:
     assert shell_risks(f"{harmless}{between}{risky}")

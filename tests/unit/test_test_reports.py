@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.tests.reports import (
@@ -196,7 +196,6 @@ _names = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max
 
 
 @given(st.dictionaries(_names, st.sampled_from(sorted(ENDS)), max_size=30))
-@settings(deadline=None)
 def test_counts_are_those_of_the_document(cases: dict[str, str]) -> None:
     body = "".join(f"<testcase name={quoteattr(name)}>{ENDS[end]}</testcase>" for name, end in cases.items())
     summary = parse_junit(f"<testsuite>{body}</testsuite>".encode()).summary
@@ -213,7 +212,6 @@ _fragments = (
 
 
 @given(st.one_of(st.binary(max_size=300), _fragments))
-@settings(deadline=None)
 def test_any_bytes_are_a_report_or_refused(data: bytes) -> None:
     try:
         report = parse_junit(data)

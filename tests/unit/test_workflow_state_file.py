@@ -71,7 +71,7 @@ async def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(share=st.floats(0, 1))
 async def test_cut_off_anywhere(whole: bytes, share: float) -> None:
     cut = round(share * len(whole))
