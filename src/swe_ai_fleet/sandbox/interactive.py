@@ -200,11 +200,16 @@ class _Ground:
             raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
         scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=parent)))
         scratch.prepare()
-        proxy = None
-        if command.confined and command.network is not None:
-            proxy = FilteringProxy(command.network)
-            await proxy.start(scratch.proxy_socket)
-        group = ControlGroups.discover().create(policy)
+        proxy = FilteringProxy(command.network) if command.confined and command.network is not None else None
+        try:
+            if proxy is not None:
+                await proxy.start(scratch.proxy_socket)
+            group = ControlGroups.discover().create(policy)
+        except BaseException:
+            if proxy is not None:
+                await uninterrupted(proxy.close())
+            await uninterrupted(asyncio.to_thread(remove_tree, scratch.directory))
+            raise
         return cls(
             confined=command.confined,
             policy=policy,

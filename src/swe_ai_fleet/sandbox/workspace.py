@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -190,27 +190,36 @@ class LocalWorkspace:
         async with self._preparing:
             if self._closed:
                 raise PreconditionFailed("the workspace is closed")
-            if self._ground is None:
-                host = await self._host()
-                scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
-                scratch.prepare()
-                identity = Identity.choose() if host.landlock is not None else Identity.own()
-                shared = (self._root, scratch.home, scratch.tmp, *self._writable_sources)
-                handover = Handover(identity, shared)
-                await asyncio.to_thread(handover.give)
-                proxy = None
-                if self._network is not None:
-                    proxy = FilteringProxy(self._network)
-                    await proxy.start(scratch.proxy_socket)
-                self._ground = _Ground(
-                    host=host,
-                    scratch=scratch,
-                    proxy=proxy,
-                    disk=DiskWatch(shared, host.policy.max_disk_bytes),
-                    identity=identity,
-                    handover=handover,
-                )
-            return self._ground
+            if self._ground is not None:
+                return self._ground
+            # Whoever asked may be cancelled meanwhile; `close` must know of what was laid.
+            return await uninterrupted(self._lay(await self._host()))
+
+    async def _lay(self, host: Host) -> _Ground:
+        scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
+        scratch.prepare()
+        identity = Identity.choose() if host.landlock is not None else Identity.own()
+        shared = (self._root, scratch.home, scratch.tmp, *self._writable_sources)
+        handover = Handover(identity, shared)
+        proxy = FilteringProxy(self._network) if self._network is not None else None
+        try:
+            await asyncio.to_thread(handover.give)
+            if proxy is not None:
+                await proxy.start(scratch.proxy_socket)
+        except BaseException:
+            await asyncio.to_thread(remove_tree, scratch.directory)
+            with suppress(OSError):
+                await asyncio.to_thread(handover.take_back)
+            raise
+        self._ground = _Ground(
+            host=host,
+            scratch=scratch,
+            proxy=proxy,
+            disk=DiskWatch(shared, host.policy.max_disk_bytes),
+            identity=identity,
+            handover=handover,
+        )
+        return self._ground
 
     async def _take(self, ground: _Ground) -> Session:
         # Whoever comes while a session is being started waits for that: it may be idle the next moment.
