@@ -98,6 +98,44 @@ async def test_hosts_get_equal_parts_and_who_needs_less_gets_what_it_needs() -> 
     assert [host.slots for host in hosts] == [23, 23, 4]
 
 
+async def test_a_host_hears_whether_others_wait_for_what_it_holds() -> None:
+    ledger = MemoryLedger(clock=Clock())
+    assert not (await ledger.renew(Demand(host="a", using=50), FIFTY)).contended
+    assert not (await ledger.renew(Demand(host="b", waiting=3), FIFTY)).contended
+    assert (await ledger.renew(Demand(host="a", using=50), FIFTY)).contended
+    assert (await ledger.renew(Demand(host="c", waiting=1), FIFTY)).contended
+    # Who has what it needs waits for nothing, though its calls have not begun yet.
+    assert (await ledger.renew(Demand(host="a", using=10), FIFTY)).contended
+    for host, waiting in (("b", 3), ("c", 1)):
+        assert (await ledger.renew(Demand(host=host, waiting=waiting), FIFTY)).slots == waiting
+    assert not (await ledger.renew(Demand(host="a", using=10), FIFTY)).contended
+
+
+async def test_a_host_without_calls_keeps_its_lease_while_it_wants_some_to_spare() -> None:
+    ledger = MemoryLedger(clock=Clock())
+    assert (await ledger.renew(Demand(host="a", spare=2), FIFTY)).slots == 2
+    assert ledger.held == {"a": 2}
+    assert (await ledger.renew(Demand(host="a", tokens=5), Quota(tokens_per_minute=60))).tokens == 5
+    assert ledger.held == {"a": 0}
+
+
+async def test_a_host_with_nothing_to_ask_takes_nothing_of_the_bucket() -> None:
+    clock, limit = Clock(), Quota(tokens_per_minute=60)
+    ledger = MemoryLedger(clock=clock)
+    assert (await ledger.renew(Demand(host="a", waiting=1, head=8), limit)).tokens == 0
+    grant = await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)
+    assert grant.tokens == 8
+    assert (await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)).tokens == 8
+    # Six seconds' worth of debt: it is asked again after the longest pause there is while it is dry.
+    dry = await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)
+    assert (dry.tokens, dry.again_seconds) == (0, 1.0)
+    clock.now += 5.5
+    soon = await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)
+    assert (soon.tokens, soon.again_seconds) == (0, 0.5)
+    clock.now += 0.6
+    assert (await ledger.renew(Demand(host="a", waiting=1, tokens=8, head=8), limit)).tokens == 8
+
+
 async def test_a_dead_hosts_lease_ends_by_itself() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock, lease_seconds=5.0)
