@@ -87,7 +87,8 @@ class World:
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(SECONDS):
             while not condition():
-                await asyncio.sleep(0.02)
+                # Looking through all processes takes time that those which are waited for could use.
+                await asyncio.sleep(0.1)
 
     async def results(self, task_id: str) -> dict[str, Any]:
         """The result of a task, once it stands."""
