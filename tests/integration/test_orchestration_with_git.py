@@ -30,6 +30,7 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Verdict
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
@@ -94,7 +95,7 @@ class Children:
         self.states: dict[str, ExecutionState] = {}
         self.together = asyncio.Barrier(2)
 
-    async def submit(self, task: Task, repository: PinnedRepository) -> str:
+    async def begin(self, task: Task, repository: PinnedRepository) -> str:
         name = task.task_id.rpartition(".")[2]
         if name in ("b", "c") and not self.gone:
             # Both begin where only a is merged.
@@ -103,8 +104,11 @@ class Children:
             self.states[task.execution_id] = await self._won(name, task, repository)
         return task.execution_id
 
-    async def ended(self, execution_id: str) -> ExecutionState:
+    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
         return self.states[execution_id]
+
+    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
+        raise AssertionError("nobody cancels")
 
     async def _won(self, name: str, task: Task, repository: PinnedRepository) -> ExecutionState:
         async with self.nodes.there.open(task.execution_id, "work", repository, Environment()) as clone:
@@ -159,18 +163,8 @@ async def carry_out(nodes: Nodes, task: Task, children: Children) -> Ending:
         approvals = Approvals(nodes.log, task)
         known = await approvals.refresh()
         runs = AgentRuns(fleet=fleet, journal=journal, approvals=approvals, generation=1, known=known)
-        return await Orchestration(
-            task=task,
-            repository=repository,
-            runs=runs,
-            journal=journal,
-            workspaces=nodes.here,
-            blobs=nodes.log,
-            deliberate=nobody,
-            submit=children.submit,
-            ended=children.ended,
-            known=known,
-        ).run()
+        work = Underway(runs=runs, parts=children, workspaces=nodes.here, blobs=nodes.log)
+        return await Orchestration(work=work, deliberate=nobody).run()
 
 
 def a_task(repo: Path) -> Task:

@@ -95,22 +95,22 @@ class World:
             for one in field
         }
         events = [stored async for stored in self.log.read(self.task.tenant, self.task.execution_id)]
+        state = fold(events if known else events[:1])
+        assert state is not None
         runs = AgentRuns(
             fleet=self.fleet,
             journal=self.journal,
             approvals=Approvals(self.log, self.task),
             generation=1,
+            known=replace(state, council=self.council),
             pauses=(0.0, 0.0),
         )
         return await vote(
             runs,
             self.task,
-            self.repository,
             field,
             reports,
             more.pop("critiques", ()),
-            known=fold(events) if known else None,
-            council=self.council,
             **more,
         )
 

@@ -32,6 +32,7 @@ from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.deliberate import Verdict
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.testing.fleet import FAILED, PASSED, ScriptedFleet, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import DRAFT, ScriptedWorkspaces
@@ -70,7 +71,7 @@ class Children:
     refusals: dict[str, Exception] = field(default_factory=dict)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def submit(self, task: Task, repository: PinnedRepository) -> str:
+    async def begin(self, task: Task, repository: PinnedRepository) -> str:
         name = task.task_id.removeprefix("build.")
         if name in self.refusals:
             raise self.refusals[name]
@@ -114,11 +115,14 @@ class Children:
             usage=Usage(prompt_tokens=10),
         )
 
-    async def ended(self, execution_id: str) -> ExecutionState:
+    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
         state = self.states[execution_id]
         if gate := self.gates.get(state.task.task_id.removeprefix("build.")):
             await gate.wait()
         return state
+
+    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
+        raise AssertionError("nobody cancels")
 
     async def begun(self, count: int) -> None:
         async with self.news:
@@ -173,18 +177,8 @@ class World:
                 known=known,
                 pauses=(0.0, 0.0),
             )
-            return await Orchestration(
-                task=self.task,
-                repository=REPOSITORY,
-                runs=runs,
-                journal=journal,
-                workspaces=self.workspaces,
-                blobs=self.blobs,
-                deliberate=self.verdict,
-                submit=self.children.submit,
-                ended=self.children.ended,
-                known=known,
-            ).run()
+            work = Underway(runs=runs, parts=self.children, workspaces=self.workspaces, blobs=self.blobs)
+            return await Orchestration(work=work, deliberate=self.verdict).run()
 
     async def verdict(self) -> Verdict:
         assert self.deliberate is not None

@@ -115,6 +115,11 @@ class PinnedRepository:
     snapshot_of: str = ""
     bundle: BlobRef | None = None
 
+    @property
+    def shared_commit(self) -> str:
+        """The last commit that the location has too."""
+        return self.snapshot_of or self.commit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:

@@ -34,7 +34,7 @@ class AgentRuns:
         journal: The execution's own.
         approvals: What they wait for.
         generation: The driver's; that of each run is no lower.
-        known: What an earlier driver left.
+        known: What an earlier driver left; nothing in it is done again.
         pauses: Seconds before each further attempt.
         background: What every agent that solves is told beside its task.
     """
@@ -43,7 +43,7 @@ class AgentRuns:
     journal: Journal
     approvals: Approvals
     generation: int
-    known: ExecutionState | None = None
+    known: ExecutionState
     pauses: Sequence[float] = PAUSES
     background: str = ""
     _generations: dict[str, int] = field(default_factory=dict[str, int])
@@ -120,4 +120,4 @@ class AgentRuns:
         return self._generations[agent_id]
 
     def _agent(self, agent_id: str) -> AgentProgress | None:
-        return self.known.agents.get(agent_id) if self.known else None
+        return self.known.agents.get(agent_id)

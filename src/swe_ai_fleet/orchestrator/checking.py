@@ -11,30 +11,15 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, Che
 from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import ChecksFinished
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.behaviour import diff_key
-from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.orchestrator.underway import Underway
 
 
 @dataclass(kw_only=True)
 class Checking:
-    """Has candidates checked.
+    """Has candidates checked. Evidence that an earlier driver left stands."""
 
-    Args:
-        task: What they solve.
-        repository: Where they started.
-        runs: Where checks run.
-        journal: The execution's own.
-        known: What an earlier driver left; evidence in it stands.
-    """
-
-    task: Task
-    repository: PinnedRepository
-    runs: AgentRuns
-    journal: Journal
-    known: ExecutionState | None = None
+    work: Underway
     usage: Usage = field(default_factory=Usage)
     reports: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _by_diff: dict[str, CheckReport] = field(default_factory=dict[str, CheckReport])
@@ -42,7 +27,7 @@ class Checking:
 
     async def report(self, candidate: Candidate) -> CheckReport:
         """The evidence about a candidate, recorded under its id. Raises Fenced, Unavailable of the journal."""
-        known = self.known.reports.get(candidate.candidate_id) if self.known else None
+        known = self.work.known.reports.get(candidate.candidate_id)
         async with self._gathering[diff_key(candidate)]:
             found = known or self._by_diff.get(diff_key(candidate)) or await self._gather(candidate)
             if diff_key(candidate) not in self._by_diff:
@@ -51,20 +36,20 @@ class Checking:
         report = replace(found, candidate_id=candidate.candidate_id)
         self.reports[candidate.candidate_id] = report
         if known is None:
-            await self.journal.append(ChecksFinished(report=report))
+            await self.work.journal.append(ChecksFinished(report=report))
         return report
 
     async def _gather(self, candidate: Candidate) -> CheckReport:
         """The evidence about one diff; where none can be gathered, a report that says why and accepts nothing."""
         assignment = CheckAssignment(
-            execution_id=self.task.execution_id,
+            execution_id=self.work.task.execution_id,
             candidate_id=candidate.candidate_id,
-            task=self.task,
-            repository=self.repository,
+            task=self.work.task,
+            repository=self.work.repository,
             patch=candidate.artifacts.patch,
         )
         try:
-            return await self.runs.check(assignment)
+            return await self.work.runs.check(assignment)
         except Fenced:
             raise
         except FleetError as error:

@@ -11,18 +11,15 @@ from swe_ai_fleet.domain.candidate import Candidate, RankedCandidate
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, RunLost
-from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.checking import Checking
-from swe_ai_fleet.orchestrator.councils import assignments, seated
+from swe_ai_fleet.orchestrator.councils import assignments
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.selection import behaviour_keys, rank
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.ports import BlobStore, Journal
+from swe_ai_fleet.orchestrator.underway import Underway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,51 +52,22 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class Deliberation:
-    """One deliberation under way.
+    """One deliberation under way. Whatever an earlier driver left is not asked for again."""
 
-    Args:
-        task: What is to be solved.
-        repository: Where every candidate starts.
-        runs: Where agents and checks run.
-        journal: The execution's own journal.
-        blobs: Has the patches.
-        known: What an earlier driver left; whatever stands in it is not asked for again.
-    """
-
-    task: Task
-    repository: PinnedRepository
-    runs: AgentRuns
-    journal: Journal
-    blobs: BlobStore
-    known: ExecutionState | None = None
+    work: Underway
     _losses: list[str] = field(default_factory=list[str])
     _rejected: list[Candidate] = field(default_factory=list[Candidate])
 
     def __post_init__(self) -> None:
-        self._council = self.known.council if self.known else None
-        self.task = seated(self.task, self._council)
-        self._spending = Spending(task=self.task)
-        self._checking = Checking(
-            task=self.task,
-            repository=self.repository,
-            runs=self.runs,
-            journal=self.journal,
-            known=self.known,
-        )
+        self._spending = Spending(task=self.work.task)
+        self._checking = Checking(work=self.work)
 
     async def run(self) -> Verdict:
         """Let every agent solve the task, have the candidates checked, reviewed and revised; rank what stands then.
 
         A lost run costs its own candidate only. An agent that waits for a person holds up nobody but the reviews.
         """
-        reviewing = PeerReview(
-            task=self.task,
-            runs=self.runs,
-            journal=self.journal,
-            checking=self._checking,
-            spending=self._spending,
-            known=self.known,
-        )
+        reviewing = PeerReview(work=self.work, checking=self._checking, spending=self._spending)
         entries = await reviewing.run(await self._drafts())
         candidates = tuple(entry.candidate for entry in entries)
         ranking = await self._ranking(candidates, reviewing.critiques)
@@ -115,34 +83,25 @@ class Deliberation:
         self, candidates: Sequence[Candidate], critiques: Sequence[Critique]
     ) -> tuple[RankedCandidate, ...]:
         """The candidates from best to worst, once judges have voted; recorded."""
-        if self.known and self.known.ranking:
-            for one in self.known.votes:
+        known = self.work.known
+        if known.ranking:
+            for one in known.votes:
                 self._spending.add(one.usage)
-            return self.known.ranking
-        reports, behaviours = self._checking.reports, await behaviour_keys(candidates, self.blobs)
+            return known.ranking
+        reports, behaviours = self._checking.reports, await behaviour_keys(candidates, self.work.blobs)
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
-            votes = await vote(
-                self.runs,
-                task,
-                self.repository,
-                candidates,
-                reports,
-                critiques,
-                known=self.known,
-                council=self._council,
-                behaviours=behaviours,
-            )
+            votes = await vote(self.work.runs, task, candidates, reports, critiques, behaviours=behaviours)
         for one in votes:
             self._spending.add(one.usage)
         ranking = rank(candidates, reports, critiques=critiques, votes=votes, behaviours=behaviours)
         winner_id = ranking[0].candidate_id if ranking and ranking[0].accepted else ""
-        await self.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
+        await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
         return ranking
 
     async def _drafts(self) -> tuple[Entry, ...]:
         """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it."""
-        seats = assignments(self.task, self.repository, self._council)
+        seats = assignments(self.work.task, self.work.repository, self.work.known.council)
         async with asyncio.TaskGroup() as group:
             drafts = [group.create_task(self._draft(assignment)) for assignment in seats]
         for candidate in self._rejected:
@@ -154,30 +113,30 @@ class Deliberation:
 
     async def _draft(self, assignment: Assignment) -> Entry | None:
         """One agent's candidate; None where it was lost, or ended by a person."""
-        candidate = self.known.candidates.get(assignment.agent_id) if self.known else None
+        candidate = self.work.known.candidates.get(assignment.agent_id)
         if candidate is None:
             if self._too_late(assignment.agent_id):
                 self._losses.append("its run was lost")
                 return None
             try:
-                candidate = await self.runs.solve(assignment)
+                candidate = await self.work.runs.solve(assignment)
             except Fenced:
                 raise
             except FleetError as error:
                 self._losses.append(str(error))
-                await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
                 return None
             if candidate.stop_reason is StopReason.REJECTED:
                 self._rejected.append(candidate)
                 return None
-            await self.journal.append(CandidateSubmitted(candidate=candidate))
+            await self.work.journal.append(CandidateSubmitted(candidate=candidate))
         await self._checking.report(candidate)
         return Entry(assignment=assignment, candidate=candidate)
 
     def _too_late(self, agent_id: str) -> bool:
         """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""
-        known = self.known
-        if known is None or (agent := known.agents.get(agent_id)) is None or agent.status != "lost":
+        known = self.work.known
+        if (agent := known.agents.get(agent_id)) is None or agent.status != "lost":
             return False
         revised = any(candidate.revises for candidate in known.candidates.values())
         return bool(known.critiques or known.ranking or revised)

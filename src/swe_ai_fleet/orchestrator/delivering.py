@@ -9,34 +9,30 @@ from swe_ai_fleet.domain.errand import CheckAssignment
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.event import WinnerDelivered
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.commits import commit_message
 from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, PATCH_TYPE
-from swe_ai_fleet.ports import BlobStore, Journal, Repositories
+from swe_ai_fleet.orchestrator.underway import Underway
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivering:
-    """Brings winners to their target repositories."""
+    """Brings what an execution came to to its target repository."""
 
-    workspaces: Repositories
-    blobs: BlobStore
-    runs: AgentRuns
+    work: Underway
 
-    async def deliver(
-        self, task: Task, repository: PinnedRepository, winner: Candidate, journal: Journal
-    ) -> tuple[Delivered, CheckReport]:
-        """Commit the winner, run the checks on the delivered commit, record both.
+    async def deliver(self, winner: Candidate) -> CheckReport:
+        """Commit the winner, run the checks on the delivered commit, record both; what the checks say.
 
         Raises PatchRejected, PreconditionFailed (the branch is taken or checked out), Unavailable, AgentLost.
         """
+        task, repository = self.work.task, self.work.repository
         patch = winner.artifacts.patch
-        content = await self.blobs.get(patch) if patch else b""
+        content = await self.work.blobs.get(patch) if patch else b""
         delivery = _delivery(task)
         delivery = replace(delivery, message=delivery.message or commit_message(task, winner))
-        delivered = await self.workspaces.deliver(task.execution_id, repository, content, delivery)
-        delivered = await self._exported(task, repository, replace(repository, commit=delivered.commit_sha), delivered)
-        report = await self.runs.check(
+        delivered = await self.work.workspaces.deliver(task.execution_id, repository, content, delivery)
+        delivered = await self._exported(replace(repository, commit=delivered.commit_sha), delivered)
+        report = await self.work.runs.check(
             CheckAssignment(
                 execution_id=task.execution_id,
                 candidate_id=winner.candidate_id,
@@ -45,36 +41,38 @@ class Delivering:
                 baseline=repository,
             )
         )
-        await journal.append(WinnerDelivered(delivered=delivered, report=report))
-        return delivered, report
+        await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
+        return report
 
-    async def publish(self, task: Task, repository: PinnedRepository, head: PinnedRepository) -> Delivered:
+    async def publish(self, head: PinnedRepository) -> Delivered:
         """Deliver an integration branch: its commits as they are, or as one where the task has a commit message.
 
         Raises PreconditionFailed (the branch is taken or checked out), Unavailable.
         """
-        delivery, since = _delivery(task), _since(repository)
+        task, repository = self.work.task, self.work.repository
+        delivery, since = _delivery(task), repository.shared_commit
         if delivery.message:
-            whole = (await self.workspaces.export(head, repository.commit, delivery.branch)).patch
-            delivered = await self.workspaces.deliver(task.execution_id, repository, whole, delivery)
+            whole = (await self.work.workspaces.export(head, repository.commit, delivery.branch)).patch
+            delivered = await self.work.workspaces.deliver(task.execution_id, repository, whole, delivery)
             head = replace(repository, commit=delivered.commit_sha)
         else:
-            delivered = await self.workspaces.publish(task.execution_id, head, since, delivery)
-        return await self._exported(task, repository, head, delivered)
+            delivered = await self.work.workspaces.publish(task.execution_id, head, since, delivery)
+        return await self._exported(head, delivered)
 
-    async def _exported(
-        self, task: Task, repository: PinnedRepository, head: PinnedRepository, delivered: Delivered
-    ) -> Delivered:
+    async def _exported(self, head: PinnedRepository, delivered: Delivered) -> Delivered:
         """The delivered branch with its patch and its bundle in the store; without them where they are too large."""
+        task, repository = self.work.task, self.work.repository
         try:
-            exported = await self.workspaces.export(head, repository.commit, delivered.branch, since=_since(repository))
+            exported = await self.work.workspaces.export(
+                head, repository.commit, delivered.branch, since=repository.shared_commit
+            )
         except ResourceExhausted:
             return delivered
         owner = (task.tenant, task.execution_id)
         return replace(
             delivered,
-            patch=await self.blobs.put(*owner, exported.patch, PATCH_TYPE),
-            bundle=await self.blobs.put(*owner, exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
+            patch=await self.work.blobs.put(*owner, exported.patch, PATCH_TYPE),
+            bundle=await self.work.blobs.put(*owner, exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
         )
 
 
@@ -87,8 +85,3 @@ def at_delivered(repository: PinnedRepository, delivered: Delivered) -> PinnedRe
 
 def _delivery(task: Task) -> Delivery:
     return replace(task.delivery, branch=task.delivery.branch or f"fleet/{task.task_id}")
-
-
-def _since(repository: PinnedRepository) -> str:
-    """The last commit that is also where the repository is."""
-    return repository.snapshot_of or repository.commit

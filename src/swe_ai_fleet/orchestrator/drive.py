@@ -32,6 +32,7 @@ from swe_ai_fleet.orchestrator.endings import Ending, without_winner
 from swe_ai_fleet.orchestrator.orchestrate import Orchestration
 from swe_ai_fleet.orchestrator.parts import Parts
 from swe_ai_fleet.orchestrator.results import execution_result
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.orchestrator.workflow_run import WorkflowDrive
 from swe_ai_fleet.ports import (
     BlobStore,
@@ -87,7 +88,6 @@ class Drive:
         self._with = surroundings
         self._parts = parts
         self._task = state.task
-        self._repository = state.repository
         self._generation = state.generation + 1
         self._since = state.started_at
         self._approvals = Approvals(surroundings.log, state.task)
@@ -222,49 +222,23 @@ class Drive:
             pauses=self._with.pauses,
             background=await background(self._with.context, self._task, journal, known),
         )
+        work = Underway(runs=runs, parts=self._parts, workspaces=self._with.workspaces, blobs=self._with.blobs)
         if self._task.kind is TaskKind.WORKFLOW:
             self._workflow = WorkflowDrive(
-                task=self._task,
-                repository=self._repository,
-                runs=runs,
-                journal=journal,
-                approvals=self._approvals,
-                parts=self._parts,
-                workspaces=self._with.workspaces,
-                blobs=self._with.blobs,
-                known=known,
+                work=work,
                 approval_timeout_seconds=self._with.approval_timeout_seconds,
                 context=self._with.context,
                 memories=self._with.memories,
             )
             return await self._workflow.run()
-        deliberation = Deliberation(
-            task=self._task,
-            repository=self._repository,
-            runs=runs,
-            journal=journal,
-            blobs=self._with.blobs,
-            known=known,
-        )
-        if self._task.kind is TaskKind.DELIBERATE:
-            verdict = await deliberation.run()
-            winner = verdict.winner
-            if winner is None:
-                return without_winner(verdict)
-            return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
-        orchestration = Orchestration(
-            task=self._task,
-            repository=self._repository,
-            runs=runs,
-            journal=journal,
-            workspaces=self._with.workspaces,
-            blobs=self._with.blobs,
-            deliberate=deliberation.run,
-            submit=self._parts.begin,
-            ended=lambda execution_id: self._parts.wait(self._task.tenant, execution_id),
-            known=known,
-        )
-        return await orchestration.run()
+        deliberation = Deliberation(work=work)
+        if self._task.kind is TaskKind.ORCHESTRATE:
+            return await Orchestration(work=work, deliberate=deliberation.run).run()
+        verdict = await deliberation.run()
+        winner = verdict.winner
+        if winner is None:
+            return without_winner(verdict)
+        return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
 
     async def _publish(self, journal: Journal) -> None:
         await self._with.results.publish(

@@ -13,11 +13,10 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Merge, MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.commits import commit_message
 from swe_ai_fleet.orchestrator.run_names import is_merge_run, merge_run
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.ports import BlobStore, Repositories
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
 BUNDLE_TYPE = "application/x-git-bundle"
@@ -42,27 +41,14 @@ class Integration:
     """The integration branch of one orchestration. Merges come one at a time; whoever calls sees to that.
 
     Args:
-        task: The whole; has the identity of its commits.
-        repository: Where the branch begins.
-        head: Where it stands.
-        runs: Where conflicts are resolved and checked.
-        workspaces: Merges.
-        blobs: Has patches, takes bundles.
+        work: The whole; its task has the identity of the branch's commits.
+        head: Where the branch stands.
         spending: What merging may cost, and has.
     """
 
-    task: Task
-    repository: PinnedRepository
+    work: Underway
     head: PinnedRepository
-    runs: AgentRuns
-    workspaces: Repositories
-    blobs: BlobStore
     spending: Spending
-
-    @property
-    def since(self) -> str:
-        """The last commit that is also where the repository is."""
-        return self.repository.snapshot_of or self.repository.commit
 
     async def merge(self, child: Task, ended: ExecutionState, subtask_id: str) -> Merged:
         """Merge the winner of a subtask that was deliberated; the head moves only once the caller has recorded it.
@@ -71,18 +57,18 @@ class Integration:
         """
         winner = ended.candidates[ended.winner_id]
         request = MergeRequest(
-            execution_id=self.task.execution_id,
+            execution_id=self.work.task.execution_id,
             head=self.head,
             base=ended.repository,
             patch=await self._content(winner),
-            since=self.since,
+            since=self.work.repository.shared_commit,
             message=commit_message(child, winner),
-            author_name=self.task.delivery.author_name,
-            author_email=self.task.delivery.author_email,
+            author_name=self.work.task.delivery.author_name,
+            author_email=self.work.task.delivery.author_email,
             at=ended.finished_at or ended.updated_at,
         )
         try:
-            merge = await self.workspaces.merge(request)
+            merge = await self.work.workspaces.merge(request)
             if merge.conflicts:
                 return await self._resolved(request, merge, child, subtask_id)
             return Merged(head=await self._at(merge))
@@ -99,27 +85,29 @@ class Integration:
             return Merged(head=None, error=f"{where}, and nothing is left to spend on it")
         draft, run = await self._at(merge), merge_run(subtask_id, self.head.commit)
         task = _merge_task(granted, child, merge)
-        candidate = await self.runs.solve(
-            Assignment(execution_id=self.task.execution_id, agent_id=run, task=task, repository=draft)
+        candidate = await self.work.runs.solve(
+            Assignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
         )
         self.spending.add(candidate.usage)
         if candidate.stop_reason is StopReason.REJECTED:
             return Merged(head=None, error=f"{where}: {candidate.error}")
         patch, message = await self._content(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"
         # Neither side has changed the draft meanwhile, so this cannot conflict again.
-        head = await self._at(await self.workspaces.merge(replace(request, base=draft, patch=patch, message=message)))
+        head = await self._at(
+            await self.work.workspaces.merge(replace(request, base=draft, patch=patch, message=message))
+        )
         if head.commit == self.head.commit:
             return Merged(head=None, error=f"{where}: the resolution drops the whole change")
-        whole = (await self.workspaces.export(head, self.head.commit, THEIRS)).patch
+        whole = (await self.work.workspaces.export(head, self.head.commit, THEIRS)).patch
         if _MARKER.search(whole):
             return Merged(head=None, error=f"{where}: the resolution leaves conflict markers")
-        report = await self.runs.check(
+        report = await self.work.runs.check(
             CheckAssignment(
-                execution_id=self.task.execution_id,
+                execution_id=self.work.task.execution_id,
                 candidate_id=run,
                 task=replace(task, constraints=replace(child.constraints, limits=task.constraints.limits)),
                 repository=self.head,
-                patch=await self.blobs.put(self.task.tenant, self.task.execution_id, whole, PATCH_TYPE),
+                patch=await self.work.blobs.put(self.work.task.tenant, self.work.task.execution_id, whole, PATCH_TYPE),
             )
         )
         if not report.accepted:
@@ -132,18 +120,19 @@ class Integration:
         """The branch at a commit, for every node."""
         if not merge.bundle:
             return self.head
-        bundle = await self.blobs.put(self.task.tenant, self.task.execution_id, merge.bundle, BUNDLE_TYPE)
-        return replace(self.repository, commit=merge.commit, bundle=bundle, snapshot_of="")
+        bundle = await self.work.blobs.put(
+            self.work.task.tenant, self.work.task.execution_id, merge.bundle, BUNDLE_TYPE
+        )
+        return replace(self.work.repository, commit=merge.commit, bundle=bundle, snapshot_of="")
 
     async def _content(self, candidate: Candidate) -> bytes:
         patch = candidate.artifacts.patch
-        return await self.blobs.get(patch) if patch is not None else b""
+        return await self.work.blobs.get(patch) if patch is not None else b""
 
 
-def spent_on_merges(known: ExecutionState | None) -> Usage:
+def spent_on_merges(known: ExecutionState) -> Usage:
     """What an earlier driver's merges have cost."""
-    agents = known.agents.values() if known is not None else ()
-    return sum((one.usage for one in agents if is_merge_run(one.agent_id)), Usage())
+    return sum((one.usage for one in known.agents.values() if is_merge_run(one.agent_id)), Usage())
 
 
 def _merge_task(task: Task, child: Task, merge: Merge) -> Task:

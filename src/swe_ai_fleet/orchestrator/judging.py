@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errand import JudgeAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import RunLost, VotesCast
-from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
@@ -36,13 +35,10 @@ _REASON_CHARS = 4_000
 async def vote(
     runs: AgentRuns,
     task: Task,
-    repository: PinnedRepository,
     contenders: Iterable[Candidate],
     reports: Mapping[str, CheckReport],
     critiques: Iterable[Critique],
     *,
-    known: ExecutionState | None = None,
-    council: Council | None = None,
     behaviours: Mapping[str, str] | None = None,
 ) -> tuple[Vote, ...]:
     """Let judges choose among the accepted candidates of different behaviour, where there are at least two.
@@ -56,14 +52,11 @@ async def vote(
     Each judge's votes are written as `VotesCast` when they are in. A judge that is lost costs its votes only.
 
     Args:
-        runs: Where judges run, and the journal.
-        task: What is being solved.
-        repository: Where every candidate starts.
+        runs: Where judges run. Those whose votes an earlier driver left are not asked again.
+        task: What is being solved, with what each judge may spend.
         contenders: The candidates that stand, accepted or not; neither superseded nor dropped ones.
         reports: The evidence by candidate id.
         critiques: What peers said.
-        known: What an earlier driver left; judges whose votes stand there are not asked again.
-        council: Who sits in the deliberation; None: the one of `known`, or the task's own agents.
         behaviours: What `behaviour_keys` gave, the same as for `rank`.
 
     Returns:
@@ -73,16 +66,10 @@ async def vote(
         Fenced: Another driver has taken over.
     """
     field = list(contenders)
-    judgings = _judgings(
-        task, repository, field, reports, list(critiques), council or (known.council if known else None), behaviours
-    )
-    cast = (
-        {one.judge_id: [vote for vote in known.votes if vote.judge_id == one.judge_id] for one in judgings}
-        if known
-        else {}
-    )
+    judgings = _judgings(task, runs.known.repository, field, reports, list(critiques), runs.known.council, behaviours)
+    cast = {one.judge_id: [vote for vote in runs.known.votes if vote.judge_id == one.judge_id] for one in judgings}
     async with asyncio.TaskGroup() as group:
-        asked = {one.judge_id: group.create_task(_ask(runs, one)) for one in judgings if not cast.get(one.judge_id)}
+        asked = {one.judge_id: group.create_task(_ask(runs, one)) for one in judgings if not cast[one.judge_id]}
     voted = [asked[one.judge_id].result() if one.judge_id in asked else cast[one.judge_id] for one in judgings]
     return tuple(vote for votes in voted for vote in votes)
 

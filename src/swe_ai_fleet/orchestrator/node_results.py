@@ -10,13 +10,12 @@ from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.integration import MergeRequest
-from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
 from swe_ai_fleet.orchestrator.commits import commit_message
 from swe_ai_fleet.orchestrator.delivering import at_delivered
 from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE
-from swe_ai_fleet.orchestrator.parts import Parts
-from swe_ai_fleet.ports import BlobStore, Repositories
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.workflows.graph import ordered, upstream
 
 MAX_PATCH_BYTES = 40_000
@@ -28,19 +27,11 @@ class NodeResults:
     """Knows which commit each node begins with: the one that the nodes before it left, else the workflow's own.
 
     Args:
-        task: The workflow's.
-        repository: Where it begins.
-        parts: Has the executions of nodes.
-        workspaces: Makes commits of what was not delivered.
-        blobs: Has patches and bundles.
+        work: The workflow's execution.
         known: What an earlier driver knew of the nodes.
     """
 
-    task: Task
-    repository: PinnedRepository
-    parts: Parts
-    workspaces: Repositories
-    blobs: BlobStore
+    work: Underway
     known: Mapping[str, NodeUpdated]
     _left: dict[str, PinnedRepository] = field(default_factory=dict[str, PinnedRepository])
     _loaded: bool = False
@@ -51,9 +42,9 @@ class NodeResults:
         async with self._loading:
             if not self._loaded:
                 await self._load()
-        found = self.repository
-        if self.task.workflow is not None:
-            for place in _before(self.task.workflow.workflow, node_id):
+        found = self.work.repository
+        if self.work.task.workflow is not None:
+            for place in _before(self.work.task.workflow.workflow, node_id):
                 inside = [name for name in sorted(self._left) if name.startswith((f"{place}[", f"{place}/"))]
                 for name in (*inside, place):
                     found = self._left.get(name, found)
@@ -67,7 +58,9 @@ class NodeResults:
         winner = state.candidates.get(state.winner_id)
         delivered = state.delivered
         ref = (winner.artifacts.patch if winner else None) or (delivered.patch if delivered else None)
-        patch = (await self.blobs.get(ref)).decode("utf-8", "replace") if ref and ref.size <= MAX_PATCH_BYTES else ""
+        patch = (
+            (await self.work.blobs.get(ref)).decode("utf-8", "replace") if ref and ref.size <= MAX_PATCH_BYTES else ""
+        )
         report = state.delivery_report or state.reports.get(state.winner_id)
         return {
             "summary": winner.summary if winner else "",
@@ -86,7 +79,7 @@ class NodeResults:
         """What the executions of nodes left that ended under an earlier driver."""
         for node_id, update in self.known.items():
             if update.status is NodeStatus.COMPLETED and update.execution_id and node_id not in self._left:
-                left = await self._left_by(await self.parts.wait(self.task.tenant, update.execution_id))
+                left = await self._left_by(await self.work.parts.wait(self.work.task.tenant, update.execution_id))
                 if left is not None:
                     self._left[node_id] = left
         self._loaded = True
@@ -96,24 +89,29 @@ class NodeResults:
         base = state.repository
         if state.delivered is not None:
             head = at_delivered(base, state.delivered)
-            if base.commit == self.repository.commit:
+            if base.commit == self.work.repository.commit:
                 return head
             # A bundle must build on what the location has, and it need not have the base.
-            exported = await self.workspaces.export(head, self._since, state.delivered.branch, since=self._since)
+            exported = await self.work.workspaces.export(
+                head,
+                self.work.repository.shared_commit,
+                state.delivered.branch,
+                since=self.work.repository.shared_commit,
+            )
             return await self._bundled(head, exported.bundle)
         winner = state.candidates.get(state.winner_id)
         if winner is None or winner.artifacts.patch is None:
             return None
-        merge = await self.workspaces.merge(
+        merge = await self.work.workspaces.merge(
             MergeRequest(
-                execution_id=self.task.execution_id,
+                execution_id=self.work.task.execution_id,
                 head=base,
                 base=base,
-                patch=await self.blobs.get(winner.artifacts.patch),
-                since=self._since,
+                patch=await self.work.blobs.get(winner.artifacts.patch),
+                since=self.work.repository.shared_commit,
                 message=commit_message(state.task, winner),
-                author_name=self.task.delivery.author_name,
-                author_email=self.task.delivery.author_email,
+                author_name=self.work.task.delivery.author_name,
+                author_email=self.work.task.delivery.author_email,
                 at=state.finished_at or state.updated_at,
             )
         )
@@ -122,13 +120,8 @@ class NodeResults:
         return await self._bundled(replace(base, commit=merge.commit), merge.bundle)
 
     async def _bundled(self, head: PinnedRepository, bundle: bytes) -> PinnedRepository:
-        ref = await self.blobs.put(self.task.tenant, self.task.execution_id, bundle, BUNDLE_TYPE)
+        ref = await self.work.blobs.put(self.work.task.tenant, self.work.task.execution_id, bundle, BUNDLE_TYPE)
         return replace(head, bundle=ref, snapshot_of="")
-
-    @property
-    def _since(self) -> str:
-        """The last commit that is also where the repository is."""
-        return self.repository.snapshot_of or self.repository.commit
 
 
 def _before(workflow: Workflow, node_id: str) -> Iterator[str]:

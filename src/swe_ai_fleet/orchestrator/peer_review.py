@@ -16,17 +16,15 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
 from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
-from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.behaviour import diff_key
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.orchestrator.selection import evidence
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.ports import Journal
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.tools.audit import now
 
 PEERS = 3
@@ -57,20 +55,15 @@ class PeerReview:
     """The peer review of one deliberation.
 
     Args:
-        task: What is solved; its `rounds` are the most there can be.
-        runs: Where reviews and revisions run.
-        journal: The execution's own.
+        work: What is solved; the `rounds` of its task are the most there can be. Critiques, revisions and judgements
+            that an earlier driver left stand.
         checking: Has revisions checked.
         spending: What the deliberation's runs spend together.
-        known: What an earlier driver left; critiques, revisions and judgements in it stand.
     """
 
-    task: Task
-    runs: AgentRuns
-    journal: Journal
+    work: Underway
     checking: Checking
     spending: Spending
-    known: ExecutionState | None = None
     critiques: list[Critique] = field(default_factory=list[Critique])
     _about: defaultdict[str, list[Critique]] = field(default_factory=lambda: defaultdict(list[Critique]))
     _revised: set[str] = field(default_factory=set[str])
@@ -83,7 +76,7 @@ class PeerReview:
         entries = tuple(entries)
         if len(entries) < 2:
             return entries
-        for number in range(1, self.task.rounds + 1):
+        for number in range(1, self.work.task.rounds + 1):
             await self._review(number, entries)
             authors = [entry for entry in entries if self._must_revise(entry)]
             if not authors:
@@ -122,7 +115,7 @@ class PeerReview:
         """One peer's review; one that comes to nothing says why."""
         candidate = subject.candidate
         key = (number, reviewer.author, candidate.candidate_id)
-        for critique in self.known.critiques if self.known else ():
+        for critique in self.work.known.critiques:
             if (critique.round, critique.reviewer_id, critique.candidate_id) == key:
                 return critique
         assignment = ReviewAssignment(
@@ -138,16 +131,16 @@ class PeerReview:
         )
 
         try:
-            critique = await self.runs.carry_out(assignment)
+            critique = await self.work.runs.carry_out(assignment)
         except Fenced:
             raise
         except FleetError as error:
             if isinstance(error, AgentLost):
-                await self.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
             critique = Critique(reviewer_id="", candidate_id="", round=number, error=str(error), at=now())
         # Whoever it was that answered, it was asked in this name about this candidate.
         critique = replace(critique, reviewer_id=reviewer.author, candidate_id=candidate.candidate_id, round=number)
-        await self.journal.append(CandidateReviewed(critique=critique))
+        await self.work.journal.append(CandidateReviewed(critique=critique))
         return critique
 
     def _heard(self, entry: Entry) -> list[Critique]:
@@ -186,32 +179,32 @@ class PeerReview:
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
         """One author's revision, None where it was lost, and whether it takes its author's place."""
         name, report = revision_run(entry.author, number), self.checking.reports[entry.candidate.candidate_id]
-        candidate = self.known.candidates.get(name) if self.known else None
+        candidate = self.work.known.candidates.get(name)
         if candidate is None:
-            if self.known and (agent := self.known.agents.get(name)) and agent.status == "lost":
+            if (agent := self.work.known.agents.get(name)) and agent.status == "lost":
                 return None, False
             revision = Revision(
                 round=number, candidate=entry.candidate, report=report, critiques=tuple(self._heard(entry))
             )
             assignment = replace(entry.assignment, agent_id=name, author_id=entry.author, task=task, revision=revision)
             try:
-                candidate = await self.runs.solve(assignment)
+                candidate = await self.work.runs.solve(assignment)
             except Fenced:
                 raise
             except FleetError as error:
-                await self.journal.append(RunLost(lost_agent_id=name, reason=str(error)))
+                await self.work.journal.append(RunLost(lost_agent_id=name, reason=str(error)))
                 return None, False
             if candidate.stop_reason is StopReason.REJECTED:
                 # A person did not want it; what it would have revised stands.
                 return candidate, False
-            await self.journal.append(CandidateSubmitted(candidate=candidate))
+            await self.work.journal.append(CandidateSubmitted(candidate=candidate))
         after = await self.checking.report(candidate)
         return candidate, await self._judged(entry.candidate, report, candidate, after)
 
     async def _judged(self, old: Candidate, before: CheckReport, new: Candidate, after: CheckReport) -> bool:
         """Whether a revision takes the place of what it revises, recorded with the reason."""
-        if self.known and new.candidate_id in self.known.judged:
-            return new.candidate_id not in self.known.dropped
+        if new.candidate_id in self.work.known.judged:
+            return new.candidate_id not in self.work.known.dropped
         reason = unchanged(old, new) or worse(before, after)
         judged = RevisionJudged(
             candidate_id=new.candidate_id,
@@ -219,7 +212,7 @@ class PeerReview:
             kept=not reason,
             reason=reason or "its evidence is no worse",
         )
-        await self.journal.append(judged)
+        await self.work.journal.append(judged)
         return judged.kept
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.budget import Usage
@@ -21,23 +20,19 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome, check_graph, doomed, ready
 from swe_ai_fleet.domain.task import PinnedRepository, Role, Task
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.child_tasks import child_task, part, planner_task
 from swe_ai_fleet.orchestrator.delivering import Delivering
 from swe_ai_fleet.orchestrator.endings import Ending, stands
 from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.run_names import PLANNER
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.ports import BlobStore, Journal, Repositories
+from swe_ai_fleet.orchestrator.underway import Underway
 
 SUBTASK_ROLES = "subtask_roles"
 """Under this name a task's metadata say which roles its subtasks may have, separated by commas."""
 WHOLE = "integration"
 """Under this name stands the evidence about the integration branch."""
 MAX_REASON_CHARS = 500
-
-SubmitChild = Callable[[Task, PinnedRepository], Awaitable[str]]
-ChildEnd = Callable[[str], Awaitable[ExecutionState]]
 
 
 @dataclass(kw_only=True)
@@ -49,32 +44,15 @@ class SplitTask:
     branch as it stands by then; merges come one at a time. A subtask that fails takes along what depends on it, and
     nothing else.
 
-    Args:
-        task: The whole.
-        repository: Where it begins.
-        runs: Where the planner, conflicts and checks run.
-        journal: The execution's own.
-        workspaces: Merges and delivers.
-        blobs: Has patches and bundles.
-        submit: Hands in a subtask's task to start from a pinned commit; the same task again is the same execution.
-        ended: Waits for the end of an execution.
-        known: What an earlier driver left; nothing in it is done again.
+    Nothing that an earlier driver left is done again.
     """
 
-    task: Task
-    repository: PinnedRepository
-    runs: AgentRuns
-    journal: Journal
-    workspaces: Repositories
-    blobs: BlobStore
-    submit: SubmitChild
-    ended: ChildEnd
-    known: ExecutionState | None = None
+    work: Underway
     _begun: set[str] = field(default_factory=set[str])
     _merging: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._outcomes = dict(self.known.subtask_outcomes) if self.known else {}
+        self._outcomes = dict(self.work.known.subtask_outcomes)
 
     async def run(self) -> Ending:
         """Carry it out. Only the whole is delivered; what is merged of less stays on the integration branch.
@@ -91,32 +69,30 @@ class SplitTask:
         return await self._delivered(integration, usage)
 
     async def _derivation(self) -> Derivation:
-        if self.known is not None and self.known.derivation is not None:
-            return self.known.derivation
+        if self.work.known.derivation is not None:
+            return self.work.known.derivation
         assignment = DeriveAssignment(
-            execution_id=self.task.execution_id,
+            execution_id=self.work.task.execution_id,
             agent_id=PLANNER,
-            task=planner_task(self.task),
-            repository=self.repository,
-            roles=roles_of(self.task),
+            task=planner_task(self.work.task),
+            repository=self.work.repository,
+            roles=roles_of(self.work.task),
         )
-        derivation = await self.runs.carry_out(assignment)
+        derivation = await self.work.runs.carry_out(assignment)
         derivation = replace(derivation, subtasks=check_graph(derivation.subtasks, assignment.roles))
-        await self.journal.append(SubtasksDerived(derivation=derivation))
+        await self.work.journal.append(SubtasksDerived(derivation=derivation))
         return derivation
 
     def _integration(self, derivation: Derivation) -> Integration:
-        constraints = self.task.constraints
-        totals = part(constraints.totals, derivation.usage, len(derivation.subtasks) + 1, least=self.task.num_agents)
-        kept = replace(self.task, constraints=replace(constraints, totals=totals))
+        constraints = self.work.task.constraints
+        totals = part(
+            constraints.totals, derivation.usage, len(derivation.subtasks) + 1, least=self.work.task.num_agents
+        )
+        kept = replace(self.work.task, constraints=replace(constraints, totals=totals))
         return Integration(
-            task=self.task,
-            repository=self.repository,
-            head=(self.known.integration if self.known else None) or self.repository,
-            runs=self.runs,
-            workspaces=self.workspaces,
-            blobs=self.blobs,
-            spending=Spending(task=kept, usage=spent_on_merges(self.known)),
+            work=self.work,
+            head=self.work.known.integration or self.work.repository,
+            spending=Spending(task=kept, usage=spent_on_merges(self.work.known)),
         )
 
     async def _advance(self, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup) -> None:
@@ -125,7 +101,7 @@ class SplitTask:
             error = f"it depends on {', '.join(causes)}"
             outcome = SubtaskOutcome(subtask_id=subtask.subtask_id, status=SKIPPED, error=error)
             self._outcomes[subtask.subtask_id] = outcome
-            await self.journal.append(SubtaskEnded(outcome=outcome))
+            await self.work.journal.append(SubtaskEnded(outcome=outcome))
         for subtask in ready(derivation.subtasks, self._outcomes, self._begun):
             self._begun.add(subtask.subtask_id)
             group.create_task(self._carry_out(subtask, derivation, integration, group))
@@ -133,7 +109,7 @@ class SplitTask:
     async def _carry_out(
         self, subtask: Subtask, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup
     ) -> None:
-        child = child_task(self.task, subtask, derivation)
+        child = child_task(self.work.task, subtask, derivation)
         outcome = SubtaskOutcome(
             subtask_id=subtask.subtask_id, execution_id=child.execution_id, status=ExecutionStatus.FAILED
         )
@@ -152,12 +128,12 @@ class SplitTask:
 
     async def _solved(self, subtask: Subtask, child: Task, base: PinnedRepository) -> ExecutionState:
         """The end of a subtask's own execution. One that was begun before has the base that it was begun with."""
-        if self.known is None or subtask.subtask_id not in self.known.subtask_executions:
+        if subtask.subtask_id not in self.work.known.subtask_executions:
             started = SubtaskStarted(
                 subtask_id=subtask.subtask_id, execution_id=child.execution_id, base_commit=base.commit
             )
-            await self.journal.append(started)
-        return await self.ended(await self.submit(child, base))
+            await self.work.journal.append(started)
+        return await self.work.parts.wait(child.tenant, await self.work.parts.begin(child, base))
 
     async def _merge(
         self, outcome: SubtaskOutcome, child: Task, state: ExecutionState, integration: Integration
@@ -172,7 +148,7 @@ class SplitTask:
             integration.head = merged.head
 
     async def _end(self, outcome: SubtaskOutcome, head: PinnedRepository | None = None) -> None:
-        await self.journal.append(SubtaskEnded(outcome=outcome, repository=head))
+        await self.work.journal.append(SubtaskEnded(outcome=outcome, repository=head))
         self._outcomes[outcome.subtask_id] = outcome
 
     def _failed(self, derivation: Derivation) -> str:
@@ -191,33 +167,32 @@ class SplitTask:
         return "; ".join(one for one in parts if one)
 
     async def _delivered(self, integration: Integration, usage: Usage) -> Ending:
-        if integration.head.commit == self.repository.commit:
+        if integration.head.commit == self.work.repository.commit:
             return Ending(status=ExecutionStatus.FAILED, error="together the subtasks change nothing", usage=usage)
         report = await self._checked(integration.head)
         if not stands(report):
             failed = "; ".join(one.name for one in report.results if not one.passed and not one.skipped_reason)
             error = f"every subtask passed, but together they do not: {failed}"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
-        if self.known is None or self.known.delivered is None:
-            delivering = Delivering(workspaces=self.workspaces, blobs=self.blobs, runs=self.runs)
-            delivered = await delivering.publish(self.task, self.repository, integration.head)
-            await self.journal.append(WinnerDelivered(delivered=delivered, report=report))
+        if self.work.known.delivered is None:
+            delivered = await Delivering(work=self.work).publish(integration.head)
+            await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
         return Ending(status=ExecutionStatus.COMPLETED, usage=usage)
 
     async def _checked(self, head: PinnedRepository) -> CheckReport:
         """The whole checks, on what will be delivered, against where it all began."""
-        if self.known is not None and (found := self.known.reports.get(WHOLE)) is not None:
+        if (found := self.work.known.reports.get(WHOLE)) is not None:
             return found
-        report = await self.runs.check(
+        report = await self.work.runs.check(
             CheckAssignment(
-                execution_id=self.task.execution_id,
+                execution_id=self.work.task.execution_id,
                 candidate_id=WHOLE,
-                task=self.task,
+                task=self.work.task,
                 repository=head,
-                baseline=self.repository,
+                baseline=self.work.repository,
             )
         )
-        await self.journal.append(ChecksFinished(report=report))
+        await self.work.journal.append(ChecksFinished(report=report))
         return report
 
 

@@ -15,15 +15,14 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, Pre
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, task_namespaces
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task, TaskKind, execution_id
+from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_id
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.child_tasks import child_task_id
 from swe_ai_fleet.orchestrator.node_results import NodeResults
 from swe_ai_fleet.orchestrator.node_tasks import check_left, child_task, errand_task, node_approval, node_name, node_run
-from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
@@ -60,10 +59,7 @@ class FleetNodes:
     """A `NodeRunner` on the fleet.
 
     Args:
-        task: The workflow's.
-        repository: Where its nodes begin.
-        runs: Where agents run and people are asked.
-        parts: Where nodes become executions of their own.
+        work: The workflow's execution.
         results: What these left.
         known: What an earlier driver knew of the nodes.
         approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
@@ -73,10 +69,7 @@ class FleetNodes:
         sharing: How many nodes there are in the place of one, which share its part of the totals.
     """
 
-    task: Task
-    repository: PinnedRepository
-    runs: AgentRuns
-    parts: Parts
+    work: Underway
     results: NodeResults
     known: Mapping[str, NodeUpdated]
     approval_timeout_seconds: float = 0.0
@@ -119,10 +112,10 @@ class FleetNodes:
     def _child_id(self, node: Node, node_id: str, number: int) -> str:
         deliver = node.agent_config.mode is AgentMode.ORCHESTRATE
         return execution_id(
-            tenant=self.task.tenant,
+            tenant=self.work.task.tenant,
             kind=TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE,
-            task_id=child_task_id(self.task.task_id, f"{node_name(node_id)}-{number}"),
-            attempt=self.task.attempt,
+            task_id=child_task_id(self.work.task.task_id, f"{node_name(node_id)}-{number}"),
+            attempt=self.work.task.attempt,
         )
 
     async def decide(self, approval: NodeApproval) -> NodeDecision:
@@ -140,12 +133,12 @@ class FleetNodes:
         return attempt - known.attempt + known.failures
 
     async def _answer(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
-        task, name = errand_task(self.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
-        before = self.runs.known.agents.get(name) if self.runs.known is not None else None
+        task, name = errand_task(self.work.task, node, sharing=self.sharing(node_id)), node_run(node_id, attempt)
+        before = self.work.known.agents.get(name)
         if before is None:
-            check_left(self.task, self.spent)
+            check_left(self.work.task, self.spent)
         assignment = AnswerAssignment(
-            execution_id=self.task.execution_id,
+            execution_id=self.work.task.execution_id,
             agent_id=name,
             task=task,
             repository=await self.results.base(node_id),
@@ -153,7 +146,7 @@ class FleetNodes:
             config=node.agent_config,
             background=await self._background(task, query),
         )
-        answer = await self.runs.carry_out(assignment)
+        answer = await self.work.runs.carry_out(assignment)
         if before is None or before.usage == Usage():
             self.spent += answer.usage
         if answer.error:
@@ -167,14 +160,14 @@ class FleetNodes:
         text = json.dumps(dict(arguments), ensure_ascii=False)
         await self._permitted(node, text, node_id)
         assignment = OperateAssignment(
-            execution_id=self.task.execution_id,
+            execution_id=self.work.task.execution_id,
             agent_id=node_run(node_id, attempt),
-            task=errand_task(self.task, node),
+            task=errand_task(self.work.task, node),
             repository=await self.results.base(node_id),
             tool=node.tool,
             arguments=text,
         )
-        result = await self.runs.carry_out(assignment)
+        result = await self.work.runs.carry_out(assignment)
         if not result.success:
             told = beginning(result.observation().removeprefix("Error: "), MAX_REMEMBERED_CHARS)
             raise (InvalidRequest if result.outcome in _REFUSED else PreconditionFailed)(told)
@@ -188,16 +181,16 @@ class FleetNodes:
 
     async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
         """An execution of the node's own, to its end."""
-        child = child_task(self.task, node, node_id, attempt, query, sharing=self.sharing(node_id))
+        child = child_task(self.work.task, node, node_id, attempt, query, sharing=self.sharing(node_id))
         known = self.known.get(node_id)
         if known is None or known.execution_id != child.execution_id:
-            check_left(self.task, self.spent)
+            check_left(self.work.task, self.spent)
         base = await self.results.base(node_id)
         before = self._under_way.get(node_id, child.execution_id)
         if before != child.execution_id:
             await self.cancel((before,), "its time was up")
         self._under_way[node_id] = child.execution_id
-        state = await self.parts.wait(self.task.tenant, await self.parts.begin(child, base))
+        state = await self.work.parts.wait(self.work.task.tenant, await self.work.parts.begin(child, base))
         del self._under_way[node_id]
         self.spent += state.usage
         if state.status is not ExecutionStatus.COMPLETED:
@@ -209,7 +202,7 @@ class FleetNodes:
 
     async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
         """Ask where the task wants people to decide about such a call. Raises InvalidRequest where they refuse."""
-        policy = self.task.approval
+        policy = self.work.task.approval
         if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
             return
         definition = operations().get(node.tool)
@@ -238,14 +231,14 @@ class FleetNodes:
             approval_id=name,
             agent_id=name,
             policy=policy,
-            goal=self.task.description,
+            goal=self.work.task.description,
             approach=beginning(prompt, MAX_PROMPT_CHARS),
             call=ToolCall(call_id=name, model_call_id=name, name=tool, arguments=arguments[:MAX_PROMPT_CHARS]),
             step=0,
             requested_at=now.isoformat(),
             expires_at=(now + timedelta(seconds=seconds)).isoformat() if seconds else "",
         )
-        said = await self.runs.approvals.ask(request)
+        said = await self.work.runs.approvals.ask(request)
         return NodeDecision(decision=said.decision, text=said.text, approver=said.approver)
 
     async def _background(self, task: Task, query: str) -> str:
@@ -285,4 +278,4 @@ class FleetNodes:
         """End executions; those that were never begun, or have ended, are passed over."""
         for name in executions:
             with suppress(NotFound):
-                await self.parts.cancel(self.task.tenant, name, reason)
+                await self.work.parts.cancel(self.work.task.tenant, name, reason)

@@ -14,16 +14,13 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
-from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.endings import Ending
 from swe_ai_fleet.orchestrator.node_results import NodeResults
 from swe_ai_fleet.orchestrator.node_tasks import NODE
-from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.orchestrator.underway import Underway
 from swe_ai_fleet.orchestrator.workflow_nodes import CutOff, FleetNodes
 from swe_ai_fleet.orchestrator.workflow_tasks import inputs_of
-from swe_ai_fleet.ports import BlobStore, ContextSource, Journal, Memories, Repositories
+from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.workflows.engine import WorkflowRun
 from swe_ai_fleet.workflows.steering import Steering
 
@@ -44,29 +41,13 @@ class WorkflowDrive:
     """One run under way.
 
     Args:
-        task: The workflow's.
-        repository: Where its nodes begin.
-        runs: Where agents run.
-        journal: The execution's own.
-        approvals: Where people are asked, and what they say is found.
-        parts: Where nodes become executions of their own.
-        workspaces: Makes commits of what these leave.
-        blobs: Has what is too long for an event.
-        known: What an earlier driver left; nothing that ended in it is done again.
+        work: The workflow's execution; nothing that ended under an earlier driver is done again.
         approval_timeout_seconds: How long people have where a node does not say; 0: for ever.
         context: What answering agents are told beside their question; None: nothing.
         memories: Where what they answer is remembered; None: nowhere.
     """
 
-    task: Task
-    repository: PinnedRepository
-    runs: AgentRuns
-    journal: Journal
-    approvals: Approvals
-    parts: Parts
-    workspaces: Repositories
-    blobs: BlobStore
-    known: ExecutionState
+    work: Underway
     approval_timeout_seconds: float = 0.0
     context: ContextSource | None = None
     memories: Memories | None = None
@@ -84,29 +65,19 @@ class WorkflowDrive:
 
     async def run(self) -> Ending:
         """Carry it out to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
-        order = self.task.workflow
+        order = self.work.task.workflow
         if order is None:
             raise InvalidRequest("the task has no workflow", field="workflow")
         known, steering = await self._known(), Steering()
-        results = NodeResults(
-            task=self.task,
-            repository=self.repository,
-            parts=self.parts,
-            workspaces=self.workspaces,
-            blobs=self.blobs,
-            known=known,
-        )
+        results = NodeResults(work=self.work, known=known)
         nodes = self._nodes = FleetNodes(
-            task=self.task,
-            repository=self.repository,
-            runs=self.runs,
-            parts=self.parts,
+            work=self.work,
             results=results,
             known=known,
             approval_timeout_seconds=self.approval_timeout_seconds,
             context=self.context,
             memories=self.memories,
-            spent=_spent(self.known, known),
+            spent=_spent(self.work.known, known),
         )
         run = WorkflowRun(
             order.workflow,
@@ -118,10 +89,10 @@ class WorkflowDrive:
             at_once=AT_ONCE,
         )
         nodes.sharing = run.sharing
-        for said in self.known.steering:
+        for said in self.work.known.steering:
             steering.apply(said)
         self._news.set()
-        following = asyncio.create_task(self._follow(steering, len(self.known.steering)), name="steering")
+        following = asyncio.create_task(self._follow(steering, len(self.work.known.steering)), name="steering")
         try:
             ended = await run.run()
         except CutOff as cut:
@@ -130,9 +101,9 @@ class WorkflowDrive:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         await nodes.cancel_rest(ended.nodes, LEFT_OVER)
-        if ended.status is ExecutionStatus.COMPLETED and self.known.output is None:
+        if ended.status is ExecutionStatus.COMPLETED and self.work.known.output is None:
             text, blob = await self._kept(json.dumps(dict(ended.outputs), ensure_ascii=False))
-            await self.journal.append(WorkflowFinished(output=text, output_blob=blob))
+            await self.work.journal.append(WorkflowFinished(output=text, output_blob=blob))
         return Ending(status=ended.status, error=ended.error, usage=await self._usage(ended.nodes))
 
     async def _follow(self, steering: Steering, heard: int) -> None:
@@ -141,7 +112,7 @@ class WorkflowDrive:
             await self._news.wait()
             self._news.clear()
             try:
-                said = (await self.approvals.refresh()).steering
+                said = (await self.work.runs.approvals.refresh()).steering
             except FleetError as fault:
                 _log.warning("what people say to a workflow cannot be read now", reason=fault.message)
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -156,26 +127,26 @@ class WorkflowDrive:
         inputs = update.inputs
         if len(inputs.encode()) > MAX_INLINE_BYTES:
             inputs = json.dumps({"left_out": f"{len(inputs)} characters of JSON"})
-        await self.journal.append(replace(update, inputs=inputs, output=text, output_blob=blob))
+        await self.work.journal.append(replace(update, inputs=inputs, output=text, output_blob=blob))
 
     async def _kept(self, text: str) -> tuple[str, BlobRef | None]:
         """A text where it is short, else where it is kept."""
         data = text.encode()
         if len(data) <= MAX_INLINE_BYTES:
             return text, None
-        return "", await self.blobs.put(self.task.tenant, self.task.execution_id, data, JSON_TYPE)
+        return "", await self.work.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
 
     async def _known(self) -> Mapping[str, NodeUpdated]:
         """The nodes as an earlier driver left them, their outputs whole."""
         found: dict[str, NodeUpdated] = {}
-        for node_id, update in self.known.nodes.items():
+        for node_id, update in self.work.known.nodes.items():
             if update.output_blob is not None:
-                update = replace(update, output=(await self.blobs.get(update.output_blob)).decode())
+                update = replace(update, output=(await self.work.blobs.get(update.output_blob)).decode())
             found[node_id] = update
         return found
 
     async def _usage(self, nodes: Mapping[str, NodeUpdated]) -> Usage:
-        return _spent(await self.approvals.refresh(), nodes)
+        return _spent(await self.work.runs.approvals.refresh(), nodes)
 
 
 def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:

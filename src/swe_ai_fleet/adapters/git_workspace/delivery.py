@@ -46,7 +46,7 @@ class Deliveries:
             if standing:
                 return Delivered(commit_sha=standing, branch=delivery.branch)
             commit = await self._commit(layout, tree, repository.commit, delivery)
-            await self._hand_over(layout, target, commit, repository.snapshot_of or repository.commit)
+            await self._hand_over(layout, target, commit, repository.shared_commit)
             try:
                 await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=their_layout)
             except GitFailed as error:

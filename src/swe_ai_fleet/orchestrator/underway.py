@@ -1,0 +1,49 @@
+"""An execution under way: what everything that works on it has at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.parts import Parts
+from swe_ai_fleet.ports import BlobStore, Journal, Repositories
+
+
+@dataclass(frozen=True, kw_only=True)
+class Underway:
+    """One execution under way.
+
+    Attributes:
+        runs: Where agents and checks run; has the execution's journal, and what an earlier driver left: nothing in that
+            is done again.
+        parts: Where parts of it become executions of their own.
+        workspaces: Merges and delivers.
+        blobs: Has patches and bundles, takes what is too long for an event.
+    """
+
+    runs: AgentRuns
+    parts: Parts
+    workspaces: Repositories
+    blobs: BlobStore
+
+    @property
+    def known(self) -> ExecutionState:
+        """What its log held when this drive began."""
+        return self.runs.known
+
+    @property
+    def task(self) -> Task:
+        """What is to be done, as its council does it."""
+        return self.known.task
+
+    @property
+    def repository(self) -> PinnedRepository:
+        """Where it begins."""
+        return self.known.repository
+
+    @property
+    def journal(self) -> Journal:
+        """The execution's own."""
+        return self.runs.journal
