@@ -10,6 +10,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -38,6 +40,7 @@ async def _run(command: str, *, cwd: Path, variables: dict[str, str]) -> str:
     return output.decode()
 
 
+@pytest.mark.timeout(600)
 async def test_the_quick_tour(fleet: FleetUnderTest, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     variables = {
