@@ -174,6 +174,7 @@ class ModelPool:
                     in_flight=one.in_flight,
                     limit=one.window.limit(now),
                     sessions=len(one.bindings),
+                    load=one.load,
                     last_fault=one.last_fault.message if one.last_fault else "",
                 )
                 for one in self._endpoints

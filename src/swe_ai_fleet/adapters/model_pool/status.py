@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swe_ai_fleet.adapters.model_pool.breaker import Circuit
+from swe_ai_fleet.adapters.model_pool.load import Load
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,13 +33,17 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointStatus:
-    """One endpoint as this process sees it; `limit` is the most calls that it would let be under way."""
+    """One endpoint as this process sees it; `limit` is the most calls that it would let be under way.
+
+    `load` is the server's own word, None where it gives none.
+    """
 
     name: str
     circuit: Circuit
     in_flight: int
     limit: float
     sessions: int
+    load: Load | None
     last_fault: str
 
 
