@@ -21,7 +21,8 @@ import grpc.aio
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.login import Credentials
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS
 from swe_ai_fleet.testing.repositories import make_repository

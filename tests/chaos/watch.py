@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.login import Credentials
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, RESULTS
 from swe_ai_fleet.domain.errors import NotFound

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.snapshots import StreamHead, stream_heads
 from swe_ai_fleet.cli.backup.checking import check_contents

@@ -8,8 +8,10 @@ import json
 from dataclasses import dataclass, field
 from random import Random
 
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Unanswered
+from swe_ai_fleet.adapters.jetstream.login import Credentials
+from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
 from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID
 
 WRONG_SEQUENCE = {"code": 400, "err_code": 10071, "description": "wrong last sequence"}

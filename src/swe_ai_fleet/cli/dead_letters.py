@@ -17,7 +17,8 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+    from swe_ai_fleet.adapters.jetstream.connection import Connection
+    from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 
 dlq_app = typer.Typer(help="Messages on NATS that could not be handled.", no_args_is_help=True, rich_markup_mode=None)
 Number = Annotated[int, typer.Argument(min=1, metavar="NUMBER", help="As `fleet dlq list` shows it.")]

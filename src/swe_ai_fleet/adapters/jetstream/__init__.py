@@ -14,11 +14,13 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Credentials, StoredMessage
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Refused
 from swe_ai_fleet.adapters.jetstream.journal import journal, tell
 from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
+from swe_ai_fleet.adapters.jetstream.login import Credentials
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage

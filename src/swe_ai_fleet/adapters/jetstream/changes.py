@@ -15,8 +15,9 @@ from contextlib import aclosing
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.connection import Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID

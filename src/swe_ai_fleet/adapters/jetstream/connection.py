@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import re
 import secrets
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import nats.errors
@@ -24,75 +22,17 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as ClientSubscription
 
+from swe_ai_fleet.adapters.jetstream.backoff import FIRST_SECONDS, LAST_SECONDS, Backoff
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Forbidden, Refused, Unanswered
 from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials, Protected
+from swe_ai_fleet.adapters.jetstream.messages import Ack, Message
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
-_RETRY_FIRST_SECONDS = 0.05
-_RETRY_LAST_SECONDS = 2.0
 _AUTHORIZATION = ("authorization", "authentication")
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message as it came in; `status` is the server's own code (`408`), empty for content."""
-
-    subject: str
-    reply: str
-    data: bytes
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def status(self) -> str:
-        return self.headers.get("Status", "") if self.headers else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ack:
-    """What the server said to a stored message; `unanswered` is how often it had been sent without an answer before."""
-
-    sequence: int
-    duplicate: bool
-    unanswered: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
-    """A message of a stream."""
-
-    sequence: int
-    subject: str
-    data: bytes
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-class Backoff:
-    """Waits that double up to a cap, with jitter, until a deadline (None = for ever)."""
-
-    def __init__(self, deadline: float | None) -> None:
-        self._deadline = deadline
-        self._delay = _RETRY_FIRST_SECONDS
-
-    @classmethod
-    def lasting(cls, seconds: float | None) -> Backoff:
-        return cls(None if seconds is None else asyncio.get_running_loop().time() + seconds)
-
-    @property
-    def remaining(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - asyncio.get_running_loop().time())
-
-    async def wait(self, reason: object) -> None:
-        """Wait before another try. Raises Unavailable with the reason once the time is up."""
-        remaining = self.remaining
-        if remaining is not None and remaining <= 0:
-            raise Unavailable(f"NATS does not answer: {reason}", hint="is the server running and reachable?")
-        delay = random.uniform(0.5, 1.0) * self._delay  # noqa: S311 (jitter, not a secret)
-        self._delay = min(2 * self._delay, _RETRY_LAST_SECONDS)
-        await asyncio.sleep(delay if remaining is None else min(delay, remaining))
 
 
 class Subscription:
@@ -346,7 +286,7 @@ class Connection:
         except (nats.errors.Error, OSError, TimeoutError) as error:
             # After a handshake that failed the client library would wait for an end that never comes.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_LAST_SECONDS):
+                async with asyncio.timeout(LAST_SECONDS):
                     await client.close()
             if any(word in str(error).lower() for word in _AUTHORIZATION):
                 raise PreconditionFailed(
@@ -421,7 +361,7 @@ class Connection:
         while self._reconnecting is not None and not self._reconnecting.done():
             # More than once: the client library swallows a cancellation that comes while it connects.
             self._reconnecting.cancel()
-            await asyncio.wait([self._reconnecting], timeout=_RETRY_FIRST_SECONDS)
+            await asyncio.wait([self._reconnecting], timeout=FIRST_SECONDS)
         if self._client is not None:
             await self._client.close()
             self._lost(self._client)

@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.connection import Ack, Backoff, Connection
+from swe_ai_fleet.adapters.jetstream.backoff import Backoff
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.messages import Ack
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.adapters.jetstream.wire import (
     EXPECTED_SEQUENCE,

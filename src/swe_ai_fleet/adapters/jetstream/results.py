@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
 from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.connection import Backoff, Connection, StoredMessage
+from swe_ai_fleet.adapters.jetstream.backoff import Backoff
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import Refused
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.adapters.jetstream.wire import EXPECTED_SEQUENCE, MESSAGE_ID

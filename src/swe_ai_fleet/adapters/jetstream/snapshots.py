@@ -13,8 +13,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from swe_ai_fleet.adapters.jetstream.connection import Connection, Message
+from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Unanswered
+from swe_ai_fleet.adapters.jetstream.messages import Message
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, Unavailable
 
 CHUNK_BYTES = 128 * 1024

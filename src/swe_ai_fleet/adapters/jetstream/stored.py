@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from swe_ai_fleet.adapters.jetstream.connection import StoredMessage
+from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
 
 
 def from_api(answer: dict[str, Any]) -> StoredMessage:
