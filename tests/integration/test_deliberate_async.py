@@ -18,7 +18,7 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES
 
-SECONDS = 60
+SECONDS = 120
 
 
 @pytest.fixture

@@ -303,11 +303,12 @@ async def test_nothing_is_lost_while_no_process_runs(world: World) -> None:
         messages = await receiver.until("/later", 3)
         await service.idle(task_id)
         told = [content(message)["data"]["task_id"] for message in receiver.on("/later")]
-        assert sorted(told) == [f"{task_id}-1", f"{task_id}-1", f"{task_id}-2"]
+        # What the end of the first process cut off is sent once more, so `-1` may have come three times.
+        assert told.count(f"{task_id}-1") in (2, 3) and told.count(f"{task_id}-2") == 1
         for message in messages:
             message.checked(made.secret)
         attempts = {one.event_id: one.attempt for one in reversed(await service.settled(task_id, 3))}
-        assert sorted(attempts.values()) == [1, 2]
+        assert sorted(attempts.values()) in ([1, 2], [1, 3])
 
 
 async def again(service: Service, made: pb.CreateWebhookResponse, stored: StoredEvent, *, deliveries: int) -> None:
