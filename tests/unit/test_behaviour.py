@@ -149,3 +149,14 @@ async def test_keys_are_those_of_the_change_or_of_the_bytes() -> None:
     assert keys["tidy"] == keys["spaced"]
     assert keys["none"] == ""
     assert len(set(keys.values())) == 6
+
+
+def test_a_patch_that_is_cut_off_or_torn_has_no_form() -> None:
+    head, *hunk = patch(["a", "b", "c"], ["a", "x", "c"]).split(b"\n")[:-1]
+    whole = [head, *hunk]
+    assert normalised(b"\n".join([*whole, b""])) is not None
+    assert normalised(b"\n".join(whole[:-1])) is None
+    removing, adding = patch(["a", "b"], []).split(b"\n")[:-2], patch([], ["a", "b"]).split(b"\n")[:-2]
+    assert normalised(b"\n".join(removing)) is None
+    assert normalised(b"\n".join(adding)) is None
+    assert normalised(b"\n".join([*whole[:-1], b"torn"])) is None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts
+from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.event import (
@@ -24,6 +25,9 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStarted,
     ExecutionStatus,
+    ModelReplied,
+    ResultPublished,
+    RevisionJudged,
     RunClaimed,
     RunFinished,
     RunLost,
@@ -31,13 +35,19 @@ from swe_ai_fleet.domain.event import (
     RunStarted,
     StoredEvent,
     SubtaskEnded,
+    SubtasksDerived,
+    SubtaskStarted,
+    ToolFinished,
+    ToolStarted,
     VotesCast,
+    WinnerDelivered,
 )
-from swe_ai_fleet.domain.execution import ExecutionState, fold
-from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState, fold
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.subtask import SubtaskOutcome
+from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 
 FIRST, SECOND = "agent-dev-1", "agent-dev-2"
@@ -218,3 +228,99 @@ def test_what_comes_behind_the_end_changes_nothing_but_the_place_in_the_log() ->
     assert later.last_sequence == end.last_sequence + 2
     assert (later.cancel_requested, set(later.agents)) == (False, {FIRST})
     assert later.status is ExecutionStatus.COMPLETED
+
+
+def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
+    def entry(outcome: Outcome, digest: str, tool: str = "files") -> AuditEntry:
+        return AuditEntry(
+            seq=1,
+            at="",
+            execution_id="e",
+            agent_id=FIRST,
+            call_id="a",
+            tool=tool,
+            operation="read",
+            outcome=outcome,
+            hash=digest,
+        )
+
+    result = ToolResult(success=True, operation="files_read")
+    reply = ModelReply(
+        message=AssistantMessage(content="hm"), finish_reason="stop", usage=Usage(prompt_tokens=5, model_calls=1)
+    )
+    bodies: list[EventBody] = [
+        RunClaimed(generation=3, host="h"),
+        RunStarted(role="DEV", model="m", messages=(), tools=()),
+        ModelReplied(step=2, reply=reply, duration_ms=1),
+        ToolStarted(entry=entry(Outcome.STARTED, "h1")),
+        ToolFinished(entry=entry(Outcome.SUCCESS, "h2"), result=result),
+        ToolFinished(entry=entry(Outcome.SUCCESS, "h3", APPROVAL_TOOL), result=result),
+        RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=""),
+    ]
+    told = [after(*[(FIRST, body) for body in bodies[:count]]).agents[FIRST] for count in range(1, len(bodies) + 1)]
+    assert [(one.status, one.generation) for one in told] == [("running", 3)] * 6 + [("finished", 3)]
+    assert [(one.last_tool, one.last_outcome) for one in told[2:5]] == [
+        ("", ""),
+        ("files_read", Outcome.STARTED),
+        ("files_read", Outcome.SUCCESS),
+    ]
+    assert [one.audit_head for one in told[3:]] == ["", "h2", "h3", "h3"]
+    # A decision is no call of the agent's; what a run does not say of its usage is what was seen of it.
+    ended = told[-1]
+    assert (ended.model, ended.step, ended.stop_reason) == ("m", 2, StopReason.FINAL_ANSWER)
+    assert ended.usage == Usage(prompt_tokens=5, model_calls=1, tool_calls=1)
+    whole = RunFinished(
+        stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(model_calls=9), audit_head="h9"
+    )
+    said_all = after(*[(FIRST, body) for body in (*bodies[:-1], whole)]).agents[FIRST]
+    assert (said_all.usage, said_all.audit_head) == (Usage(model_calls=9), "h9")
+    resumed = after(*[(FIRST, body) for body in (*bodies, RunClaimed(generation=4, host="h", resumes=True))])
+    on = resumed.agents[FIRST]
+    assert (on.status, on.stop_reason, on.generation, on.step, on.audit_head) == ("running", "", 4, 2, "h3")
+    anew = after(*[(FIRST, body) for body in (*bodies, RunClaimed(generation=4, host="h"))]).agents[FIRST]
+    assert (anew.model, anew.generation, anew.step, anew.usage) == ("m", 4, 0, Usage())
+
+
+def test_attempts_are_still_counted_when_the_run_begins_again() -> None:
+    state = after(
+        claimed(FIRST),
+        RunLost(lost_agent_id=FIRST, reason="host gone"),
+        RunReassigned(lost_agent_id=FIRST, reason="host gone", attempt=2),
+        claimed(FIRST, 2),
+        (FIRST, RunStarted(role="DEV", model="m", messages=(), tools=())),
+    )
+    assert (state.agents[FIRST].attempt, state.agents[FIRST].generation) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(ExecutionStatus.CANCELLED, StopReason.CANCELLED), (ExecutionStatus.COMPLETED, StopReason.LOST)],
+)
+def test_who_still_waits_at_the_end_has_ended_with_it(status: ExecutionStatus, reason: StopReason) -> None:
+    state = after(claimed(FIRST), claimed(SECOND), asks(SECOND), asks("node", "p2"), ended(status))
+    assert [state.agents[name].status for name in (FIRST, SECOND, "node")] == ["running", "finished", "finished"]
+    assert (state.agents[SECOND].stop_reason, state.pending) == (reason, ())
+    # Who takes an ended execution up has to tell of its end, and does not open it again.
+    later = after(ended(status), ExecutionClaimed(generation=2, owner="p"), ResultPublished())
+    assert (later.status, later.generation, later.owner, later.result_published) == (status, 2, "p", True)
+
+
+def test_revisions_subtasks_and_the_delivery_stand_in_the_state() -> None:
+    derivation = Derivation(derivation_id="d", subtasks=())
+    report = CheckReport(candidate_id=FIRST)
+    delivered = Delivered(branch="fleet/t", commit_sha="d" * 40)
+    end = ExecutionFinished(
+        status=ExecutionStatus.COMPLETED, winner_id=FIRST, usage=Usage(model_calls=2), duration_ms=7, error="but"
+    )
+    state = after(
+        RevisionJudged(candidate_id="kept", revises=FIRST, kept=True, reason="better"),
+        RevisionJudged(candidate_id="worse", revises=FIRST, kept=False, reason="broke the tests"),
+        SubtasksDerived(derivation=derivation),
+        SubtaskStarted(subtask_id="a", execution_id="e-a"),
+        WinnerDelivered(delivered=delivered, report=report),
+        end,
+    )
+    assert (state.judged, dict(state.dropped)) == ({"kept", "worse"}, {"worse": "broke the tests"})
+    assert (state.derivation, dict(state.subtask_executions)) == (derivation, {"a": "e-a"})
+    assert (state.delivered, state.delivery_report) == (delivered, report)
+    assert (state.winner_id, state.usage, state.duration_ms, state.error) == (FIRST, end.usage, 7, "but")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> Event:
 
 
 @asynccontextmanager
-async def following(log: Heads | MemoryLog) -> AsyncIterator[Projection]:
+async def following(log: Heads | MemoryLog) -> AsyncGenerator[Projection]:
     projection = Projection(log)  # pyright: ignore[reportArgumentType]
     await projection.start()
     try:

@@ -110,6 +110,7 @@ def test_observations_stand_in_the_order_of_the_calls_whatever_ended_first():
     assert [seen.call_id for seen in state.steps[0].observations] == ["a", "b"]
     assert state.usage.tool_calls == 2
     assert state.usage.total_tokens == 11
+    assert [state.observed(call_id) for call_id in "abc"] == [True, True, False]
 
 
 def test_what_the_model_was_told_wins_over_what_the_tool_gave():

@@ -471,7 +471,7 @@ def test_only_equal_outcomes_make_equal_changes_one() -> None:
         return replace(check(False), tests=TestSummary(passed=1, failed=len(failing), failing=failing))
 
     def rubric(score: float) -> CheckResult:
-        return replace(check(True, kind=CheckKind.RUBRIC, required=False), score=score)
+        return replace(check(True, kind=CheckKind.RUBRIC, required=False), score=score, passed=score > 0.5)
 
     def places(one: CheckResult, other: CheckResult) -> int:
         found = [candidate("a", diff="same"), candidate("b", diff="same")]
@@ -513,7 +513,7 @@ def test_scores_beyond_their_bounds_and_no_numbers_are_bounded() -> None:
 
     assert [of(score) for score in (-1.0, 0.25, 7.0, float("nan"))] == [0.0, 0.25, 1.0, 0.0]
     (first,) = rank([candidate("a")], {"a": report("a", check(True))}, critiques=[critique("a", 7.0)])
-    assert (first.review, first.score) == (1.0, 1.0)
+    assert (first.review, first.score, first.evidence) == (1.0, 1.0, 1.0)
 
 
 def test_complaints_are_told_in_full_up_to_a_bound() -> None:

@@ -31,6 +31,20 @@ def test_a_run_that_may_only_read_runs_nothing_and_reaches_nobody(spec: Operatio
 
 
 @pytest.mark.parametrize(
+    ("policy", "offered"),
+    [
+        (Policy(allowed=frozenset({"files"})), True),
+        (Policy(allowed=frozenset({"files_look"})), True),
+        (Policy(allowed=frozenset({"files_write", "git"})), False),
+        (Policy(allowed=frozenset({"files"}), denied=frozenset({"files_look"})), False),
+        (Policy(denied=frozenset({"files"})), False),
+    ],
+)
+def test_tools_and_operations_are_allowed_and_denied_by_name(policy: Policy, offered: bool) -> None:
+    assert policy.offers(LOOK) is offered
+
+
+@pytest.mark.parametrize(
     ("arguments", "allowed"),
     [
         ({"path": "src/a.py"}, True),
