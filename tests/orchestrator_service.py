@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -17,13 +18,23 @@ from grpc_status import rpc_status
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc
+from services.orchestrator.councils import Councils
+from services.orchestrator.fleet_status import FleetStatuses
+from services.orchestrator.metrics import Metrics
 from services.orchestrator.server import orchestrator_service
 from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.health import Component
+from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.orchestrator.council_book import CouncilBook
+from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.drive import Surroundings
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.testing.fleet import ScriptedFleet, ScriptedModel
+from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 
@@ -32,6 +43,47 @@ SECONDS = 20
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 
 REPO = pb.RepoRef(path="/srv/app", ref="main")
+
+
+def servicer_of(
+    executions: Executions,
+    log: MemoryLog | JetStream,
+    *,
+    workspaces: ScriptedWorkspaces | None = None,
+    components: Callable[[], Awaitable[Sequence[Component]]] | None = None,
+    **given: Any,
+) -> OrchestratorServicer:
+    """The servicer over executions; what is not given is real, and empty."""
+    workspaces = workspaces or ScriptedWorkspaces()
+    councils = given.pop("councils", None) or Councils(
+        book=CouncilBook(MemoryKeyValue()), states=executions.projection.all, models={}
+    )
+    derivations = Derivations(fleet=executions.fleet, log=log, workspaces=workspaces)
+    rooms: dict[str, Any] = {
+        "watch_live": _silence,
+        "councils": councils,
+        "derivations": derivations,
+        "planning": PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue()),
+        "metrics": Metrics(meter=Meter(lambda start: log.everything(from_sequence=start)), councils=councils.counts),
+        "fleet": FleetStatuses(executions=executions, measure=_no_fleet, use=lambda _: {}, me="test"),
+        "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
+        "contexts": None,
+    }
+    components = components or _no_components
+    return OrchestratorServicer(executions=executions, blobs=log, log=log, components=components, **(rooms | given))
+
+
+async def _silence(tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
+    await asyncio.Event().wait()
+    yield TextDelta(agent_id="", text="")
+
+
+async def _no_components() -> Sequence[Component]:
+    return ()
+
+
+async def _no_fleet() -> Any:
+    raise AssertionError("nobody asks for the fleet here")
 
 
 @dataclass
@@ -73,9 +125,7 @@ class Service:
             pauses=(0.0,),
         )
         async with asyncio.timeout(SECONDS), Executions(surroundings, priced=True) as self.executions:
-            servicer = OrchestratorServicer(
-                executions=self.executions, blobs=self.log, log=self.log, components=self.measure
-            )
+            servicer = servicer_of(self.executions, self.log, workspaces=self.workspaces, components=self.measure)
             serving = serve_grpc(
                 [orchestrator_service(servicer)],
                 "127.0.0.1:0",

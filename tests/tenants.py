@@ -31,7 +31,6 @@ from services.orchestrator.metrics import Metrics
 from services.orchestrator.notifications import open_notifications
 from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.server import orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.workflows import workflow_service, workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
@@ -58,6 +57,7 @@ from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_script import answered, said
+from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
 from tests.webhook_receiver import WebhookReceiver
 
@@ -222,10 +222,9 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             Derivations(fleet=executions.fleet, log=log, workspaces=surroundings.workspaces)
         )
         events = PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue())
-        servicer = OrchestratorServicer(
-            executions=executions,
-            blobs=log,
-            log=log,
+        servicer = servicer_of(
+            executions,
+            log,
             components=measured,
             councils=Councils(book=councils, states=executions.projection.all),
             metrics=Metrics(meter=meter),

@@ -56,14 +56,14 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         blobs: Has patches and artifacts.
         log: Has the events.
         components: Measures what the fleet stands on.
-        watch_live: Where models are heard while they speak; None: nowhere.
-        planning: Takes planning events; None: nobody does.
-        councils: Keeps them; None: there are none.
-        derivations: Splits plans; None: nobody does.
-        contexts: Makes the contexts of tasks; None: nobody does.
-        metrics: Has figures over time; None: nobody measures.
-        fleet: Tells of hosts, machines, model servers; None: nobody does.
-        uploads: Takes repositories; None: nobody does.
+        watch_live: Where models are heard while they speak.
+        planning: Takes planning events.
+        councils: Keeps them.
+        derivations: Splits plans.
+        contexts: Makes the contexts of tasks; None: no context service is configured.
+        metrics: Has figures over time.
+        fleet: Tells of hosts, machines, model servers.
+        uploads: Takes repositories.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         blobs: BlobStore,
         log: EventLog,
         components: Callable[[], Awaitable[Sequence[Component]]],
-        watch_live: WatchLive | None = None,
-        planning: PlanningEvents | None = None,
-        councils: Councils | None = None,
-        derivations: Derivations | None = None,
-        contexts: TaskContexts | None = None,
-        metrics: Metrics | None = None,
-        fleet: FleetStatuses | None = None,
-        uploads: Uploads | None = None,
+        watch_live: WatchLive,
+        planning: PlanningEvents,
+        councils: Councils,
+        derivations: Derivations,
+        contexts: TaskContexts | None,
+        metrics: Metrics,
+        fleet: FleetStatuses,
+        uploads: Uploads,
     ) -> None:
         self._executions = executions
         self._planning = planning
@@ -192,7 +192,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         execution_id = _execution_id(request.execution_id)
         events = self._executions.watch(tenant(), execution_id, request.from_sequence)
         async with aclosing(events):
-            if not request.include_text or self._watch_live is None:
+            if not request.include_text:
                 async for stored in events:
                     yield responses.event(stored)
                 return
@@ -223,17 +223,15 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             stats=_stats(self._executions.projection.all(tenant())) if request.include_stats else None,
             components=[responses.component(seen_by(principal(), one)) for one in components],
         )
-        if request.include_stats and self._councils is not None:
+        if request.include_stats:
             reply.stats.active_councils = await active_councils(self._councils)
-        if request.include_fleet and self._fleet is not None:
+        if request.include_fleet:
             await self._fleet.fill(reply)
         return reply
 
     async def UploadRepository(
         self, request_iterator: AsyncIterator[pb.UploadRepositoryRequest], context: Context
     ) -> pb.RepoRef:
-        if self._uploads is None:
-            raise NotAvailable("uploads are not taken here", hint="name a repository that the server can reach")
         return await self._uploads.receive(request_iterator)
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
@@ -248,46 +246,35 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         )
 
     async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> pb.RegisterAgentResponse:
-        return await self._with_councils().register(request)
+        return await self._councils.register(request)
 
     async def UnregisterAgent(self, request: pb.UnregisterAgentRequest, context: Context) -> pb.UnregisterAgentResponse:
-        return await self._with_councils().unregister(request)
+        return await self._councils.unregister(request)
 
     async def CreateCouncil(self, request: pb.CreateCouncilRequest, context: Context) -> pb.CreateCouncilResponse:
-        return await self._with_councils().create(request)
+        return await self._councils.create(request)
 
     async def ListCouncils(self, request: pb.ListCouncilsRequest, context: Context) -> pb.ListCouncilsResponse:
-        return await self._with_councils().list(request)
+        return await self._councils.list(request)
 
     async def DeleteCouncil(self, request: pb.DeleteCouncilRequest, context: Context) -> pb.DeleteCouncilResponse:
-        return await self._with_councils().delete(request)
-
-    def _with_councils(self) -> Councils:
-        if self._councils is None:
-            raise NotAvailable(_NO_COUNCILS, hint="name the number of agents in the request")
-        return self._councils
+        return await self._councils.delete(request)
 
     async def ProcessPlanningEvent(
         self, request: pb.ProcessPlanningEventRequest, context: Context
     ) -> pb.ProcessPlanningEventResponse:
-        if self._planning is None:
-            raise NotAvailable("planning events are not taken here", hint="submit the task itself")
         return await answer_planning_event(self._planning, request, context)
 
     async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> pb.DeriveSubtasksResponse:
-        if self._derivations is None:
-            raise NotAvailable("plans are not split into subtasks here", hint="submit the tasks one by one")
         plan = replace(subtasks.plan_of(request), tenant=tenant())
         return subtasks.derived(plan, await self._derivations.derive(plan))
 
     async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> pb.GetTaskContextResponse:
         if self._contexts is None:
-            raise NotAvailable("contexts are not made here", hint="the event run_started has an agent's messages")
+            raise NotAvailable("no context service is configured", hint="the event run_started has an agent's messages")
         return await self._contexts.get(request)
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
-        if self._metrics is None:
-            raise NotAvailable("metrics are not measured here", hint="GetStatus with include_stats has counters")
         return await self._metrics.get(request)
 
     async def _submit(self, request: Message, task: Task, context: Context) -> Submission:
@@ -320,9 +307,6 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 if progress.candidate_id:
                     update.partial_result.CopyFrom(await self._replies.partial(progress.state, progress.candidate_id))
                 yield update, progress.state if _ends(stored) else None
-
-
-_NO_COUNCILS = "councils cannot be managed yet; each task's council is made for it"
 
 
 def _ends(stored: StoredEvent) -> bool:

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from services.grpc_server import serve_grpc
 from services.orchestrator.server import orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.cli.batch.plan import Plan
 from swe_ai_fleet.cli.batch.run import batch
 from swe_ai_fleet.cli.client import FleetClient, connect
@@ -29,6 +28,7 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.testing.fleet import FAILED, ScriptedFleet, ScriptedModel, ScriptedRun
 from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
+from tests.orchestrator_service import servicer_of
 
 SECONDS = 30
 
@@ -55,9 +55,7 @@ class Service:
             owner="test",
         )
         async with Executions(surroundings) as executions:
-            servicer = OrchestratorServicer(
-                executions=executions, blobs=self.log, log=self.log, components=_no_components
-            )
+            servicer = servicer_of(executions, self.log)
             async with serve_grpc(
                 [orchestrator_service(servicer)], self.address, None, _ready, grace_seconds=0.05
             ) as self.address:
@@ -65,10 +63,6 @@ class Service:
 
     def client(self) -> AbstractAsyncContextManager[FleetClient]:
         return connect(self.address, "")
-
-
-async def _no_components() -> list[Any]:
-    return []
 
 
 async def _ready() -> bool:

@@ -23,7 +23,6 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc
 from services.orchestrator.councils import Councils
 from services.orchestrator.server import orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.endpoint import EndpointRules
@@ -38,6 +37,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from tests.conftest import FleetUnderTest
+from tests.orchestrator_service import servicer_of
 from tests.scripts import FAILING, HELLO_FILES
 
 SECONDS = 30
@@ -100,9 +100,6 @@ async def service(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[Servi
         owner="test",
     )
 
-    async def measured() -> list[Any]:
-        return []
-
     async def ready() -> bool:
         return True
 
@@ -112,7 +109,7 @@ async def service(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[Servi
         Executions(surroundings, councils=book) as executions,
     ):
         kept = Councils(book=book, states=executions.projection.all, models={"": "main-model", "small": "mini"})
-        servicer = OrchestratorServicer(executions=executions, blobs=log, log=log, components=measured, councils=kept)
+        servicer = servicer_of(executions, log, councils=kept)
         async with (
             serve_grpc([orchestrator_service(servicer)], "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
             grpc.aio.insecure_channel(address) as channel,

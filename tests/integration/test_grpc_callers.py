@@ -17,7 +17,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.grpc_server import serve_grpc
 from services.orchestrator.server import SERVICE, orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
@@ -30,6 +29,7 @@ from tests.orchestrator_service import (
     field_named,
     orchestration,
     refusal,
+    servicer_of,
 )
 
 TOKEN = "a-token-for-tests"
@@ -104,9 +104,7 @@ async def test_readiness_follows_what_the_fleet_stands_on():
 
 
 async def test_a_port_that_is_taken_is_said_so(service: Service):
-    servicer = OrchestratorServicer(
-        executions=service.executions, blobs=service.log, log=service.log, components=service.measure
-    )
+    servicer = servicer_of(service.executions, service.log)
     with pytest.raises(PreconditionFailed) as refused:
         async with serve_grpc([orchestrator_service(servicer)], service.address, None, service.is_ready):
             pass

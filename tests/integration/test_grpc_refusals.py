@@ -185,28 +185,6 @@ async def test_bad_lists(service: Service, request_: pb.ListExecutionsRequest, n
     assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, named)
 
 
-@pytest.mark.parametrize(
-    ("name", "request_"),
-    [
-        ("RegisterAgent", pb.RegisterAgentRequest()),
-        ("UnregisterAgent", pb.UnregisterAgentRequest()),
-        ("CreateCouncil", pb.CreateCouncilRequest()),
-        ("ListCouncils", pb.ListCouncilsRequest()),
-        ("DeleteCouncil", pb.DeleteCouncilRequest()),
-        ("ProcessPlanningEvent", pb.ProcessPlanningEventRequest()),
-        ("DeriveSubtasks", pb.DeriveSubtasksRequest()),
-        ("GetTaskContext", pb.GetTaskContextRequest()),
-        ("GetMetrics", pb.GetMetricsRequest()),
-        ("UploadRepository", iter([pb.UploadRepositoryRequest()])),
-    ],
-)
-async def test_what_is_missing_is_said(service: Service, name: str, request_):
-    code, message, details = await refusal(getattr(service.stub, name)(request_))
-    assert code is grpc.StatusCode.UNIMPLEMENTED
-    assert "yet" in message or "here" in message
-    assert details["ErrorInfo"].reason == "NOT_AVAILABLE"
-
-
 async def test_every_rpc_of_the_contract_is_answered_by_us():
     declared = {method.name for method in pb.DESCRIPTOR.services_by_name["OrchestratorService"].methods}
     assert {name for name in declared if name not in vars(OrchestratorServicer)} == set()

@@ -17,7 +17,6 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc
 from services.orchestrator.server import orchestrator_service
-from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from swe_ai_fleet.agents.opening import opening_messages
 from swe_ai_fleet.context.book import ContextBook
@@ -25,7 +24,6 @@ from swe_ai_fleet.context.gathering import ContextGatherer
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, WorkRecord
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.health import Component
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.drive import Surroundings
@@ -36,6 +34,7 @@ from swe_ai_fleet.testing.memory_log import MemoryLog
 from swe_ai_fleet.testing.workspaces import ScriptedWorkspaces
 from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.orchestrator_service import servicer_of
 
 SECONDS = 20
 SECRET = "sk-quite-a-secret-wxyz"
@@ -62,10 +61,6 @@ async def ready() -> bool:
     return True
 
 
-async def no_components() -> list[Component]:
-    return []
-
-
 @asynccontextmanager
 async def serving(*, contexts: bool = True) -> AsyncIterator[Service]:
     log = MemoryLog()
@@ -83,13 +78,8 @@ async def serving(*, contexts: bool = True) -> AsyncIterator[Service]:
             context=source,
         )
         async with Executions(surroundings) as executions:
-            servicer = OrchestratorServicer(
-                executions=executions,
-                blobs=log,
-                log=log,
-                components=no_components,
-                contexts=TaskContexts(source=source, executions=executions, mask=MASK) if contexts else None,
-            )
+            made = TaskContexts(source=source, executions=executions, mask=MASK) if contexts else None
+            servicer = servicer_of(executions, log, contexts=made)
             service = [orchestrator_service(servicer)]
             async with (
                 serve_grpc(service, "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
