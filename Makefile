@@ -11,7 +11,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers
+.PHONY: help pictures demo test test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers mutants
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,9 @@ soak: $(VENV)/ready ## Half an hour of mixed load, parts killed: nothing may gro
 
 bench-peers: $(VENV)/ready ## Our figures beside other agents' on this machine, installed in .venv-peers; writes docs/bench.md
 	$(BIN)/python -m tests.bench.peers
+
+mutants: $(VENV)/ready ## Small changes of the modules that decide: each must fail a test; docs/testing.md; MODULES=run.py
+	$(BIN)/python -m tests.mutation $(MODULES)
 
 up: $(VENV)/ready ## Run a fleet here (FLEET_MODEL_URL=… names the model server)
 	$(BIN)/fleet up
