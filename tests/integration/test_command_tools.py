@@ -451,6 +451,12 @@ class TestTests:
         for paths in (["--co"], ["-h"], ["@options"], ["--override-ini=x=y"], ["-p", "evil"], ["--", "--co"]):
             result = await refused(tool.pytest(paths))
             assert result.exit_code == 4, result.observation()
+        assert not (root / "ran").exists()
+
+    async def test_a_keyword_stays_a_keyword(self, workspace: Workspace, root: Path) -> None:
+        (root / "test_app.py").write_text("def test_it(): open('ran', 'w')\n")
+        (root / "options").write_text("test_app.py\n")
+        tool = TestTool(workspace)
         for keyword in ("--co", "-x", "=a", "@options", "--junitxml=pwned", "__import__('os').system('touch pwned')"):
             await refused(tool.pytest(keyword=keyword))
         assert not (root / "ran").exists()
