@@ -12,6 +12,7 @@ from services.orchestrator.replies import fit
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy
 
 _DECISIONS = {
@@ -34,12 +35,12 @@ def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
         agent_id=request.agent_id,
         policy=responses.POLICIES[request.policy],
         proposal=request.approach,
-        requested_at_ms=responses.milliseconds(request.requested_at),
+        requested_at_ms=milliseconds(request.requested_at),
         goal=request.goal,
         memory=request.memory,
         diff=request.diff,
         reasons=request.reasons,
-        expires_at_ms=responses.milliseconds(request.expires_at),
+        expires_at_ms=milliseconds(request.expires_at),
     )
     if (found := request.memory_results) is not None:
         told.memory_results.coverage = found.coverage

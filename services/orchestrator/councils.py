@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from services.orchestrator import responses
 from services.values import check_values
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.council_book import CouncilBook
 from swe_ai_fleet.orchestrator.councils import at_work, council_name
@@ -149,7 +149,7 @@ def _agent(member: CouncilMember, running: int) -> pb.AgentInfo:
         ),
         endpoint=member.endpoint,
         metadata=member.metadata,
-        registered_at_ms=responses.milliseconds(member.registered_at),
+        registered_at_ms=milliseconds(member.registered_at),
         running_tasks=running,
     )
 

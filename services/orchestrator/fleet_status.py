@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.fleet_status import (
     ReplicaReport,
 )
 from swe_ai_fleet.domain.health import Component, ComponentState
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.orchestrator.executions import Executions
 
 MAX_MESSAGE_CHARS = 500
@@ -149,7 +150,7 @@ def _endpoint(endpoint: EndpointStatus, use: EndpointUse | None) -> pb.ModelEndp
 def _queue(unfinished: Sequence[ExecutionState], *, most: int) -> pb.QueueStatus:
     going_on = [state for state in unfinished if not state.status.terminal]
     waiting = [state for state in going_on if not state.owner]
-    oldest = min((responses.milliseconds(state.started_at) for state in waiting), default=0)
+    oldest = min((milliseconds(state.started_at) for state in waiting), default=0)
     return pb.QueueStatus(
         waiting=len(waiting),
         waiting_by_priority=Counter(state.task.priority for state in waiting),

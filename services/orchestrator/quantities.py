@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain import budget
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def milliseconds(at: str) -> int:
-    """An ISO 8601 time as milliseconds since the epoch; empty is 0."""
-    return (datetime.fromisoformat(at) - _EPOCH) // timedelta(milliseconds=1) if at else 0
 
 
 def usage(of: budget.Usage) -> pb.Usage:

@@ -166,7 +166,7 @@ def _cut(message: Message, characters: int, entries: int) -> None:
             for key in list(texts):
                 texts[key] = _shortened(texts[key], characters)
         elif field.is_repeated:
-            items = cast("MutableSequence[Any]", value)
+            items = cast("list[Any]", value)
             del items[entries:]
             for index, item in enumerate(items):
                 if isinstance(item, Message):

@@ -10,7 +10,7 @@ from google.protobuf import json_format, struct_pb2
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import reviews
-from services.orchestrator.quantities import milliseconds, usage
+from services.orchestrator.quantities import usage
 from services.orchestrator.subtasks import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import budget, candidate, execution, health
@@ -19,6 +19,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, Ran
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, Role, TaskKind
 from swe_ai_fleet.orchestrator.fates import fates
 

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.quantities import milliseconds, usage
+from services.orchestrator.quantities import usage
 from swe_ai_fleet.domain import review
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.orchestrator.fates import fates
 
 

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -34,6 +33,7 @@ from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, Stored
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.health import Component, ComponentState
 from swe_ai_fleet.domain.live import TextDelta
+from swe_ai_fleet.domain.moment import milliseconds, now
 from swe_ai_fleet.domain.task import Task, TaskKind, check_identifier
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions, Submission
@@ -143,7 +143,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: pb.GetDeliberationResultRequest, context: Context
     ) -> pb.GetDeliberationResultResponse:
         state = await self._latest(check_identifier(request.task_id, field="task_id"))
-        ran = state.duration_ms if state.finished_at else _now_ms() - responses.milliseconds(state.started_at)
+        ran = state.duration_ms if state.finished_at else _now_ms() - milliseconds(state.started_at)
         return pb.GetDeliberationResultResponse(
             task_id=state.task.task_id,
             status=responses.status(state.status),
@@ -346,4 +346,4 @@ def _stats(states: Sequence[ExecutionState]) -> pb.OrchestratorStats:
 
 
 def _now_ms() -> int:
-    return responses.milliseconds(datetime.now(UTC).isoformat())
+    return milliseconds(now())

@@ -158,6 +158,7 @@ async def test_a_poisoned_memory_does_no_harm(fleet_clients: Fleet, tmp_path: Pa
     ("memory", "field"),
     [
         (pb.MemoryOptions(read=True, namespaces=["elsewhere"]), "memory.namespaces[0]"),
+        (pb.MemoryOptions(read=True, namespaces=["fleet"] * 17), "memory.namespaces"),
         (pb.MemoryOptions(namespaces=["fleet"]), "memory.read"),
     ],
 )

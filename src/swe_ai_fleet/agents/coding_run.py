@@ -16,10 +16,11 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.event import RunFinished
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, Journal, ResultBus
-from swe_ai_fleet.tools.audit import AuditTrail, now
+from swe_ai_fleet.tools.audit import AuditTrail
 
 PATCH_MEDIA_TYPE = "text/x-diff"
 

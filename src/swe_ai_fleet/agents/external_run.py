@@ -19,9 +19,9 @@ from swe_ai_fleet.domain.errand import Assignment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, UserMessage
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, Journal, ResultBus
-from swe_ai_fleet.tools.audit import now
 from swe_ai_fleet.tools.secrets import well_formed
 from swe_ai_fleet.tools.truncation import beginning
 

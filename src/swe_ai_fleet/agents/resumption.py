@@ -18,11 +18,12 @@ from swe_ai_fleet.domain.event import (
     WorkspaceCheckpointed,
 )
 from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
-from swe_ai_fleet.tools.audit import AuditTrail, now
+from swe_ai_fleet.tools.audit import AuditTrail
 
 T = TypeVar("T")
 BUNDLE_MEDIA_TYPE = "application/x-git-bundle"
@@ -129,7 +130,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore) -
 
 def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) -> ToolResult:
     """The result of a call that began and of which nothing more is known, audited."""
-    result = interrupted(f"{entry.tool}_{entry.operation}")
+    result = interrupted(entry.name)
     closed = replace(
         entry,
         seq=len(trail.entries) + 1,
@@ -150,6 +151,6 @@ def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
 
 def _loss(earlier: RunState) -> str:
     when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
-    calls = [f"- {entry.tool}_{entry.operation} {dict(entry.arguments)}"[:_LINE] for entry in earlier.lost]
+    calls = [f"- {entry.name} {dict(entry.arguments)}"[:_LINE] for entry in earlier.lost]
     shown = [*calls[:_MOST_LISTED], *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else [])]
     return _LOST.format(when=when, calls="\n".join(shown))

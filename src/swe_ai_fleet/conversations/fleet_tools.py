@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, replace
 from typing import cast
 
+from swe_ai_fleet.agents.untrusted import fenced
 from swe_ai_fleet.conversations.desk import Desk
 from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.tables import Table
@@ -167,9 +168,8 @@ def proposed(proposal: Proposal) -> str:
     facts = [f"repository `{proposal.repository}`"]
     facts += [f"from `{proposal.ref}`"] if proposal.ref else []
     facts += [f"{proposal.agents} agents"] if proposal.agents else []
-    fence = "`" * max(3, _longest_run(proposal.description) + 1)
     return (
-        f"**Proposed task** ({', '.join(facts)}):\n\n{fence}\n{proposal.description}\n{fence}\n\n"
+        f"**Proposed task** ({', '.join(facts)}):\n\n{fenced(proposal.description)}\n\n"
         "Say **yes** to start it; anything else leaves it."
     )
 
@@ -191,11 +191,3 @@ def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
 def _records(value: object) -> list[dict[str, object]]:
     parts = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, object]", part) for part in parts if isinstance(part, dict)]
-
-
-def _longest_run(text: str) -> int:
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    return longest

@@ -34,4 +34,3 @@ class Environment:
     notes: tuple[str, ...] = ()
     network: NetworkGrant | None = None
     cached: bool = False
-    build_seconds: float = 0.0

@@ -9,7 +9,7 @@ from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import ContextGathered
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.memory import check_entities, check_namespace, task_namespaces
+from swe_ai_fleet.domain.memory import check_entities, check_namespaces, task_namespaces
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.ports import ContextSource, Journal
 
@@ -67,8 +67,7 @@ def check_context(task: Task, *, there: bool) -> None:
     """Whether a task can have the context and the memory it asks for. Raises InvalidRequest naming the field."""
     if (task.memory.read or task.memory.write) and not there:
         raise InvalidRequest("there is no memory here", field="memory", hint=f"leave it out: {NO_SERVICE}")
-    for number, namespace in enumerate(task.memory.namespaces):
-        check_namespace(namespace, field=f"memory.namespaces[{number}]")
+    check_namespaces(task.memory.namespaces, field="memory.namespaces")
     check_entities(task.memory.entities, field="memory.entities")
     if task.memory.entities and not task.memory.read:
         raise InvalidRequest(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,15 +10,14 @@ from typing import TypeVar
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.endpoint import EndpointRules
-from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
 from swe_ai_fleet.orchestrator.council_rules import OUTSIDE_AGENTS, CouncilRules
 from swe_ai_fleet.orchestrator.councils import adopted, agent_name, council_name
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
+from swe_ai_fleet.rewriting import rewritten
 
 MAX_COUNCIL_BYTES = 512 * 1024
-_TRIES = 20
-_PAUSE_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -202,12 +199,13 @@ class CouncilBook:
         self, tenant: str, role: Role, change: Callable[[CouncilRecord | None], tuple[CouncilRecord | None, T]]
     ) -> T:
         """Apply a change to what the store has now, again where somebody else was faster; None stores nothing."""
-        key = _key(tenant, role)
-        for _ in range(_TRIES):
-            entry = await self._store.get(key)
-            record, told = change(_record(entry))
+        told: list[T] = []
+
+        def changed(entry: KeyValueEntry | None) -> bytes | None:
+            record, answer = change(_record(entry))
+            told[:] = [answer]
             if record is None:
-                return told
+                return None
             data = to_json(record)
             if len(data) > MAX_COUNCIL_BYTES:
                 raise PreconditionFailed(
@@ -215,13 +213,10 @@ class CouncilBook:
                     field="metadata",
                     hint=f"at most {MAX_COUNCIL_BYTES}; say less of each agent",
                 )
-            try:
-                await self._store.put(key, data, revision=entry.revision if entry else 0)
-            except Fenced:
-                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311
-                continue
-            return told
-        raise Unavailable(f"the council of {role} is being changed by others all the time", hint="try again")
+            return data
+
+        await rewritten(self._store, _key(tenant, role), changed, name=f"the council of {role}")
+        return told[0]
 
 
 async def council_for(task: Task, book: CouncilBook) -> Council | None:

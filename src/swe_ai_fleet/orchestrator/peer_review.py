@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
 from swe_ai_fleet.domain.errand import Assignment, ReviewAssignment
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, ReviewVerdict
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -25,7 +26,6 @@ from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
 from swe_ai_fleet.orchestrator.selection import evidence
 from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.orchestrator.underway import Underway
-from swe_ai_fleet.tools.audit import now
 
 PEERS = 3
 """Reviewers of one candidate: what each costs is a whole run, so that all reviewing all would cost the square of the

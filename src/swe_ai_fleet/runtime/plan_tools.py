@@ -17,7 +17,7 @@ from swe_ai_fleet.conversations.fleet_tools import ListExecutions, ShowExecution
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.conversations.session import Proposal
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
 from swe_ai_fleet.domain.tool import Risk
 from swe_ai_fleet.ports import Workspace, WorkspaceProvider
@@ -91,10 +91,7 @@ class StartTask(BaseTool):
         proposal = Proposal(description=description, repository=repository, ref=ref, agents=agents, by=self._by)
         words = "\x1f".join((self._session_id, description, repository, ref, str(agents)))
         key = f"plan-{hashlib.sha256(words.encode('utf-8', 'replace')).hexdigest()[:32]}"
-        try:
-            execution_id = await self._starter.start(proposal, key=key)
-        except FleetError as fault:
-            raise ToolFailure(str(fault)) from fault
+        execution_id = await self._starter.start(proposal, key=key)
         return {"execution_id": execution_id, "status": "started"}
 
 

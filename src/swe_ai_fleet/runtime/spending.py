@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import structlog
 
 from swe_ai_fleet.agents.model_face import ModelFace
-from swe_ai_fleet.domain.errors import Fenced, Unavailable
+from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.orchestrator.metrics.day_tokens import DAY_SECONDS
-from swe_ai_fleet.ports import ChatModel, KeyValue, ModelSessions
+from swe_ai_fleet.ports import ChatModel, KeyValue, KeyValueEntry, ModelSessions
+from swe_ai_fleet.rewriting import rewritten
 
 SPENDING_BUCKET = "agent-spending"
 SPENDING_KEPT_SECONDS = 2.0 * DAY_SECONDS
-_TRIES = 32
 _log = structlog.get_logger(__name__)
 
 
@@ -47,7 +47,7 @@ class Spending:
                 if owed:
                     await self._store_more(key, owed)
                 stored = True
-            except (Unavailable, Fenced) as fault:
+            except Unavailable as fault:
                 _log.warning("tokens that were spent could not be stored yet", key=key, tokens=owed, reason=str(fault))
             finally:
                 if not stored:
@@ -64,17 +64,10 @@ class Spending:
         return MeteredModel(model=model, tenant=tenant, spending=self)
 
     async def _store_more(self, key: str, tokens: int) -> None:
-        for tries in range(1, _TRIES + 1):
-            kept = await self._store.get(key)
-            total = (int(kept.value) if kept else 0) + tokens
-            try:
-                await self._store.put(key, str(total).encode(), revision=kept.revision if kept else 0)
-            except Fenced:
-                # Another replica was faster.
-                if tries == _TRIES:
-                    raise
-            else:
-                return
+        def more(kept: KeyValueEntry | None) -> bytes:
+            return str((int(kept.value) if kept else 0) + tokens).encode()
+
+        await rewritten(self._store, key, more, name="what a tenant spent")
 
     def _key(self, tenant: str) -> str:
         return f"{tenant}.{int(self._clock() // DAY_SECONDS)}"

@@ -8,11 +8,11 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Journal
 
@@ -154,8 +154,3 @@ class AuditRecord:
 def secrets_id() -> str:
     """A call id for calls that no model made."""
     return secrets.token_hex(6)
-
-
-def now() -> str:
-    """The present moment as events and audit entries write it: UTC, ISO 8601, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.workflow import Condition, JsonValue
 from swe_ai_fleet.workflows.references import (
     BadReference,
     Reference,
     Scope,
-    kind_of,
     looked_up,
     parsed,
     references_in,
@@ -45,7 +45,9 @@ def condition_of(value: JsonValue) -> Condition:
                 raise InvalidRequest("ref and op of a condition are texts", field="when")
             return Condition(ref=ref, op=op, value=fields.get("value"))
         case _:
-            raise InvalidRequest(f"a condition is not of type {kind_of(value)}", field="when", hint="{ref, op, value}")
+            raise InvalidRequest(
+                f"a condition is not of type {json_type(value)}", field="when", hint="{ref, op, value}"
+            )
 
 
 def verify(condition: Condition, depth: int = 0) -> None:
@@ -155,11 +157,11 @@ def _contains(whole: JsonValue, part: JsonValue, op: str) -> bool:
         case None:
             return False
         case _:
-            raise InvalidRequest(f"{op}: a value of type {kind_of(whole)} holds no {kind_of(part)}", field="when")
+            raise InvalidRequest(f"{op}: a value of type {json_type(whole)} holds no {json_type(part)}", field="when")
 
 
 def _ordered(op: str, left: JsonValue, right: JsonValue) -> bool:
-    kinds = (kind_of(left), kind_of(right))
+    kinds = (json_type(left), json_type(right))
     if kinds != ("string", "string") and not all(kind in _NUMBERS for kind in kinds):
         raise InvalidRequest(
             f"{op}: values of type {kinds[0]} and {kinds[1]} cannot be compared",

@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeType, Workflow, WorkflowInput
 from swe_ai_fleet.workflows.conditions import condition_references, verify
 from swe_ai_fleet.workflows.documents import Path, Problem
 from swe_ai_fleet.workflows.node_inputs import DEFAULT_QUERY
-from swe_ai_fleet.workflows.references import BadReference, Reference, kind_of, parsed, references_in
+from swe_ai_fleet.workflows.references import BadReference, Reference, parsed, references_in
 from swe_ai_fleet.workflows.schema import MAX_AGENTS, MAX_RETRIES, MAX_SECONDS
 from swe_ai_fleet.workflows.shape import nearest
 from swe_ai_fleet.workflows.values import exact_json, fits
@@ -230,7 +231,7 @@ def _given_problems(node: Node, path: Path, level: Level) -> list[Problem]:
 def _type_of(value: JsonValue, level: Level) -> str:
     """The type that a value will have once its references are resolved; empty where that cannot be told."""
     if not isinstance(value, str):
-        return kind_of(value)
+        return json_type(value)
     try:
         parts = parsed(value)
     except BadReference:

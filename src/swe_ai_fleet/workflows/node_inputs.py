@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus, NodeType, Workflow
 from swe_ai_fleet.workflows.conditions import condition_references
 from swe_ai_fleet.workflows.references import (
     BadReference,
     Scope,
-    kind_of,
     looked_up,
     resolved,
     resolved_text,
@@ -35,7 +35,9 @@ def inputs_of(node: Node, scope: Scope) -> Mapping[str, JsonValue]:
         case NodeType.MAP:
             items = resolved(node.over, scope)
             if not isinstance(items, list):
-                raise InvalidRequest(f"a map goes over a list, not over a value of type {kind_of(items)}", field="over")
+                raise InvalidRequest(
+                    f"a map goes over a list, not over a value of type {json_type(items)}", field="over"
+                )
             return {"items": items}
         case NodeType.WORKFLOW:
             return _each(node.inputs, scope)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.workflow import JsonValue
 
 MAX_CHARS = 4_000_000
@@ -225,7 +226,7 @@ def _below(value: JsonValue, path: Sequence[str | int], reference: Reference) ->
                     raise _missing(reference, f"there is no [{part}] in a list of {len(found)}", ())
                 value = found[number]
             case _:
-                raise _missing(reference, f"a value of type {kind_of(value)} has no {str(part)!r}", ())
+                raise _missing(reference, f"a value of type {json_type(value)} has no {str(part)!r}", ())
     return value
 
 
@@ -233,25 +234,6 @@ def _number(part: str | int) -> int | None:
     if isinstance(part, int):
         return part
     return int(part) if part.isascii() and part.isdigit() and len(part) < 10 else None
-
-
-def kind_of(value: JsonValue) -> str:
-    """The JSON schema type of a value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case Mapping():
-            return "object"
-        case _:
-            return "array"
 
 
 def _within(reference: Reference, scope: Scope) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, cast
 
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.workflow import JsonValue
 from swe_ai_fleet.workflows.documents import Path, Problem
-from swe_ai_fleet.workflows.references import kind_of
 from swe_ai_fleet.workflows.schema import ID, ID_HINT, workflow_schema
 
 _MOST = 100
@@ -64,7 +64,7 @@ def _problems(error: Any) -> list[Problem]:
             ]
         case "type":
             kinds = wanted if isinstance(wanted, str) else " or ".join(wanted)
-            return [Problem(path=path, message=f"{name} must be of type {kinds}, not {kind_of(instance)}")]
+            return [Problem(path=path, message=f"{name} must be of type {kinds}, not {json_type(instance)}")]
         case "enum":
             known = [str(each) for each in wanted]
             return [

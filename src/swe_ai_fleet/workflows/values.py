@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.workflow import JsonValue, Workflow
-from swe_ai_fleet.workflows.references import kind_of
 
 MAX_VALUE_CHARS = 4_000_000
 MAX_SHOWN_CHARS = 200_000
@@ -48,11 +48,11 @@ def fits(value: JsonValue, kind: str) -> bool:
     """Whether a value is of a JSON schema type; 2.0 is an integer too, as JSON schema has it."""
     match kind:
         case "number":
-            return kind_of(value) in ("integer", "number")
+            return json_type(value) in ("integer", "number")
         case "integer":
-            return kind_of(value) == "integer" or (isinstance(value, float) and value.is_integer())
+            return json_type(value) == "integer" or (isinstance(value, float) and value.is_integer())
         case _:
-            return kind_of(value) == kind
+            return json_type(value) == kind
 
 
 def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
@@ -76,7 +76,7 @@ def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mappin
             continue
         if not fits(value, one.type):
             raise InvalidRequest(
-                f"the input {name!r} must be of type {one.type}, not {kind_of(value)}", field=f"inputs.{name}"
+                f"the input {name!r} must be of type {one.type}, not {json_type(value)}", field=f"inputs.{name}"
             )
         found[name] = value
     return cast("dict[str, JsonValue]", parsed_json(exact_json(found, "inputs"), "inputs"))

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +115,7 @@ class Environments:
                 if facts is None:
                     facts = await self._build(key, repository, seed, installation)
         environment = _environment(installation, pytest_from_tools=facts.pytest_from_tools)
-        return replace(environment, key=key, cached=cached, build_seconds=facts.seconds)
+        return replace(environment, key=key, cached=cached)
 
     async def _listing(self, seed: Path, subdirectory: str) -> Listing:
         place = (seed, subdirectory)
@@ -148,7 +147,6 @@ class Environments:
         return self._toolchain
 
     async def _build(self, key: str, repository: PinnedRepository, seed: Path, installation: Installation) -> _Facts:
-        started = time.monotonic()
         directory, root = self._home / key, installation.root
         # What a killed build may have left.
         await asyncio.to_thread(remove_tree, directory)
@@ -180,7 +178,7 @@ class Environments:
                 for step in installation.steps():
                     await self._run(workspace, step, repository.subdirectory)
                 has_pytest = await self._provide_pytest(workspace, installation)
-            facts = _Facts(pytest_from_tools=not has_pytest, seconds=round(time.monotonic() - started, 3))
+            facts = _Facts(pytest_from_tools=not has_pytest)
             await asyncio.to_thread(_write_facts, directory, facts)
             complete = True
             return facts
@@ -224,7 +222,6 @@ class Environments:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     pytest_from_tools: bool
-    seconds: float
 
 
 def _facts(directory: Path) -> _Facts | None:
@@ -233,12 +230,12 @@ def _facts(directory: Path) -> _Facts | None:
         os.utime(directory)
     except FileNotFoundError:
         return None
-    return _Facts(pytest_from_tools=bool(facts["pytest_from_tools"]), seconds=float(facts["seconds"]))
+    return _Facts(pytest_from_tools=bool(facts["pytest_from_tools"]))
 
 
 def _write_facts(directory: Path, facts: _Facts) -> None:
     draft = directory / f".{_FACTS}"
-    draft.write_text(json.dumps({"pytest_from_tools": facts.pytest_from_tools, "seconds": facts.seconds}))
+    draft.write_text(json.dumps({"pytest_from_tools": facts.pytest_from_tools}))
     draft.rename(directory / _FACTS)
 
 

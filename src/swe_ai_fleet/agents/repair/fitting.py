@@ -17,9 +17,9 @@ from swe_ai_fleet.agents.repair.schema import (
     is_open,
     properties_of,
     sole_string,
-    type_of,
     types_of,
 )
+from swe_ai_fleet.domain.json_type import json_type
 from swe_ai_fleet.domain.tool import OperationSpec
 
 _WRAPPERS = frozenset(
@@ -200,11 +200,11 @@ class _Fitting:
         types = {str(choice.get("type", "any")) for choice in choices}
         if level > _MOST_LEVELS:
             return value
-        fits = bool(types & {"any", type_of(value)}) or (type_of(value) == "integer" and "number" in types)
+        fits = bool(types & {"any", json_type(value)}) or (json_type(value) == "integer" and "number" in types)
         if not fits:
             changed = self._changed(value, types, choices)
             if changed is not _SAME:
-                kind = type_of(changed)
+                kind = json_type(changed)
                 self.note(f"type_{kind}: {place}")
                 value = changed
         if isinstance(value, str) and (enum := enum_of(choices)) and value not in enum:
@@ -237,7 +237,7 @@ class _Fitting:
             return [value] if _takes(choices, value, self.spec.parameters) else _SAME
         if isinstance(value, list) and "object" not in types:
             members = cast("list[object]", value)
-            return members[0] if len(members) == 1 and type_of(members[0]) in types else _SAME
+            return members[0] if len(members) == 1 and json_type(members[0]) in types else _SAME
         if isinstance(value, float) and value.is_integer() and "integer" in types:
             return int(value)
         return _SAME
@@ -259,7 +259,7 @@ def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Sche
         return None
     if types & {"array", "object"}:
         parsed = _parsed(word)
-        if type_of(parsed) in types & {"array", "object"}:
+        if json_type(parsed) in types & {"array", "object"}:
             return parsed
     if "array" in types and word[:1] not in ("[", "{"):
         if not word:
@@ -283,7 +283,7 @@ def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
         if choice.get("type") == "array":
             items = choice.get("items")
             types = types_of(cast("Schema", items), root) if isinstance(items, Mapping) else {"any"}
-            if types & {"any", type_of(value)}:
+            if types & {"any", json_type(value)}:
                 return True
     return False
 

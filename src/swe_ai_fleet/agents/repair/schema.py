@@ -61,27 +61,6 @@ def _mapping(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
-def type_of(value: object) -> str:
-    """The name that JSON schemas have for the type of a value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case dict():
-            return "object"
-        case _:
-            return "other"
-
-
 def complete(fields: Mapping[str, object], spec: OperationSpec) -> bool:
     """Whether the operation has all these parameters and is given all that it needs."""
     required = cast("Sequence[str]", spec.parameters.get("required", ()))

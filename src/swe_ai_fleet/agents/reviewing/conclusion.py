@@ -5,10 +5,10 @@ from __future__ import annotations
 from swe_ai_fleet.agents.reviewing.shape import CritiqueShape, FindingShape
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errand import ReviewAssignment
+from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Finding
 from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.audit import now
 from swe_ai_fleet.tools.failure import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.secrets import well_formed

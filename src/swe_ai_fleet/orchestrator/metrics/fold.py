@@ -169,7 +169,7 @@ class MetricsFold:
             run.told += usage
         tool = ToolFigures(calls=1, failures=failed, cached=int(cached), outcomes=Counter({entry.outcome: 1}))
         tool.latency.add(entry.duration_ms)
-        tools = {self._tools.of(f"{entry.tool}_{entry.operation}"): tool}
+        tools = {self._tools.of(entry.name): tool}
         return Figures(usage=usage, tool_failures=failed, tools=tools).took("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
