@@ -72,7 +72,23 @@ class Workspace(Protocol):
         ...
 
 
-class Clone(Workspace, Protocol):
+class Checkpoints(Protocol):
+    """The work in a clone put away, and brought back in another one."""
+
+    async def checkpoint(self) -> Checkpoint:
+        """HEAD and the tree as they stand, untracked files included, ignored ones and the index left out."""
+        ...
+
+    async def restore(self, checkpoint: Checkpoint) -> None:
+        """Bring a clean clone of the same commit to where a checkpoint was taken. Raises PreconditionFailed."""
+        ...
+
+    async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
+        """The base commit as a git bundle, without its history where that is larger. Raises ResourceExhausted."""
+        ...
+
+
+class Clone(Workspace, Checkpoints, Protocol):
     """A workspace that holds a git clone at a known commit."""
 
     @property
@@ -88,18 +104,6 @@ class Clone(Workspace, Protocol):
 
     async def head(self) -> tuple[str, str]:
         """(commit, branch) of HEAD as the agent left it; the branch is empty when detached."""
-        ...
-
-    async def checkpoint(self) -> Checkpoint:
-        """HEAD and the tree as they stand, untracked files included, ignored ones and the index left out."""
-        ...
-
-    async def restore(self, checkpoint: Checkpoint) -> None:
-        """Bring a clean clone of the same commit to where a checkpoint was taken. Raises PreconditionFailed."""
-        ...
-
-    async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
-        """The base commit as a git bundle, without its history where that is larger. Raises ResourceExhausted."""
         ...
 
 
