@@ -31,6 +31,7 @@ from services.orchestrator.metrics import Metrics
 from services.orchestrator.notifications import open_notifications
 from services.orchestrator.planning_sessions import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.server import orchestrator_service
+from services.orchestrator.uploads import Uploads
 from services.orchestrator.workflows import workflow_service, workflow_servicer
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
@@ -47,7 +48,7 @@ from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
-from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_plan_desks
 from swe_ai_fleet.settings import Settings
@@ -229,6 +230,7 @@ async def tenants(home: Path) -> AsyncGenerator[World]:
             councils=Councils(book=councils, states=executions.projection.all),
             metrics=Metrics(meter=meter),
             planning=events,
+            uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),
             fleet=FleetStatuses(executions=executions, measure=looked_at, use=lambda _: {}, me="test"),
         )
 

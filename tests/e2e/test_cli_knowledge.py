@@ -206,7 +206,11 @@ async def test_what_is_wrong_is_named_with_a_way_out(shell: Shell, learned: Lear
         (("rate", f"{name}-nobody", "3"), "no outcome", "fleet list"),
         (("rate", str(uuid.uuid4()), "3"), "no outcome", "fleet show"),
         (("run", "--repo", repository, "--namespace", "fleet", "x"), "--namespace does nothing", "--recall"),
-        (("run", "--repo", repository, "--deliberate-only", "--story", "S", "x"), "--story", ""),
+        (
+            ("run", "--repo", repository, "--deliberate-only", "--story", "S", "x"),
+            "story: it belongs to a delivery",
+            "",
+        ),
         (("run", "--repo", repository, "--recall", "--namespace", "here", "x"), "memory.namespaces[0]", ""),
         (("recommend", " "), "no goal given", ""),
         (("recommend", "x", "--role", "chef"), "'chef' is unknown", "architect"),

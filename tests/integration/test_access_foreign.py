@@ -22,8 +22,9 @@ from fleet.planning.v1 import planning_pb2 as planning
 from services.access.roles import ROLES
 from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.access import AccessRole
-from tests.integration.test_tenants import NORTH, SOUTH, Caller, World, world
+from tests.integration.test_tenants import world
 from tests.plan_script import PLAN_GOAL
+from tests.tenants import NORTH, SOUTH, Caller, World
 
 __all__ = ["world"]
 

@@ -282,8 +282,9 @@ async def test_the_command_line_tells_both(fleet: FleetUnderTest, json_: bool) -
     console = Console(file=out, markup=False, highlight=False, width=200)
     screen = Screen(json=json_, out=console, err=Console(file=io.StringIO()))
     place = (fleet.running.address, fleet.running.token)
-    assert await show_status(screen, connect(*place)) is Exit.ACCEPTED
-    assert await show_metrics(screen, connect(*place), since="2h", role="dev") is Exit.ACCEPTED
+    async with connect(*place) as client:
+        assert await show_status(screen, client) is Exit.ACCEPTED
+        assert await show_metrics(screen, client, since="2h", role="dev") is Exit.ACCEPTED
     if json_:
         status, metrics = map(json.loads, out.getvalue().splitlines())
         assert status["status"] == "healthy"
@@ -293,7 +294,8 @@ async def test_the_command_line_tells_both(fleet: FleetUnderTest, json_: bool) -
         assert all(word in out.getvalue() for word in ("AGENT_EVENTS", "executions ended", "model server"))
     for wrong in ({"since": "yesterday", "role": ""}, {"since": "1h", "role": "KING"}):
         with pytest.raises(CommandFault) as caught:
-            await show_metrics(screen, connect(*place), **wrong)
+            async with connect(*place) as client:
+                await show_metrics(screen, client, **wrong)
         assert caught.value.exit_code is Exit.USAGE
 
 

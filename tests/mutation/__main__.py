@@ -62,7 +62,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
     "services/access/book.py": ("tests/unit/test_access_book.py",),
 }
 JUDGED = Path(__file__).parent / "judged.txt"
-"""Survivors that may live: `module: function: change`, under headings that say why, and which were not looked at yet."""
+"""Survivors that may live: `module: function: change`, under headings that say why; one has those not looked at yet."""
 
 
 def main() -> int:

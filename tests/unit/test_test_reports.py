@@ -192,7 +192,10 @@ def test_numbers_that_are_none() -> None:
 
 
 ENDS = {"passed": "", "skipped": "<skipped/>", "failed": "<failure>f</failure>", "errors": "<error>e</error>"}
-_names = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
+# XML has no place for the two characters that are none; runners write them otherwise.
+_names = st.text(
+    st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), min_size=1, max_size=20
+)
 
 
 @given(st.dictionaries(_names, st.sampled_from(sorted(ENDS)), max_size=30))
