@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from swe_ai_fleet.agents.repair.aliases import ALIASES, Alias
 from swe_ai_fleet.domain.tool import OperationSpec
@@ -49,8 +50,8 @@ class Names:
 
     def __init__(self, specs: Iterable[OperationSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
-        self._folded = _index((_folded(name), name) for name in self._specs)
-        self._operations = _index((_folded(spec.operation), name) for name, spec in self._specs.items())
+        self._folded = _index((_own_folded(name), name) for name in self._specs)
+        self._operations = _index((_own_folded(spec.operation), name) for name, spec in self._specs.items())
 
     def read(self, written: str, fits: Fits) -> Reading:
         """The operation that a model means. Only what is exact, or means one thing, is taken.
@@ -143,6 +144,12 @@ def _spellings(bare: str) -> list[str]:
 def _folded(name: str) -> str:
     plain = unicodedata.normalize("NFKC", name).casefold()
     return "".join(character for character in plain if character.isalnum())
+
+
+@lru_cache(maxsize=4_096)
+def _own_folded(name: str) -> str:
+    """As `_folded`, once for a process: every run has much the same operations."""
+    return _folded(name)
 
 
 def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -37,19 +37,20 @@ class FileReader(BaseTool):
     network = False
 
     def __init__(self, root: Path | None = None, *, mount: str = "/workspace") -> None:
-        self._tree = Tree(root.resolve(), mount) if root is not None else None
+        self._root = root
+        self._mount = mount
 
     async def execute(self, file_path: str, max_lines: int = 100) -> dict[str, object]:
         """Its first lines as text. Raises ToolFailure naming the path and what is wrong with it."""
-        if self._tree is None:
+        if self._root is None:
             raise ToolFailure("no directory may be read here: there is no workspace, and no file_root is set")
         if not 1 <= max_lines <= MAX_LINES:
             raise ToolFailure(f"max_lines is {max_lines}; it goes from 1 to {MAX_LINES}")
-        return await asyncio.to_thread(_read, self._tree, file_path, max_lines)
+        return await asyncio.to_thread(_read, self._root, self._mount, file_path, max_lines)
 
 
-def _read(tree: Tree, path: str, max_lines: int) -> dict[str, object]:
-    lines = decode(path, tree.read(path, limit=_MAX_BYTES).data).lines
+def _read(root: Path, mount: str, path: str, max_lines: int) -> dict[str, object]:
+    lines = decode(path, Tree(root.resolve(), mount).read(path, limit=_MAX_BYTES).data).lines
     content = "\n".join(lines[:max_lines])
     read = min(len(lines), max_lines)
     if len(content) > MAX_CHARS:
