@@ -20,7 +20,7 @@ from services.orchestrator import responses
 from services.orchestrator.webhooks import Telling, open_listeners
 from services.values import check_values
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.webhook_sender import WebhookRules, public_authorities
+from swe_ai_fleet.adapters.webhook_sender import WebhookRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import Role
@@ -39,6 +39,7 @@ from swe_ai_fleet.notifications.webhook import USUAL, Filter, Format, Webhook, c
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
+from swe_ai_fleet.tools.http.transport import public_authorities
 
 SERVICE = pb.DESCRIPTOR.services_by_name["NotificationService"].full_name
 _FORMATS = {
@@ -143,7 +144,7 @@ async def open_notifications(
             mask=secret_mask(settings),
             schedule=schedule or Schedule(),
             now=now,
-            tls=tls or await public_authorities(),
+            tls=tls or await asyncio.to_thread(public_authorities),
         )
         async with open_listeners(telling, changed):
             yield notification_service(NotificationServicer(telling))

@@ -19,8 +19,8 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.chains import verify_events
 from tests.conftest import FleetUnderTest
-from tests.e2e.test_cli import Shell
 from tests.e2e.test_restart import serving
+from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING, RISKY
 
 
@@ -76,11 +76,6 @@ async def connected(card: Mapping[str, str]) -> AsyncIterator[Client]:
 async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
     async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
         yield client
-
-
-@pytest.fixture
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
-    return Shell(home=fleet.settings.home, model_url=model_server.url)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.chains import verify_events
-from tests.e2e.test_cli import Shell
 from tests.e2e.test_restart import serving
+from tests.fleet_command import Shell
 from tests.scripts import GREETINGS, HELLO_FILES, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -25,7 +25,8 @@ from swe_ai_fleet.runtime.sandboxes import with_rung
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.e2e.test_cli import SECONDS, Shell, at_work, ended
+from tests.e2e.test_cli import at_work
+from tests.fleet_command import SECONDS, Shell, ended
 from tests.scripts import FAILING, HELLO, HELLO_FILES, SLEEP
 
 HIDDEN_TESTS = """\

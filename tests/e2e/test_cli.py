@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,76 +16,12 @@ import pytest
 
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_command import SECONDS, Ran, Shell, ended
 from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, SLEEP, SLEEPING
 
-SECONDS = 120.0
 CHECK = "python3 -c 'import utils; assert utils.hello_world() == \"Hello, World!\"'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What it printed, which must be one JSON document on one line."""
-        assert self.out.count("\n") == 1 and self.out.endswith("\n"), self.out + self.err
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
-    """Starts `fleet` with one home and nothing else of the surroundings."""
-
-    home: Path
-    model_url: str
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-        return {**kept, "FLEET_HOME": str(self.home), "FLEET_MODEL_URL": self.model_url, "FLEET_MODEL": "scripted"}
-
-    async def start(self, *arguments: str, **variables: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "swe_ai_fleet.cli.main", *arguments),
-            env={**self.variables, **variables},
-            cwd=self.home.parent,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-
-    async def fleet(self, *arguments: str, **variables: str) -> Ran:
-        return await ended(await self.start(*arguments, **variables))
-
-
-async def ended(process: asyncio.subprocess.Process) -> Ran:
-    try:
-        async with asyncio.timeout(SECONDS):
-            out, err = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode is not None
-    return Ran(code=process.returncode, out=out.decode(), err=err.decode())
-
-
-@pytest.fixture
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
-    return Shell(home=fleet.settings.home, model_url=model_server.url)
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, model_server: ScriptedModelServer) -> Shell:
-    """A home on which no fleet runs."""
-    return Shell(home=tmp_path / "elsewhere", model_url=model_server.url)
 
 
 @pytest.fixture
@@ -103,12 +36,9 @@ async def client(fleet: FleetUnderTest) -> AsyncIterator[FleetClient]:
 
 
 @pytest.fixture(scope="session")
-async def solved(
-    fleet: FleetUnderTest, model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Ran, Path]:
+async def solved(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """One task that three agents have solved in three ways, and its repository."""
     where = make_repository(tmp_path_factory.mktemp("solved") / "repository", HELLO_FILES)
-    shell = Shell(home=fleet.settings.home, model_url=model_server.url)
     ran = await shell.fleet(
         *("run", "--json", "--repo", str(where), "--rounds", "0", "--task-id", task_id(), f"{GREETINGS} Greet.")
     )

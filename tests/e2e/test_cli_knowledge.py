@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,25 +11,13 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.context.files import file_node
-from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
-from tests.e2e.test_cli import Ran, Shell
+from tests.fleet_command import Ran, Shell
 from tests.memory_script import LESSON, RECALLS
 from tests.scripts import HELLO_FILES
 
 TASK = f"Say hello to the world in utils.py {RECALLS}"
-
-
-@pytest.fixture(scope="module")
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
-    return Shell(home=fleet.settings.home, model_url=model_server.url)
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, model_server: ScriptedModelServer) -> Shell:
-    """A home on which no fleet runs."""
-    return Shell(home=tmp_path / "elsewhere", model_url=model_server.url)
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +58,8 @@ async def learned(shell: Shell, name: str, tmp_path_factory: pytest.TempPathFact
 
 
 async def _each(shell: Shell, *commands: tuple[str, ...], **variables: str) -> list[Ran]:
-    """What each of many commands ends with, one after the other in one process."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.many_commands"),
-        env={**shell.variables, **variables},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await process.communicate(json.dumps(commands).encode())
-    assert process.returncode == 0
-    return [Ran(code=code, out=out, err=err) for code, out, err in json.loads(out)]
+    """What each of many commands ends with, one after the other."""
+    return [await shell.fleet(*command, **variables) for command in commands]
 
 
 async def _until(shell: Shell, said: str, *command: str) -> Ran:

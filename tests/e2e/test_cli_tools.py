@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,33 +16,16 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools.catalogue import operations
+from tests.fleet_command import Ran, Shell
 
 SECRET = "sk-of-the-model-server-1234"
-SECONDS = 120.0
 NAMES = list(operations())
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        assert self.out.count("\n") == 1 and self.out.endswith("\n"), self.out + self.err
-        return json.loads(self.out)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
-    """Runs `fleet` with one home over one directory."""
-
-    home: Path
-    root: Path
+class Tools(Shell):
+    """Runs `fleet tools` with one home over one directory."""
 
     @property
     def audit(self) -> Path:
@@ -55,39 +35,20 @@ class Shell:
     def entries(self) -> list[AuditEntry]:
         return [from_json(AuditEntry, line) for line in self.audit.read_bytes().splitlines()]
 
-    async def fleet(self, *arguments: str) -> Ran:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "swe_ai_fleet.cli.main", *arguments),
-            env={**kept, "FLEET_HOME": str(self.home), "FLEET_MODEL_API_KEY": SECRET},
-            cwd=self.root,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            async with asyncio.timeout(SECONDS):
-                out, err = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        assert process.returncode is not None
-        return Ran(code=process.returncode, out=out.decode(), err=err.decode())
-
     async def run(self, operation: str, *arguments: str) -> Ran:
         return await self.fleet("tools", "run", operation, *arguments)
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def shell(tmp_path: Path, warm: str) -> Tools:
     root = tmp_path / "project"
     root.mkdir()
     (root / "app.py").write_text(f"x = 1\nkey = '{SECRET}'\n")
-    return Shell(home=tmp_path / "home", root=root)
+    return Tools(home=tmp_path / "home", directory=root, warm=warm, more={"FLEET_MODEL_API_KEY": SECRET})
 
 
 class TestList:
-    async def test_the_catalogue_with_its_traits(self, shell: Shell) -> None:
+    async def test_the_catalogue_with_its_traits(self, shell: Tools) -> None:
         listed = await shell.fleet("tools", "list")
         assert (listed.code, listed.err) == (0, "")
         lines = listed.out.splitlines()
@@ -95,7 +56,7 @@ class TestList:
         (row,) = (line for line in lines if line.strip().startswith("shell_run_command"))
         assert row.split()[1:5] == ["-", "high", "-", "yes"]
 
-    async def test_for_programs(self, shell: Shell) -> None:
+    async def test_for_programs(self, shell: Tools) -> None:
         tools = (await shell.fleet("tools", "list", "--json")).document["tools"]
         assert [tool["name"] for tool in tools] == NAMES
         (read,) = (tool for tool in tools if tool["name"] == "files_read_file")
@@ -103,7 +64,7 @@ class TestList:
         assert read["roles"] == [role.value for role in Role]
         assert read["parameters"]["required"] == ["path"]
 
-    async def test_of_a_role_and_without_changes(self, shell: Shell) -> None:
+    async def test_of_a_role_and_without_changes(self, shell: Tools) -> None:
         tools = (await shell.fleet("tools", "list", "--role", "qa", "--read-only", "--json")).document["tools"]
         assert {"files_read_file", "git_diff"} <= {tool["name"] for tool in tools} < set(NAMES)
         assert all(tool["read_only"] and not tool["network"] for tool in tools)
@@ -111,7 +72,7 @@ class TestList:
 
 
 class TestRun:
-    async def test_an_operation_and_its_audit(self, shell: Shell) -> None:
+    async def test_an_operation_and_its_audit(self, shell: Tools) -> None:
         ran = await shell.run("files_read_file", "path=app.py", "start_line=2")
         assert ran.code == 0
         assert "key = '[masked]'" in ran.out and "x = 1" not in ran.out
@@ -121,7 +82,7 @@ class TestRun:
         assert str(shell.audit) in ran.err and entry.hash in ran.err
         assert shell.audit.stat().st_mode & 0o077 == 0
 
-    async def test_arguments_as_json_and_another_directory(self, shell: Shell, tmp_path: Path) -> None:
+    async def test_arguments_as_json_and_another_directory(self, shell: Tools, tmp_path: Path) -> None:
         other = tmp_path / "other"
         other.mkdir()
         edits = json.dumps({"path": "a.txt", "content": "from JSON"})
@@ -144,7 +105,7 @@ class TestRun:
         ],
     )
     async def test_what_does_not_work_is_said_and_audited(
-        self, shell: Shell, arguments: tuple[str, ...], code: int, said: str, outcome: Outcome
+        self, shell: Tools, arguments: tuple[str, ...], code: int, said: str, outcome: Outcome
     ) -> None:
         ran = await shell.run(*arguments)
         assert ran.code == code
@@ -162,18 +123,18 @@ class TestRun:
             (("files_read_file", "path=a", "--role", "pilot"), "pilot"),
         ],
     )
-    async def test_bad_usage(self, shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+    async def test_bad_usage(self, shell: Tools, arguments: tuple[str, ...], said: str) -> None:
         ran = await shell.run(*arguments)
         assert (ran.code, ran.out) == (2, "")
         assert said in ran.err
         assert not shell.audit.exists()
 
-    async def test_a_built_in_tool(self, shell: Shell) -> None:
+    async def test_a_built_in_tool(self, shell: Tools) -> None:
         ran = await shell.run("calculator", "expression=6 * 7")
         assert (ran.code, ran.out) == (0, "6 * 7 = 42\n")
 
     @needs_sandbox
-    async def test_tests_find_what_their_repository_needs(self, shell: Shell, tmp_path: Path) -> None:
+    async def test_tests_find_what_their_repository_needs(self, shell: Tools, tmp_path: Path) -> None:
         test = "import app\n\n\ndef test_it():\n    assert app.x == 1\n"
         clone = make_repository(tmp_path / "clone", {"app.py": "x = 1\n", "test_app.py": test})
         (clone / "app.py").write_text("x = 1 + 1\n")
@@ -182,7 +143,7 @@ class TestRun:
         assert git(clone, "status", "--porcelain") == "M app.py"
 
     @needs_sandbox
-    async def test_commands_run_in_the_sandbox(self, shell: Shell) -> None:
+    async def test_commands_run_in_the_sandbox(self, shell: Tools) -> None:
         command = f"pwd; cat {shell.home}/audit/tools.jsonl; exit 3"
         ran = await shell.run("shell_run_command", f"command={command}")
         assert ran.code == 1
@@ -194,7 +155,7 @@ class TestRun:
 
 
 class TestVerify:
-    async def test_many_at_once_make_one_chain(self, shell: Shell) -> None:
+    async def test_many_at_once_make_one_chain(self, shell: Tools) -> None:
         await asyncio.gather(*(shell.run("files_write_file", f"path={n}", "content=x") for n in range(4)))
         entries = shell.entries
         assert len(entries) == 8
@@ -206,7 +167,7 @@ class TestVerify:
         assert document["intact"] is True
         assert document["chains"][0]["entries"] == 8
 
-    async def test_what_was_tampered_with_is_found(self, shell: Shell) -> None:
+    async def test_what_was_tampered_with_is_found(self, shell: Tools) -> None:
         for number in range(2):
             await shell.run("files_write_file", f"path={number}", "content=x")
         whole = shell.audit.read_bytes()
@@ -230,16 +191,16 @@ class TestVerify:
             assert ran.code == 1
             assert ran.document["chains"][0]["fault"]["entry"] == fault
 
-    async def test_nothing_is_written_behind_a_damaged_entry(self, shell: Shell) -> None:
+    async def test_nothing_is_written_behind_a_damaged_entry(self, shell: Tools) -> None:
         await shell.run("files_read_file", "path=app.py")
         damaged = shell.audit.read_bytes()[:-10]
         shell.audit.write_bytes(damaged)
         ran = await shell.run("files_write_file", "path=new", "content=x")
         assert ran.code == 2
         assert "no audit entry" in ran.err
-        assert not (shell.root / "new").exists()
+        assert not (shell.directory / "new").exists()
         assert shell.audit.read_bytes() == damaged
 
-    async def test_a_file_that_is_not_there(self, shell: Shell) -> None:
+    async def test_a_file_that_is_not_there(self, shell: Tools) -> None:
         ran = await shell.fleet("audit", "verify", "absent.jsonl")
         assert ran.code == 2 and "absent.jsonl" in ran.err

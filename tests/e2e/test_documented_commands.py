@@ -27,7 +27,7 @@ from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools import ToolRegistry
 from tests.conftest import FleetUnderTest
 from tests.documented import HERE, LIBRARY, blocks, run_by
-from tests.e2e.test_cli import Ran, ended
+from tests.fleet_command import Ran, ended
 from tests.scripts import HELLO, HELLO_FILES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

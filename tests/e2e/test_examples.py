@@ -15,7 +15,7 @@ import pytest
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.e2e.test_cli import Ran, Shell, ended
+from tests.fleet_command import Ran, Shell, ended
 from tests.scripts import HELLO, HELLO_FILES
 
 pytestmark = pytest.mark.slow
@@ -56,9 +56,8 @@ async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, reposit
     assert (missing.code, "python examples/python_client.py" in missing.err) == (1, True)
 
 
-async def test_the_subscriber_hears_each_result_once(fleet: FleetUnderTest, repository: Path) -> None:
+async def test_the_subscriber_hears_each_result_once(fleet: FleetUnderTest, shell: Shell, repository: Path) -> None:
     running = fleet.running
-    shell = Shell(home=fleet.settings.home, model_url=fleet.settings.model_url)
     name = f"heard-{uuid.uuid4().hex[:8]}"
     done = await shell.fleet("run", HELLO, "--repo", str(repository), "--agents", "1", "--task-id", name)
     assert done.code == 0, done.out + done.err

@@ -18,14 +18,9 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.e2e.test_approvals import Client, connected
-from tests.e2e.test_cli import Shell
+from tests.fleet_command import Shell
 from tests.plan_script import PLAN_GOAL
 from tests.scripts import HELLO_FILES, PROPOSING
-
-
-@pytest.fixture
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
-    return Shell(home=fleet.settings.home, model_url=model_server.url)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.e2e.test_approvals import connected
-from tests.e2e.test_cli import Shell
 from tests.e2e.test_restart import serving
+from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, PROPOSING
 from tests.webhook_receiver import WebhookReceiver
 

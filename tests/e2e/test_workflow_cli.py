@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
-from tests.conftest import FleetUnderTest
-from tests.e2e.test_cli import Shell, ended
+from tests.fleet_command import Shell, ended
 from tests.workflow_script import CART_FILES, HELD, RESEARCH, REVIEW
 
 pytestmark = pytest.mark.slow
@@ -28,11 +26,6 @@ edges:
   - {{source: one, target: ask}}
   - {{source: ask, target: two}}
 """
-
-
-@pytest.fixture
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
-    return Shell(home=fleet.settings.home, model_url=model_server.url)
 
 
 async def test_a_template_runs_to_its_outputs(shell: Shell) -> None:

@@ -128,6 +128,21 @@ def built(root: Path) -> list[str]:
     )
 
 
+async def test_plugins_of_the_machine_are_left_out_where_nothing_was_asked_for(
+    provider: GitWorkspaceProvider, tmp_path: Path
+) -> None:
+    bare = await pin(provider, tmp_path / "bare", {"test_it.py": "def test_it():\n    assert True\n"})
+    brought = await pin(provider, tmp_path / "brought", REQUIREMENTS)
+    ours = EnvironmentSpec(variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""})
+    found: dict[str, str | None] = {}
+    for name, repository, spec in (("bare", bare, None), ("asked", bare, ours), ("brought", brought, None)):
+        environment = await provider.environment(repository, spec or EnvironmentSpec())
+        async with provider.open("e1", name, repository, environment) as clone:
+            found[name] = clone.environment.variables.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+            assert (await run_tests(clone)).exit_code == 0
+    assert found == {"bare": "1", "asked": "", "brought": None}
+
+
 class TestBare:
     async def test_pytest_and_ruff_are_ours(self, provider: GitWorkspaceProvider, tmp_path: Path) -> None:
         files: dict[str, str | bytes] = {

@@ -462,7 +462,7 @@ while not os.path.exists("/workspace/stop"):
                     seen.add(open(os.path.join(place, file), "rb").read(100000))
                 except OSError:
                     pass
-    time.sleep(0.002)
+    time.sleep(0.02)
 open("/workspace/seen", "wb").write(b"|".join(seen))
 """
 

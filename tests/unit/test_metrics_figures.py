@@ -288,13 +288,14 @@ async def test_a_range_tells_only_of_itself() -> None:
     async with meter_of(log, now=400) as meter:
         await meter.whole()
         whole = await measured(meter, start=NOW, end=NOW + 400)
-        early = await measured(meter, start=NOW, end=NOW + 119)
-        busy = await measured(meter, start=NOW + 120, end=NOW + 179)
+        early = await measured(meter, start=NOW, end=NOW + 120)
+        busy = await measured(meter, start=NOW + 120, end=NOW + 180)
         with pytest.raises(InvalidRequest):
             await measured(meter, start=NOW + 500)
         assert (await measured(meter, start=NOW - 6 * 86_400, step=60)).step == 3_600
         assert len((await measured(meter, start=1)).series) <= 120
     assert whole.step == 60
+    assert (early.end, busy.start, busy.end) == (NOW + 120, NOW + 120, NOW + 180)
     assert (whole.total.accepted, sum(whole.total.ended.values())) == (1, 1)
     assert (early.total.accepted, early.total.agents_started, sum(early.total.ended.values())) == (1, 1, 0)
     assert busy.total.agents_started == 0

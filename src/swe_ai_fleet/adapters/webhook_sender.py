@@ -99,11 +99,6 @@ class WebhookRules:
 _HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network, as host:port"
 
 
-async def public_authorities() -> ssl.SSLContext:
-    """Trust in the usual public authorities, for all senders: reading their certificates takes a while."""
-    return await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
-
-
 class _OwnResolver:
     """What this machine's resolver says, asked in threads of its own.
 

@@ -106,6 +106,9 @@ class Installation:
         variables = {"PYTHONDONTWRITEBYTECODE": "1", **extra}
         if self.needs_build and self.has_venv:
             variables["VIRTUAL_ENV"] = f"{self.base}/venv"
+        elif pytest_from_tools:
+            # Plugins that this machine's Python happens to have are for another pytest, and nothing that was asked for.
+            variables["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         if self.found.node:
             variables["NODE_PATH"] = f"{self.base}/node/node_modules"
         variables |= self.spec.variables

@@ -55,12 +55,13 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
     for directory in (packages, programs, installer):
         directory.mkdir()
     for distribution in distributions:
+        name = distribution.name  # reads its metadata, each time
         for file in distribution.files or ():
             source = Path(str(file.locate()))
             if not source.is_file():
                 continue
-            if ".." not in file.parts and distribution.name not in _PROGRAMS:
-                target = (installer if distribution.name == _INSTALLER else packages).joinpath(*file.parts)
+            if ".." not in file.parts and name not in _PROGRAMS:
+                target = (installer if name == _INSTALLER else packages).joinpath(*file.parts)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
             elif source.name in _PROGRAMS:

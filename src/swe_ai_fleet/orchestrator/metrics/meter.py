@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -164,7 +165,9 @@ class Meter:
             field = "end_time_ms" if end and end <= start else "start_time_ms"
             raise InvalidRequest("the range of time is empty", field=field, hint="an earlier start, or a later end")
         tier, step = self._grid(step, since, until, now)
-        first, last = int(since) // step * step, -(-int(until + 1) // step) * step
+        # The present second is in the range, that of an end which was named is not.
+        after = math.ceil(until) if until == end else int(until) + 1
+        first, last = int(since) // step * step, -(-after // step) * step
         if last <= first:
             last = first + step
 

@@ -10,7 +10,6 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Annotated, cast
 from urllib.parse import unquote_plus
 
@@ -109,7 +108,7 @@ class HttpTool(Toolkit):
         self.policy = policy or HttpPolicy()
         self._resolver = resolver
         self._network = network
-        self._given_tls = tls
+        self._tls = tls
         self._max_body_bytes = max_body_bytes
 
     @_LOOKING
@@ -174,10 +173,6 @@ class HttpTool(Toolkit):
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
         return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return self._given_tls or httpx2.create_ssl_context(trust_env=False)
 
     async def _call(
         self,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from ipaddress import IPv6Address, ip_address
 from typing import Protocol, cast
 
@@ -87,6 +88,12 @@ class SystemResolver:
         return await resolved(host, port)
 
 
+@cache
+def public_authorities() -> ssl.SSLContext:
+    """Trust in the usual public authorities, one for all of the process: to read their certificates takes a while."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Sends requests under a policy, each connection to the very address that was checked.
 
@@ -107,7 +114,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     ) -> None:
         self._policy = policy
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls or httpx2.create_ssl_context(trust_env=False),
+            ssl_context=tls or public_authorities(),
             network_backend=_CheckedNetwork(
                 policy,
                 resolver or SystemResolver(),

@@ -1,0 +1,95 @@
+"""`fleet` as its users run it: a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SECONDS = 120.0
+_WARM = Path(__file__).with_name("warm_fleet.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What it printed, which must be one JSON document on one line."""
+        assert self.out.count("\n") == 1 and self.out.endswith("\n"), self.out + self.err
+        return json.loads(self.out)
+
+
+async def ended(process: asyncio.subprocess.Process) -> Ran:
+    """What a command printed and ended with. It gets two minutes."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode is not None
+    return Ran(code=process.returncode, out=out.decode(), err=err.decode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Starts `fleet` with one home and nothing else of the surroundings.
+
+    `warm` is the socket of `tests.warm_fleet`; without one the program is started as it is installed.
+    """
+
+    home: Path
+    model_url: str = ""
+    directory: Path | None = None
+    warm: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+        model = {"FLEET_MODEL_URL": self.model_url, "FLEET_MODEL": "scripted"} if self.model_url else {}
+        return {**kept, "FLEET_HOME": str(self.home), **model, **self.more}
+
+    async def start(self, *arguments: str, **variables: str) -> asyncio.subprocess.Process:
+        cold = ("-m", "swe_ai_fleet.cli.main")
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, *(("-I", "-S", str(_WARM), self.warm) if self.warm else cold), *arguments),
+            env={**self.variables, **variables},
+            cwd=self.directory or self.home.parent,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def fleet(self, *arguments: str, **variables: str) -> Ran:
+        return await ended(await self.start(*arguments, **variables))
+
+
+@asynccontextmanager
+async def warm_fleet(directory: Path) -> AsyncIterator[str]:
+    """What a `Shell` starts commands from; the socket lies in the directory."""
+    path = directory / "warm"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.warm_fleet", "--keep", str(path)), stdin=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(SECONDS):
+            while not path.exists():
+                assert process.returncode is None, "`fleet` cannot be loaded"
+                await asyncio.sleep(0.02)
+        yield str(path)
+    finally:
+        process.kill()
+        await process.wait()
