@@ -1,0 +1,403 @@
+"""How a process keeps its lease of calls to models: what it asks for and when, on virtual time, to the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Quota
+from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant
+from swe_ai_fleet.domain.errors import Unavailable
+from tests.simulation.virtual_loop import on_virtual_time
+
+CALLS = Quota(max_in_flight=8)
+TOKENS = Quota(tokens_per_minute=6000)
+LEASE, AGAIN = 5.0, 1.0
+
+
+@dataclass
+class Book:
+    """A ledger that grants what it is told to, and writes down what it was asked and when."""
+
+    slots: int = 2
+    tokens: int = 0
+    contended: bool = False
+    broken: bool = False
+    asked: list[tuple[float, Demand]] = field(default_factory=list[tuple[float, Demand]])
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        self.asked.append((asyncio.get_running_loop().time(), demand))
+        if self.broken:
+            raise Unavailable("gone")
+        return Grant(
+            epoch="e",
+            slots=self.slots,
+            tokens=self.tokens if demand.tokens else 0,
+            lease_seconds=LEASE,
+            again_seconds=AGAIN,
+            contended=self.contended,
+        )
+
+    @property
+    def times(self) -> list[float]:
+        return [round(at, 3) for at, _ in self.asked]
+
+    @property
+    def last(self) -> Demand:
+        return self.asked[-1][1]
+
+
+@pytest.fixture(autouse=True)
+def no_dice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are as long as they are in the middle of their spread."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+
+
+def play(book: Book, quota: Quota, scene: Callable[[LeasedAdmission], Coroutine[Any, Any, None]]) -> None:
+    async def played() -> None:
+        async with LeasedAdmission(book, quota, clock=asyncio.get_running_loop().time) as admission:
+            await asyncio.wait_for(scene(admission), 3600)
+
+    on_virtual_time(played())
+
+
+def test_nobody_is_asked_before_there_is_a_call_nor_told_farewell() -> None:
+    book = Book()
+
+    async def scene(_: LeasedAdmission) -> None:
+        await asyncio.sleep(60)
+
+    play(book, CALLS, scene)
+    assert book.asked == []
+
+
+def test_the_lease_is_renewed_before_it_ends_while_a_call_is_under_way() -> None:
+    book = Book()
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(0)
+        await asyncio.sleep(10)
+        admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+    # A pause after each answer, then a third of the lease.
+    assert book.times[:4] == pytest.approx([number * (AGAIN + LEASE / 3) for number in range(4)], abs=0.002)
+
+
+def test_a_call_that_takes_the_last_place_has_more_asked_for_at_once() -> None:
+    book = Book(slots=2)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(0)
+        await asyncio.sleep(1.5)
+        assert book.times == [0.0]
+        await admission.admit(0)
+        await asyncio.sleep(0)
+        assert book.times == [0.0, 1.5]
+        assert (book.last.using, book.last.waiting, book.last.spare, book.last.slots) == (2, 0, 1, 2)
+        admission.settle(0, 0)
+        await asyncio.sleep(0.1)
+        assert len(book.times) == 2
+        admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+
+
+def test_calls_beyond_the_lease_wait_and_are_let_through_in_order() -> None:
+    book = Book(slots=1)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        first, second, third = (asyncio.create_task(admission.admit(0)) for _ in range(3))
+        await first
+        await asyncio.sleep(0)
+        assert (admission.using, admission.waiting) == (1, 2)
+        # A call may not overtake those that wait, though there is room for it.
+        admission.settle(0, 0)
+        late = asyncio.create_task(admission.admit(0))
+        await second
+        assert not third.done() and not late.done()
+        book.slots = 3
+        await third
+        await late
+        assert (admission.using, admission.waiting) == (3, 0)
+        for _ in range(3):
+            admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+    # What waits asks again after each pause, not after a third of the lease.
+    assert book.times[:2] == [0.0, AGAIN]
+    assert book.asked[0][1].waiting == 3
+
+
+def test_spare_places_grow_with_the_calls_under_way() -> None:
+    book = Book(slots=8)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        for _ in range(8):
+            await admission.admit(0)
+        await asyncio.sleep(AGAIN)
+        assert (book.last.using, book.last.spare, book.last.tokens, book.last.head) == (8, 2, 0, 0)
+        for _ in range(8):
+            admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+
+
+def test_an_idle_process_gives_its_lease_back_after_two_fifths_of_it() -> None:
+    book = Book()
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(0)
+        await asyncio.sleep(1.2)
+        admission.settle(0, 0)
+        await asyncio.sleep(0)
+        assert book.times == [0.0]  # a short pause is no reason
+        await asyncio.sleep(60)
+
+    play(book, CALLS, scene)
+    # It looks after a third of the lease, which is renewed then, and again after a pause and another third.
+    assert book.times == pytest.approx([0.0, 1.2 + LEASE / 3, 1.2 + 2 * LEASE / 3 + AGAIN], abs=0.002)
+    assert book.asked[1][1].spare == 1
+    assert (book.last.using, book.last.waiting, book.last.spare, book.last.slots) == (0, 0, 0, 0)
+    assert book.last.epoch == "e"
+
+
+def test_a_call_within_the_pause_begins_at_once_and_keeps_the_lease() -> None:
+    book = Book()
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(0)
+        await asyncio.sleep(1.2)
+        admission.settle(0, 0)
+        await asyncio.sleep(1.5)
+        before = len(book.asked)
+        await admission.admit(0)
+        assert len(book.asked) == before
+        await asyncio.sleep(3.0)
+        assert book.last.using == 1
+        admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+
+
+def test_where_others_wait_an_idle_process_gives_its_lease_back_at_once() -> None:
+    book = Book(contended=True)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(0)
+        await asyncio.sleep(1.2)
+        admission.settle(0, 0)
+        await asyncio.sleep(0.01)
+        assert book.times == [0.0, 1.2]
+        assert (book.last.using, book.last.spare) == (0, 0)
+        # What it holds no more, it may not begin with.
+        again = asyncio.create_task(admission.admit(0))
+        await asyncio.sleep(0)
+        assert admission.waiting == 1
+        await again
+        assert book.last.waiting == 1
+        admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+
+
+def test_where_others_wait_each_call_that_ends_is_told() -> None:
+    book = Book(slots=3, contended=True)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        for _ in range(2):
+            await admission.admit(0)
+        await asyncio.sleep(1.5)
+        told = len(book.asked)
+        admission.settle(0, 0)
+        await asyncio.sleep(0.01)
+        assert len(book.asked) == told + 1
+        assert book.last.using == 1
+        admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+
+
+def test_a_lease_that_ended_lets_nothing_begin_and_is_not_claimed() -> None:
+    book = Book(slots=4)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(0)
+        book.broken = True
+        await asyncio.sleep(LEASE + 0.1)
+        late = asyncio.create_task(admission.admit(0))
+        await asyncio.sleep(1.3)
+        assert (late.done(), admission.using, admission.waiting) == (False, 1, 1)
+        assert (book.last.slots, book.last.using, book.last.waiting) == (0, 1, 1)
+        book.broken = False
+        await late
+        for _ in range(2):
+            admission.settle(0, 0)
+
+    play(book, CALLS, scene)
+
+
+def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    from swe_ai_fleet.adapters.model_pool import admission as module
+
+    class Log:
+        def warning(self, event: str, *, reason: str) -> None:
+            said.append(reason)
+
+    monkeypatch.setattr(module, "_log", Log())
+    book = Book(broken=True)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        waiting = asyncio.create_task(admission.admit(0))
+        await asyncio.sleep(3.0)
+        book.broken = False
+        await waiting
+        book.broken = True
+        await asyncio.sleep(4.0)
+        admission.settle(0, 0)
+        book.broken = False
+
+    play(book, CALLS, scene)
+    # 0.2 s by three quarters, and the pause that follows each round: the first grant had none to say.
+    assert book.times[:4] == [0.0, 0.15, 0.3, 0.45]
+    assert said == ["gone", "gone"]
+
+
+def test_what_is_held_is_given_back_at_the_end() -> None:
+    book = Book(tokens=100)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(30)
+        admission.settle(30, 20)
+
+    play(book, TOKENS, scene)
+    assert (book.last.using, book.last.waiting, book.last.tokens, book.last.returned) == (0, 0, 0, 80)
+
+
+def test_a_ledger_that_does_not_answer_holds_the_end_up_for_a_second_at_most() -> None:
+    book = Book()
+    ended: list[float] = []
+
+    async def played() -> None:
+        loop = asyncio.get_running_loop()
+        async with LeasedAdmission(book, CALLS, clock=loop.time) as admission:
+            await admission.admit(0)
+            await asyncio.sleep(2.0)
+            admission.settle(0, 0)
+
+            async def silent(demand: Demand, quota: Quota) -> Grant:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+            book.renew = silent  # type: ignore[method-assign]
+        ended.append(loop.time())
+
+    on_virtual_time(played())
+    assert ended == [3.0]
+
+
+def test_tokens_are_asked_for_before_the_next_call_would_wait() -> None:
+    book = Book(tokens=250)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(100)
+        assert book.asked[0][1].head == 100
+        # In its line, and as much again for each call under way and the next.
+        assert book.asked[0][1].tokens == 100 + 100
+        await asyncio.sleep(1.5)
+        assert book.times == [0.0]
+        book.tokens = 500
+        await admission.admit(100)  # 50 are left, less than a call takes
+        await asyncio.sleep(0)
+        assert book.times == [0.0, 1.5]
+        assert (book.last.tokens, book.last.head, book.last.spare) == (3 * 100 - 50, 0, 0)
+        for _ in range(2):
+            admission.settle(100, 40)
+
+    play(book, TOKENS, scene)
+
+
+def test_what_was_spent_since_is_asked_for_twice_over() -> None:
+    book = Book(tokens=1000)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(100)
+        await admission.admit(100)
+        admission.settle(100, 300)
+        await asyncio.sleep(LEASE)
+        # A call and the next, and two times 300; 1,000 - 100 - 300 are left.
+        assert book.asked[1][1].tokens == max(0, 2 * 100 + 2 * 300 - 600)
+        admission.settle(100, 100)
+
+    play(book, TOKENS, scene)
+
+
+def test_a_typical_call_follows_the_calls_slowly() -> None:
+    book = Book(tokens=1000)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(100)
+        await admission.admit(200)
+        waiting = asyncio.create_task(admission.admit(2000))
+        await asyncio.sleep(AGAIN)
+        assert book.last.head == 2000 - 700
+        assert book.last.tokens == 2000 + round((0.9 * 110 + 0.1 * 2000) * 3) - 700
+        book.tokens = 2000
+        await waiting
+        for reserved in (100, 200, 2000):
+            admission.settle(reserved, reserved)
+
+    play(book, TOKENS, scene)
+
+
+def test_debts_outlive_a_lease_and_what_is_left_of_it_does_not() -> None:
+    book = Book(tokens=100, contended=True)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(50)
+        await asyncio.sleep(1.2)
+        admission.settle(50, 10)
+        await asyncio.sleep(0.01)
+        assert book.last.returned == 90
+        book.tokens = 0
+        again = asyncio.create_task(admission.admit(10))
+        await asyncio.sleep(AGAIN + 0.5)
+        assert not again.done() and book.last.head == 10
+        book.tokens = 10
+        await again
+        admission.settle(10, 500)
+        await asyncio.sleep(2.0)
+        book.tokens = 200
+        last = asyncio.create_task(admission.admit(1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert book.last.head == 1 + 490
+        last.cancel()
+
+    play(book, TOKENS, scene)
+
+
+def test_who_is_cancelled_in_line_lets_the_next_one_through() -> None:
+    book = Book(tokens=100)
+
+    async def scene(admission: LeasedAdmission) -> None:
+        await admission.admit(60)
+        book.tokens = 0
+        large, small = (asyncio.create_task(admission.admit(tokens)) for tokens in (90, 20))
+        await asyncio.sleep(0.1)
+        assert (large.done(), small.done()) == (False, False)
+        large.cancel()
+        await small
+        assert (admission.using, admission.waiting) == (2, 0)
+        for reserved in (60, 20):
+            admission.settle(reserved, reserved)
+
+    play(book, TOKENS, scene)
