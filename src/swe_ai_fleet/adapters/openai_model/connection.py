@@ -6,9 +6,11 @@ import asyncio
 import base64
 import math
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager, suppress
+from functools import cache
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
@@ -31,6 +33,12 @@ _CONNECT_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _URL_HINT = "it looks like http://127.0.0.1:8000/v1"
+
+
+@cache
+def _trusted(environment: bool) -> ssl.SSLContext:
+    """The authorities that servers are known by, read once for all of the process; SSL_CERT_FILE's where it counts."""
+    return httpx2.create_ssl_context(trust_env=environment)
 
 
 class Connection:
@@ -75,7 +83,8 @@ class Connection:
         # A proxy from the environment is never the way to this machine.
         timeout = httpx2.Timeout(self._timeout_seconds, connect=min(_CONNECT_SECONDS, self._timeout_seconds))
         limits = httpx2.Limits(max_connections=_MOST_CONNECTIONS, keepalive_expiry=_KEEP_ALIVE_SECONDS)
-        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits, trust_env=not self._is_local)
+        around = not self._is_local
+        http_client = DefaultAioHttpClient(timeout=timeout, limits=limits, trust_env=around, verify=_trusted(around))
         client = AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._api_key or "EMPTY",
