@@ -30,9 +30,13 @@ from swe_ai_fleet.tools.tests.tool import TestTool, is_pytest
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
-PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest", "-p", "no:asyncio")
+PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest")
+# Those of this project would take most of the time that a small suite takes.
+NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 PREFIXES = sorted({sys.prefix, sys.base_prefix})
-WITH_PYTEST = Environment(mounts=tuple(Mount(source=prefix, target=prefix) for prefix in PREFIXES), test_command=PYTEST)
+WITH_PYTEST = Environment(
+    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in PREFIXES), test_command=PYTEST, variables=NO_PLUGINS
+)
 
 
 def git(root: Path, *arguments: str) -> str:

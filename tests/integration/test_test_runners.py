@@ -32,9 +32,11 @@ from swe_ai_fleet.tools.tests import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
-PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest", "-p", "no:asyncio")
+PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest")
+# Those of this project would take most of the time that a small suite takes.
+NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 MOUNTS = tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.prefix, sys.base_prefix}))
-WITH_PYTEST = Environment(mounts=MOUNTS, test_command=PYTEST)
+WITH_PYTEST = Environment(mounts=MOUNTS, test_command=PYTEST, variables=NO_PLUGINS)
 BARE = Environment(mounts=MOUNTS)
 needs_node = pytest.mark.skipif(not Path("/usr/bin/npm").exists(), reason="needs node and npm below /usr")
 needs_go = pytest.mark.skipif(not Path("/usr/bin/go").exists(), reason="needs go below /usr")
