@@ -72,7 +72,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     (root / "tests" / "test_bad.py").write_text("import nosuch\n")
     argv = [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors"]
     argv += ["-o", "junit_family=xunit1", f"--junitxml={root / 'report.xml'}"]
-    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    variables = {**inherited, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(argv, cwd=root, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     return (root / "report.xml").read_bytes(), done.stdout
