@@ -192,7 +192,9 @@ class Session:
             # Killed itself, the keeper could not kill the others.
             self._process.terminate()
         else:
-            self._process.kill()
+            # All of its group: a bubblewrap that has just forked has another process, which waits for it for ever.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> None:
         """Kill the session and wait until none of its processes lives."""
