@@ -168,8 +168,9 @@ class InteractiveProcess:
         """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
         below = processes.children(self.pid) if self._ground.confined else processes.descendants(self.pid)
         if not below or not self._ground.confined:
+            # Its group: what it has just started may not have been seen.
             with suppress(ProcessLookupError):
-                self._process.kill()
+                os.killpg(self.pid, signal.SIGKILL)
         processes.send_signal(below, signal.SIGKILL)
 
     async def _sweep(self) -> None:
