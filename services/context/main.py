@@ -23,7 +23,6 @@ from services.context.servicer import ContextServicer, context_service
 from services.context.store import open_memories
 from services.grpc_server import serve_grpc
 from services.nats_figures import nats_metrics
-from services.private_files import kept_token, write_private
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.context.book import ContextBook
 from swe_ai_fleet.context.gathering import ContextGatherer
@@ -34,6 +33,7 @@ from swe_ai_fleet.ports import ContextSource, Memories
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import read_address
+from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry

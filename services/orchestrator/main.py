@@ -31,7 +31,6 @@ from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from services.orchestrator.workflows import workflow_service, workflow_servicer
-from services.private_files import kept_token, write_private
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
@@ -39,6 +38,7 @@ from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, o
 from swe_ai_fleet.runtime.councils import council_models
 from swe_ai_fleet.runtime.fleet_view import endpoint_use
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
+from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.state import State, open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask

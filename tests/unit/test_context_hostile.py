@@ -23,7 +23,6 @@ from services.context.bounds import MAX_REPLY_BYTES, foreign
 from services.context.graph import GraphCalls
 from services.context.learning import LearningCalls
 from services.context.memory import MemoryCalls
-from services.private_files import kept_token, write_private
 from services.values import MAX_ENTRIES, check_values
 from swe_ai_fleet.adapters.context_service import messages
 from swe_ai_fleet.adapters.context_service.faults import fault_of
@@ -51,6 +50,7 @@ from swe_ai_fleet.domain.moment import MAX_MS
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind, execution_id
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.ports import ContextSource
+from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.testing.memory_changes import MemoryChanges
 from swe_ai_fleet.testing.memory_key_value import MemoryKeyValue
 from swe_ai_fleet.testing.memory_log import MemoryLog

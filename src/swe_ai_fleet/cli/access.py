@@ -18,6 +18,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import print_list
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -228,8 +229,6 @@ def _ending(until: datetime | None) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from services.private_files import write_private
-
     path = path.resolve()
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
     write_private(path, text)

@@ -8,6 +8,7 @@ import html
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.place import home_fleet
 from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
 
 
@@ -36,8 +37,6 @@ async def open_page(screen: Screen, settings: Settings, *, browser: bool) -> Exi
 def _browse(url: str, settings: Settings) -> bool:
     """Open it by way of a private file: arguments of processes can be read by every user of a machine."""
     import webbrowser
-
-    from services.private_files import write_private
 
     way = settings.home / "open.html"
     target = html.escape(url, quote=True)

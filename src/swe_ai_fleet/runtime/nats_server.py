@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import BinaryIO, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.runtime.private_files import write_private
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -109,7 +110,7 @@ class EmbeddedNats:
     async def _start(self, binary: str) -> NatsAddress:
         token = _token(self._directory)
         config = self._directory / "nats.conf"
-        _write_private(config, self._config(token))
+        write_private(config, self._config(token))
         for stale in self._directory.glob("*.ports"):
             stale.unlink()
         log = self._directory / "nats.log"
@@ -132,7 +133,7 @@ class EmbeddedNats:
             raise Unavailable(f"nats-server did not listen within {START_SECONDS:g} s:\n{_tail(log)}") from None
         address = NatsAddress(url=url, token=token, pid=self._process.pid)
         content = {"url": address.url, "token": address.token, "pid": address.pid}
-        _write_private(self._directory / "address.json", json.dumps(content))
+        write_private(self._directory / "address.json", json.dumps(content))
         return address
 
     def _config(self, token: str) -> str:
@@ -242,7 +243,7 @@ def _token(directory: Path) -> str:
         if kept := path.read_text().strip():
             return kept
     token = secrets.token_urlsafe(32)
-    _write_private(path, token)
+    write_private(path, token)
     return token
 
 
@@ -271,14 +272,6 @@ def _read_address_file(directory: Path) -> Mapping[str, object] | None:
     except (FileNotFoundError, ValueError):
         return None
     return content if {"url", "token", "pid"} <= content.keys() else None
-
-
-def _write_private(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    temporary.replace(path)
 
 
 def _tail(log: Path) -> str:

@@ -14,7 +14,7 @@ from swe_ai_fleet.adapters.model_pool.breaker import Circuit
 from swe_ai_fleet.adapters.model_pool.dispatcher import Dispatcher
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Endpoint, Fault, Member
 from swe_ai_fleet.adapters.model_pool.rules import PoolRules
-from swe_ai_fleet.adapters.model_pool.status import Counters, EndpointStatus, PoolStatus
+from swe_ai_fleet.adapters.model_pool.status import Counters, MemberStatus, PoolStatus
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
@@ -168,7 +168,7 @@ class ModelPool:
         now = asyncio.get_running_loop().time()
         return PoolStatus(
             endpoints=tuple(
-                EndpointStatus(
+                MemberStatus(
                     name=one.member.name,
                     circuit=one.breaker.circuit,
                     in_flight=one.in_flight,

@@ -32,8 +32,8 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointStatus:
-    """One endpoint as this process sees it; `limit` is the most calls that it would let be under way.
+class MemberStatus:
+    """One member as this process sees it; `limit` is the most calls that it would let be under way.
 
     `load` is the server's own word, None where it gives none.
     """
@@ -51,7 +51,7 @@ class EndpointStatus:
 class PoolStatus:
     """All endpoints, and how many calls wait for one."""
 
-    endpoints: tuple[EndpointStatus, ...]
+    endpoints: tuple[MemberStatus, ...]
     waiting: int
 
     @property

@@ -12,12 +12,13 @@ from pathlib import Path
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.installation.authority import KeyPair, host_names, new_authority, new_certificate
-from swe_ai_fleet.runtime.installation.files import keep_private, make_directory, write_private
+from swe_ai_fleet.runtime.installation.files import make_directory, update_private
 from swe_ai_fleet.runtime.installation.kubernetes import manifests
 from swe_ai_fleet.runtime.installation.layout import SERVERS, SERVICES, Layout, users
 from swe_ai_fleet.runtime.installation.nats_config import accounts_file, server_file
 from swe_ai_fleet.runtime.installation.nkeys_files import new_seed, public_key
 from swe_ai_fleet.runtime.installation.server_names import server_names
+from swe_ai_fleet.runtime.private_files import keep_private
 
 NATS_LISTEN = "127.0.0.1:4222"
 ROTATIONS = ("certificates", "nats", "ray", "services")
@@ -215,7 +216,7 @@ def _keep(done: Installed, path: Path, text: str) -> None:
 
 
 def _write(done: Installed, path: Path, text: str) -> None:
-    if write_private(path, text):
+    if update_private(path, text):
         done.written.append(path)
 
 
