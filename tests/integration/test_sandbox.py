@@ -224,15 +224,19 @@ async def test_cancellation_kills_at_once(workspace: LocalWorkspace) -> None:
     assert (await workspace.run(Command(argv=("true",)))).ok
 
 
-async def test_cancellation_while_a_session_starts(workspace: LocalWorkspace) -> None:
-    for quarter_ms in range(60):
-        task = asyncio.create_task(workspace.run(Command(argv=("true",))))
-        await asyncio.sleep(quarter_ms / 4_000)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+@pytest.mark.parametrize("rung", RUNGS)
+async def test_cancellation_while_a_session_starts(rung: Rung, tmp_path: Path) -> None:
+    root = tmp_path / "ws"
+    root.mkdir()
+    async with Sandbox(SandboxPolicy(rung=rung, grace_seconds=0.3)).workspace(root) as workspace:
+        for number in range(120):
+            task = asyncio.create_task(workspace.run(Command(argv=("true",))))
+            await asyncio.sleep(number / 15_000)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert (await workspace.run(Command(argv=("true",)))).ok
     # Not even what bubblewrap had just begun: its second process would wait for the first one for ever.
-    await until(lambda: living(str(workspace.root)) == [])
-    assert (await workspace.run(Command(argv=("true",)))).ok
+    await until(lambda: living(str(root)) == [])
 
 
 async def test_parallel_commands_do_not_kill_each_other(workspace: LocalWorkspace) -> None:
