@@ -268,10 +268,11 @@ async def test_on_the_command_line(client: Client, repository: Path, shell: Shel
     shown = await shell.fleet("show", task_id)
     assert "agent-dev-1 asks for approval of its plan" in shown.out
     assert "    It is missing." in shown.out
-    listed = await client.stub.ListExecutions(
-        pb.ListExecutionsRequest(task_id=task_id, statuses=[pb.DELIBERATION_STATUS_AWAITING_APPROVAL]), **client.call
-    )
-    assert len(listed.executions) == 1
+    waiting = pb.ListExecutionsRequest(task_id=task_id, statuses=[pb.DELIBERATION_STATUS_AWAITING_APPROVAL])
+    async with asyncio.timeout(60):
+        # The list is kept up from the log, a moment behind it.
+        while not (await client.stub.ListExecutions(waiting, **client.call)).executions:
+            await asyncio.sleep(0.02)
     answer = await shell.fleet("reject", task_id, "--as", "grace", "--text", "not\x1b[2J now", "--json")
     assert (answer.code, answer.document["pending_approvals"]) == (0, 0)
     ended = await running.communicate()
