@@ -216,8 +216,12 @@ async def test_watchers_see_it_all_and_leaving_them_stops_nothing(
 
 async def test_list_and_show_tell_of_what_has_ended(shell: Shell, solved: tuple[Ran, Path]) -> None:
     run = solved[0].document
-    listed = (await shell.fleet("list", "--json", "--task-id", run["task_id"], "--status", "completed")).document
-    assert [entry["execution_id"] for entry in listed["executions"]] == [run["execution_id"]]
+    wanted = ("list", "--json", "--task-id", run["task_id"], "--status", "completed")
+    async with asyncio.timeout(SECONDS):
+        # The list is kept up from the log, a moment behind it.
+        while not (listed := (await shell.fleet(*wanted)).document["executions"]):
+            pass
+    assert [entry["execution_id"] for entry in listed] == [run["execution_id"]]
     assert (await shell.fleet("show", "--json", run["task_id"])).document == run
     table = await shell.fleet("list")
     assert run["execution_id"] in table.out
