@@ -418,13 +418,15 @@ class KubernetesApiServer:
         namespace: str,
         wanted: Callable[[Json], bool],
     ) -> None:
+        # Of the watch from its first moment: what is cut while it begins, is cut.
+        cut = self._cut
         seen = int(request.query["resourceVersion"])
         expired = Refusal(410, "Expired", f"too old resource version: {seen} ({self._oldest})")
         if seen < self._oldest:
             raise expired
         response.enable_chunked_encoding()
         await response.prepare(request)
-        cut, until = self._cut, asyncio.get_running_loop().time() + float(request.query.get("timeoutSeconds", "300"))
+        until = asyncio.get_running_loop().time() + float(request.query.get("timeoutSeconds", "300"))
         bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True")
 
         async def send(event: str, thing: Json) -> None:

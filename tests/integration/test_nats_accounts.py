@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -157,6 +157,13 @@ async def test_the_walk_covers_every_stream_that_there_is(secured: SecuredNats) 
     assert names == set(STREAMS)
 
 
+async def come(happened: Callable[[], bool]) -> None:
+    """Wait for what subscriptions are told: it has arrived with a flush, and is handed to them after it."""
+    async with asyncio.timeout(10):
+        while not happened():
+            await asyncio.sleep(0.01)
+
+
 async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.nkey"
     wrong.write_text(new_seed())
@@ -187,6 +194,7 @@ async def test_a_tenant_can_send_tasks_and_nothing_else(secured: SecuredNats) ->
         answer = await tenant.client.request("agent.cmd.execute", b"{}")
         assert f'"stream":"{COMMANDS}"'.encode() in answer.data
         await operator.client.flush()
+        await come(lambda: bool(heard))
     assert heard == ["agent.cmd.execute.a"]
 
 
@@ -196,6 +204,11 @@ async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNat
         mine = {"_INBOX.>", "agent.events.b.>", "agent.events.*.*.*", "agent.results._b.>"}
         assert await tenant.refused(FILTERS, "subscription") == set(FILTERS) - mine
         heard: list[str] = []
+        expected = {
+            *("agent.events.x", "agent.events.x.y", f"agent.events.x.{EXECUTION_SUBJECT}"),
+            *(f"agent.events.x.{CONTROL_SUBJECT}", "agent.results.x", "agent.results.x.y"),
+            *(f"agent.results.x.{EXECUTION_SUBJECT}", f"agent.results.x.{CONTROL_SUBJECT}"),
+        }
 
         async def hear(message: object) -> None:
             heard.append(str(getattr(message, "subject", "")))
@@ -207,12 +220,9 @@ async def test_a_tenant_hears_what_is_its_own_by_short_names(secured: SecuredNat
             if not subject.startswith("$"):
                 await operator.client.publish(subject, b"{}")
         await operator.client.flush()
+        await come(lambda: expected <= set(heard))
         await tenant.client.flush()
-    assert set(heard) == {
-        *("agent.events.x", "agent.events.x.y", f"agent.events.x.{EXECUTION_SUBJECT}"),
-        *(f"agent.events.x.{CONTROL_SUBJECT}", "agent.results.x", "agent.results.x.y"),
-        *(f"agent.results.x.{EXECUTION_SUBJECT}", f"agent.results.x.{CONTROL_SUBJECT}"),
-    }
+    assert set(heard) == expected
 
 
 async def test_agents_cannot_say_what_executions_people_and_others_say(secured: SecuredNats) -> None:
