@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Quota
+from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Quota, admission
 from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant
 from swe_ai_fleet.domain.errors import Unavailable
 from tests.simulation.virtual_loop import on_virtual_time
@@ -55,7 +55,7 @@ class Book:
 @pytest.fixture(autouse=True)
 def no_dice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are as long as they are in the middle of their spread."""
-    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+    monkeypatch.setattr(admission, "random", SimpleNamespace(uniform=lambda low, high: (low + high) / 2))
 
 
 def play(book: Book, quota: Quota, scene: Callable[[LeasedAdmission], Coroutine[Any, Any, None]]) -> None:
@@ -246,13 +246,12 @@ def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    from swe_ai_fleet.adapters.model_pool import admission as module
 
     class Log:
         def warning(self, event: str, *, reason: str) -> None:
             said.append(reason)
 
-    monkeypatch.setattr(module, "_log", Log())
+    monkeypatch.setattr(admission, "_log", Log())
     book = Book(broken=True)
 
     async def scene(admission: LeasedAdmission) -> None:
