@@ -141,6 +141,7 @@ async def test_a_successor_begins_with_an_empty_bucket_once() -> None:
     ledger = MemoryLedger(clock=clock)
     assert (await ledger.renew(Demand(host="a", epoch="before", waiting=1, tokens=9, head=9), RATE)).tokens == 0
     clock.now += 1.0
+    assert (await thirsty(ledger, "new", 10)).tokens == 10
     assert (await ledger.renew(Demand(host="b", epoch="before", waiting=1, tokens=9, head=9), RATE)).tokens == 9
 
 
