@@ -4,8 +4,9 @@ VENV := .venv
 VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Files go to the workers whole and in the order that tests/conftest.py gives them; many wait for a clock, so three for two cores.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# Files go to the two workers whole and in the order that tests/conftest.py gives them. Three save half a minute where everything is
+# compiled already, nothing on a fresh clone, and cost a third fleet.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 # Modules are compiled once, not by each of the processes that tests start; some machines say otherwise.
 unexport PYTHONDONTWRITEBYTECODE
